@@ -1,0 +1,1 @@
+"""The engine: scheduler, block pool, actors and workers. It knows no protocol."""

@@ -1,0 +1,1 @@
+"""From a name to local files, and from files to named tensors."""

@@ -1,0 +1,1 @@
+"""Model code: configs (torch-free) and modules."""

@@ -1,0 +1,89 @@
+"""What a dense decoder is made of, whatever file described it. Torch-free."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+LayerType = Literal["full", "sliding"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+NormPlacement = Literal["pre", "post", "sandwich"]
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary embedding (RoFormer, arXiv:2104.09864) and how it is stretched.
+
+    The fields carry transformers' names; those that a kind does not use stay at their defaults.
+    """
+
+    theta: float = 10000.0
+    kind: RopeKind = "default"
+    rotary_dim: int = 0
+    """Dimensions of a head that rotate; the rest pass through. 0 means all."""
+    factor: float = 1.0
+    original_max_position: int = 0
+    """Context the model was trained for before stretching (dynamic, llama3, yarn, longrope)."""
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """One dense decoder. Norm placements: ``pre`` (Llama), ``post`` (OLMo-2: norms on the outputs of
+    attention and MLP only), ``sandwich`` (Gemma-2/3: norms before and after both)."""
+
+    architecture: str
+    """transformers' class name, for messages."""
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+    rms_eps: float
+    activation: Activation = "silu"
+    tie_embeddings: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    fused_projections: bool = False
+    """The checkpoint stores ``qkv_proj`` and ``gate_up_proj`` (Phi-3)."""
+    qk_norm: Literal["none", "head", "full"] = "none"
+    """``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2)."""
+    norm_placement: NormPlacement = "pre"
+    norm_plus_one: bool = False
+    """RMSNorm multiplies by (1 + weight) (Gemma)."""
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    attention_scale: float = 0.0
+    """Multiplies q·k; 0 means head_dim ** -0.5."""
+    logits_divisor: float = 1.0
+    attention_softcap: float = 0.0
+    logits_softcap: float = 0.0
+    sliding_window: int = 0
+    """Tokens that a sliding layer sees, the current one included."""
+    layer_types: tuple[LayerType, ...] = ()
+    """One per layer; empty means all full."""
+    rope: RopeConfig = field(default_factory=RopeConfig)
+    rope_sliding: RopeConfig | None = None
+    """Rotary of sliding layers where it differs (Gemma-3)."""
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    def layer_type(self, layer: int) -> LayerType:
+        return self.layer_types[layer] if self.layer_types else "full"
+
+    @property
+    def scale(self) -> float:
+        """The factor applied to q·k."""
+        return self.attention_scale or self.head_dim**-0.5

@@ -1,0 +1,1 @@
+"""Tensor operations. Imports nothing else of Stentor."""

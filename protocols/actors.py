@@ -1,0 +1,170 @@
+"""Messages between the actors, grouped by who receives them.
+
+Each mailbox has one tagged union and one typed decoder (see :mod:`.codec`). Requests are named by
+``rid``, an integer that the client process counts up and never reuses; a choice of a request is
+``(rid, index)``.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from .config import EngineConfig, WorkerConfig
+from .sampling import SamplingParams
+from .steps import StepPlan, StepResult, TokenLogprobs
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+# ---- to the engine, from its client in the server process
+
+
+class StartEngine(msgspec.Struct, frozen=True, array_like=True, tag="start"):
+    config: EngineConfig
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
+    """One request of ``len(seeds)`` choices over one prompt."""
+
+    rid: int
+    prompt: list[int]
+    params: SamplingParams
+    seeds: list[int]
+    """Unsigned 64 bits, one per choice, drawn at admission also when the client gave none."""
+    priority: int
+    """Lower runs earlier; aged by waiting time."""
+    salt: str
+    """Prefix-cache salt; requests share blocks only under the same salt."""
+    arrival: float
+    """``time.monotonic()`` of the client process; comparable between processes of one machine."""
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):
+    """The client no longer wants this choice, or with ``index`` -1 the whole request."""
+
+    rid: int
+    index: int
+
+
+class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown", gc=False):
+    """End now; to the engine from its client, to a worker from its engine."""
+
+
+EngineInbox = StartEngine | Submit | Abort | Shutdown
+
+
+# ---- to the client, from its engine
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress", gc=False):
+    """A start-up phase moved; also passed on by the engine for its worker."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class MemoryLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One line of the start-up summary: where bytes go."""
+
+    what: str
+    bytes: int
+    note: str
+
+
+class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=False):
+    """The model has completed a real step."""
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    memory: list[MemoryLine]
+    notes: list[str]
+    """Things the operator should know: fallbacks taken, weights expanded."""
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):
+    """The sender cannot go on; one clear line for the operator."""
+
+    message: str
+
+
+class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The prompt of a request has been prefilled; sent once, before or with its first token."""
+
+    rid: int
+    cached_tokens: int
+    queue_seconds: float
+    prefill_seconds: float
+    logprobs: list[TokenLogprobs | None] | None
+    """One per prompt token (the first is None), when asked for."""
+
+
+class ChoiceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Tokens that one choice gained, in order; an EOS or stop token is included."""
+
+    rid: int
+    index: int
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The one terminal message of a choice. ``stop_token`` names a matched ``stop_token_ids`` entry."""
+
+    rid: int
+    index: int
+    reason: FinishReason
+    stop_token: int | None
+    message: str | None
+    """Why, where the reason is ``error``."""
+
+
+class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc=False):
+    """Everything one step brought, for all requests. ``prompts`` come first, ``finished`` last."""
+
+    prompts: list[PromptDone]
+    tokens: list[ChoiceTokens]
+    finished: list[Finished]
+
+
+class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False):
+    """Gauges of now and counters since start."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+    """Share of KV blocks in use, in [0, 1]."""
+    preemptions: int
+    prefix_queries: int
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int
+    """Prompt tokens found there."""
+    steps: int
+    free_blocks: int
+
+
+ClientInbox = Progress | EngineReady | Failed | TokensBatch | Stats
+
+
+# ---- to a worker, from its engine
+
+
+class StartWorker(msgspec.Struct, frozen=True, array_like=True, tag="start"):
+    config: WorkerConfig
+
+
+WorkerInbox = StartWorker | StepPlan | Shutdown
+
+
+# ---- to the engine, from a worker
+
+
+class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=False):
+    num_blocks: int
+    max_model_len: int
+    memory: list[MemoryLine]
+    notes: list[str]
+
+
+EngineWorkerInbox = Progress | WorkerReady | Failed | StepResult

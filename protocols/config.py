@@ -1,0 +1,46 @@
+"""Configuration that crosses a process boundary. Each default lives here once; the CLI reads it."""
+
+from typing import Literal
+
+import msgspec
+
+LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a worker needs to load a model and size its KV cache."""
+
+    model: str
+    """Local path: a folder or a ``.gguf`` file."""
+    load_format: LoadFormat = "auto"
+    device: Device = "auto"
+    dtype: DType = "auto"
+    max_model_len: int | None = None
+    """Longest sequence, prompt and output; None takes the model's own limit."""
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 1024
+    kv_cache_memory: int | None = None
+    """Bytes for KV blocks; None lets the worker choose."""
+    block_size: int = 32
+    batch_invariant: bool = False
+    threads: int | None = None
+    """Compute threads on the CPU; None takes the cores this process may use."""
+    seed: int = 0
+    """Seeds dummy weights."""
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of the scheduler that do not depend on the loaded model."""
+
+    prefix_cache: bool = True
+    priority_aging_seconds: float = 10.0
+    """A waiting request gains one priority level for each such span."""
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    worker: WorkerConfig
+    scheduler: SchedulerConfig = SchedulerConfig()
+    log_level: str = "info"
+    log_format: Literal["text", "json"] = "text"

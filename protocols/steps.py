@@ -1,0 +1,79 @@
+"""What the engine asks of a worker for one step, and what comes back.
+
+The engine sends only what changed. A worker keeps one *row* per slot (its tokens, block table and
+sampling parameters) from the step that names it in ``new`` until the step that names it in
+``freed``. Sampled tokens stay on the worker: a decode row's next input is the token that the
+worker itself drew, so step N+1 may be sent before the result of N has been read.
+"""
+
+import msgspec
+
+from .sampling import SamplingParams
+
+
+class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A row enters a slot: for the first time, or again after a preemption."""
+
+    slot: int
+    tokens: list[int]
+    """Prompt and everything generated so far."""
+    prompt_len: int
+    params: SamplingParams
+    seed: int
+    """Unsigned 64 bits; noise is keyed by (seed, output index)."""
+    blocks: list[int]
+    """Block table so far, shared prefix blocks included."""
+
+
+class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The work of one row in one step: tokens at positions [start, start + count)."""
+
+    slot: int
+    start: int
+    count: int
+    new_blocks: list[int]
+    """Appended to the row's block table before the step."""
+    sample: bool
+    """Whether a token is drawn after the last position (false for all but the last prefill chunk)."""
+
+
+class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
+    """One step. ``freed`` is applied first, then ``new``, then ``rows`` run as one batch."""
+
+    epoch: int
+    step: int
+    freed: list[int]
+    new: list[NewRow]
+    rows: list[RowStep]
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Log-probabilities (natural logarithm, of the raw logits: before penalties and temperature) at one position."""
+
+    token: int
+    logprob: float
+    rank: int
+    """1 for the most likely token."""
+    top: list[tuple[int, float]]
+    """The most likely alternatives, best first."""
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Log-probabilities of prompt tokens [start, start + len(positions)) of one row."""
+
+    slot: int
+    start: int
+    positions: list[TokenLogprobs]
+
+
+class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):
+    """``tokens`` and ``logprobs`` follow the order of the plan's rows whose ``sample`` is true."""
+
+    epoch: int
+    step: int
+    tokens: list[int]
+    logprobs: list[TokenLogprobs | None] | None
+    """None when no row asked; otherwise one entry per sampled row."""
+    prompt_logprobs: list[PromptLogprobs]
+    seconds: float
+    """Time that the worker spent on the step."""

@@ -1,0 +1,1 @@
+"""Frontend: HTTP routes, tokenizer pool, command line."""
