@@ -42,5 +42,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: WorkerConfig
     scheduler: SchedulerConfig = SchedulerConfig()
+    worker_module: str = "stentor.engine.worker.process"
+    """Entry point of the worker process; benchmarks put one there that computes nothing."""
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"

@@ -11,6 +11,8 @@ class PromptProcessed(msgspec.Struct, frozen=True, gc=False):
 
     cached_tokens: int
     logprobs: list[TokenLogprobs | None] | None
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):

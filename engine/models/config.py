@@ -9,6 +9,10 @@ RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 NormPlacement = Literal["pre", "post", "sandwich"]
 
 
+class ConfigError(Exception):
+    """A model's description cannot be used. The message is one clause without a final stop, to be put after a name."""
+
+
 @dataclass(frozen=True)
 class RopeConfig:
     """Rotary embedding (RoFormer, arXiv:2104.09864) and how it is stretched.
@@ -33,6 +37,8 @@ class RopeConfig:
     truncate: bool = True
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
+    frequency_divisors: tuple[float, ...] = ()
+    """One per rotating pair, dividing its frequency before all else: how GGUF stores ``llama3``'s stretch."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,110 @@
+"""The shared memory of a channel: two rings, one for each direction, in one anonymous ``memfd``.
+
+::
+
+    byte
+    0      magic    u64  b"STENTOR1", little-endian
+    8      capacity u64  bytes of one ring, a power of two
+    64     control of the ring parent → child (see below)
+    320    control of the ring child → parent
+    4096   data of the ring parent → child, ``capacity`` bytes
+    4096 + capacity
+           data of the ring child → parent, ``capacity`` bytes
+
+    control of one ring, two lines of u64, each written by one side only
+    +0     writer: position (tail), waits, closed
+    +128   reader: position (head), waits, closed
+
+The memory has no name and is sealed: neither side can shrink it under the other (which would be a
+SIGBUS) or grow it. Sizes are checked when it is made and when it is attached.
+"""
+
+import fcntl
+import mmap
+import os
+import sys
+from typing import Final, Self
+
+from .errors import ChannelError, CorruptChannel
+
+MAGIC: Final = int.from_bytes(b"STENTOR1", "little")
+DATA_START: Final = 4096
+CONTROL_START: Final = 64
+CONTROL_BYTES: Final = 256
+READER_LINE: Final = 128
+MIN_CAPACITY: Final = 1 << 6
+MAX_CAPACITY: Final = 1 << 30
+
+_MFD_NOEXEC_SEAL: Final = 0x8
+"""From linux/memfd.h; the os module does not name it. Kernels before 6.3 refuse it."""
+
+
+def require_linux(platform: str = sys.platform) -> None:
+    """Raise :class:`ChannelError` anywhere but on Linux."""
+    if platform != "linux":
+        raise ChannelError(f"Stentor runs on Linux only (it needs memfd, eventfd and pidfd); this is {platform!r}")
+
+
+class Region:
+    """A mapped channel memory. ``data`` is all of it as bytes, ``words`` the same as u64."""
+
+    def __init__(self, memfd: int, capacity: int) -> None:
+        self.memfd = memfd
+        self.capacity = capacity
+        self._map = mmap.mmap(memfd, region_bytes(capacity))
+        self.data = memoryview(self._map)
+        self.words = self.data.cast("Q")
+
+    @classmethod
+    def create(cls, capacity: int) -> Self:
+        """A fresh region with rings of ``capacity`` bytes each."""
+        require_linux()
+        if not MIN_CAPACITY <= capacity <= MAX_CAPACITY or capacity & (capacity - 1):
+            raise ChannelError(
+                f"a channel's capacity must be a power of two in [{MIN_CAPACITY}, {MAX_CAPACITY}] bytes, not {capacity}"
+            )
+        memfd = _memfd()
+        try:
+            os.ftruncate(memfd, region_bytes(capacity))
+            fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            region = cls(memfd, capacity)
+        except BaseException:
+            os.close(memfd)
+            raise
+        region.words[1] = capacity
+        region.words[0] = MAGIC
+        return region
+
+    @classmethod
+    def attach(cls, memfd: int) -> Self:
+        """Map a region that another process made; raises :class:`CorruptChannel` if it is none."""
+        require_linux()
+        size = os.fstat(memfd).st_size
+        capacity = (size - DATA_START) // 2
+        if capacity < MIN_CAPACITY or capacity & (capacity - 1) or size != region_bytes(capacity):
+            raise CorruptChannel(f"descriptor {memfd} is no channel memory: it has {size} bytes")
+        region = cls(memfd, capacity)
+        found = (region.words[0], region.words[1])
+        if found != (MAGIC, capacity):
+            region.unmap()
+            raise CorruptChannel(f"descriptor {memfd} is no channel memory: its header reads {found}")
+        return region
+
+    def unmap(self) -> None:
+        """Give the mapping back; the descriptor stays open. Using the views afterwards raises ValueError."""
+        self.words.release()
+        self.data.release()
+        self._map.close()
+
+
+def region_bytes(capacity: int) -> int:
+    """Bytes of a region whose rings hold ``capacity`` bytes each."""
+    return DATA_START + 2 * capacity
+
+
+def _memfd() -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create("stentor-channel", flags | _MFD_NOEXEC_SEAL)
+    except OSError:
+        return os.memfd_create("stentor-channel", flags)

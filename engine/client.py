@@ -1,0 +1,243 @@
+"""The server's side of an engine: starts it, submits requests, hands every event to the stream it belongs to."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Self, assert_never
+
+import anyio
+
+from stentor.protocols.actors import (
+    Abort,
+    ChoiceTokens,
+    EngineReady,
+    Failed,
+    Finished,
+    Progress,
+    PromptDone,
+    Shutdown,
+    StartEngine,
+    Stats,
+    Submit,
+    TokensBatch,
+)
+from stentor.protocols.codec import decode_client, encoder
+from stentor.protocols.config import EngineConfig
+from stentor.protocols.sampling import SamplingParams
+
+from .channel import ChannelPair, PeerDied
+from .process import Child, spawn
+
+logger = logging.getLogger(__name__)
+
+Event = PromptDone | ChoiceTokens | Finished
+
+_NO_STATS = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
+_SHUTDOWN_SECONDS = 5.0
+
+
+class EngineUnavailable(Exception):
+    """The engine cannot take requests: it is still starting, or it has ended."""
+
+
+class RequestStream:
+    """Events of one request, in order. Iterate until it ends, or call :meth:`abort`.
+
+    Each item is the list of everything that has come since the last one.
+    """
+
+    def __init__(self, client: "EngineClient", rid: int, choices: int) -> None:
+        self._client = client
+        self._rid = rid
+        self._open = set(range(choices))
+        self._events: list[Event] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Event]:
+        while not self._events:
+            if not self._open:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        events, self._events = self._events, []
+        return events
+
+    def abort(self, index: int = -1) -> None:
+        """Ends one choice, or with -1 all of them; what has ended already is left alone."""
+        if self._open if index < 0 else index in self._open:
+            self._client._abort(self._rid, index)
+
+    def _push(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            if event.index not in self._open:
+                return
+            self._open.discard(event.index)
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    @property
+    def _ended(self) -> bool:
+        return not self._open
+
+    def _fail(self, why: str) -> None:
+        for index in sorted(self._open):
+            self._push(Finished(self._rid, index, "error", None, why))
+
+
+class EngineClient:
+    """One engine process and the live requests on it."""
+
+    def __init__(self, config: EngineConfig, on_progress: Callable[[Progress], None] | None = None) -> None:
+        self._config = config
+        self._on_progress = on_progress
+        self._streams: dict[int, RequestStream] = {}
+        self._next_rid = 0
+        # bounded by the live requests: each adds one Submit and at most one Abort a choice
+        self._outbox: deque[bytes] = deque()
+        self._outbox_filled = asyncio.Event()
+        self._started = asyncio.Event()
+        self._ready: EngineReady | None = None
+        self._failure: str | None = None
+        self._stats = _NO_STATS
+        self._child: Child | None = None
+        self._closing = False
+
+    @property
+    def ready(self) -> EngineReady | None:
+        """Set once the model has completed a real step."""
+        return self._ready
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine ended, once it has."""
+        return self._failure
+
+    @property
+    def stats(self) -> Stats:
+        """The engine's latest figures."""
+        return self._stats
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None else None
+
+    def submit(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        seeds: list[int],
+        *,
+        priority: int = 0,
+        salt: str = "",
+    ) -> RequestStream:
+        """Hands a request to the engine. Raises :class:`EngineUnavailable`."""
+        if self._failure is not None:
+            raise EngineUnavailable(self._failure)
+        if self._ready is None:
+            raise EngineUnavailable("the model is still loading")
+        rid = self._next_rid
+        self._next_rid += 1
+        stream = RequestStream(self, rid, len(seeds))
+        self._streams[rid] = stream
+        self._post(Submit(rid, prompt, params, seeds, priority, salt, time.monotonic()))
+        return stream
+
+    async def wait_started(self) -> EngineReady:
+        """Waits until the engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
+        await self._started.wait()
+        if self._ready is None:
+            raise EngineUnavailable(self._failure or "the engine ended")
+        return self._ready
+
+    async def run(self) -> None:
+        """Starts the engine process and serves it until it ends or the task is cancelled.
+
+        Whatever happens, no process is left and every live stream has got its end.
+        """
+        pair = ChannelPair.create()
+        self._child = child = spawn("stentor.engine.entry", pair.child_fds)
+        pair.parent.watch(child.pid, child.pidfd)
+        self._post(StartEngine(self._config))
+        why = "the server is shutting down"
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._send_all, pair)
+                why = await self._receive_all(pair)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._failure = why
+            for stream in list(self._streams.values()):
+                stream._fail(why)
+            self._streams.clear()
+            self._started.set()
+            with anyio.CancelScope(shield=True):
+                await self._end(pair, child)
+
+    async def _receive_all(self, pair: ChannelPair) -> str:
+        """Dispatches until the engine ends; returns why it did."""
+        while True:
+            try:
+                frames = await pair.parent.receive()
+            except PeerDied as death:
+                return f"the engine process ended: {death}"
+            for frame in frames:
+                match decode_client.decode(frame):
+                    case TokensBatch() as batch:
+                        self._dispatch(batch)
+                    case Stats() as stats:
+                        self._stats = stats
+                    case Progress() as progress:
+                        if self._on_progress is not None:
+                            self._on_progress(progress)
+                    case EngineReady() as ready:
+                        self._ready = ready
+                        self._started.set()
+                    case Failed(message=why):
+                        return why
+                    case other:
+                        assert_never(other)
+
+    def _dispatch(self, batch: TokensBatch) -> None:
+        streams = self._streams
+        for events in (batch.prompts, batch.tokens, batch.finished):
+            for event in events:
+                stream = streams.get(event.rid)
+                if stream is not None:
+                    stream._push(event)
+        for end in batch.finished:
+            stream = streams.get(end.rid)
+            if stream is not None and stream._ended:
+                del streams[end.rid]
+
+    async def _send_all(self, pair: ChannelPair) -> None:
+        while True:
+            try:
+                while self._outbox:
+                    await pair.parent.send(self._outbox.popleft())
+            except PeerDied:
+                return
+            self._outbox_filled.clear()
+            await self._outbox_filled.wait()
+
+    async def _end(self, pair: ChannelPair, child: Child) -> None:
+        try:
+            pair.parent.try_send(encoder.encode(Shutdown()))
+        except PeerDied:
+            pass
+        with anyio.move_on_after(_SHUTDOWN_SECONDS):
+            await child.wait()
+        child.close()
+        pair.parent.close()
+
+    def _abort(self, rid: int, index: int) -> None:
+        self._post(Abort(rid, index))
+
+    def _post(self, message: Submit | Abort | StartEngine) -> None:
+        self._outbox.append(encoder.encode(message))
+        self._outbox_filled.set()

@@ -1,0 +1,99 @@
+"""Rotary tables: cosines and sines of every position, for each way of stretching a context.
+
+RoPE is RoFormer's (arXiv:2104.09864); ``linear`` is position interpolation (arXiv:2306.15595), ``yarn``
+arXiv:2309.00071, ``longrope`` arXiv:2402.13753, ``llama3`` the piecewise rule of Llama 3.1. ``dynamic`` and
+``longrope`` let the sequence length choose the frequencies; keys in a cache cannot change afterwards, so the
+choice is made once, by the longest sequence that the server admits.
+"""
+
+import math
+
+import torch
+
+from stentor.engine.models.config import RopeConfig
+
+_TWO_PI = 2 * math.pi
+
+
+def rotary_table(
+    rope: RopeConfig, head_dim: int, max_position: int, max_model_len: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines, each float32 [max_model_len, rotary_dim / 2], scaled by the attention factor.
+
+    ``max_position`` is the model's own context limit, from which ``longrope`` derives its factor.
+    """
+    dim = rope.rotary_dim or head_dim
+    inverse, attention_factor = _inverse_frequencies(rope, dim, max_position, max_model_len)
+    angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32), inverse)
+    cos, sin = angles.cos() * attention_factor, angles.sin() * attention_factor
+    return cos.to(device), sin.to(device)
+
+
+def _inverse_frequencies(
+    rope: RopeConfig, dim: int, max_position: int, max_model_len: int
+) -> tuple[torch.Tensor, float]:
+    """Angle per position of each rotating pair, float32 [dim / 2], and the factor on cos and sin."""
+    exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
+    plain = 1.0 / rope.theta**exponents
+    original = rope.original_max_position or max_position
+    match rope.kind:
+        case "default":
+            return plain, 1.0
+        case "linear":
+            return plain / rope.factor, 1.0
+        case "dynamic":
+            if max_model_len <= original:
+                return plain, 1.0
+            stretch = rope.factor * max_model_len / original - (rope.factor - 1)
+            return 1.0 / (rope.theta * stretch ** (dim / (dim - 2))) ** exponents, 1.0
+        case "llama3":
+            return _llama3(rope, plain, original), 1.0
+        case "yarn":
+            return _yarn(rope, dim, plain, original)
+        case "longrope":
+            factors = rope.long_factor if max_model_len > original else rope.short_factor
+            factor = rope.factor if rope.factor > 1.0 else max_position / original
+            attention = rope.attention_factor
+            if attention is None:
+                attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1.0 else 1.0
+            return plain / torch.tensor(factors, dtype=torch.float32), attention
+
+
+def _llama3(rope: RopeConfig, plain: torch.Tensor, original: int) -> torch.Tensor:
+    """Long wavelengths are divided by the factor, short ones kept, those between blended."""
+    wavelength = _TWO_PI / plain
+    long_limit = original / rope.low_freq_factor
+    short_limit = original / rope.high_freq_factor
+    divided = torch.where(wavelength > long_limit, plain / rope.factor, plain)
+    blend = (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    smooth = (1 - blend) * divided / rope.factor + blend * divided
+    between = (wavelength >= short_limit) & (wavelength <= long_limit)
+    return torch.where(between, smooth, divided)
+
+
+def _yarn(rope: RopeConfig, dim: int, plain: torch.Tensor, original: int) -> tuple[torch.Tensor, float]:
+    """Interpolates low frequencies and keeps high ones, with a linear ramp between two rotation counts."""
+
+    def correction_dim(rotations: float) -> float:
+        return dim * math.log(original / (rotations * _TWO_PI)) / (2 * math.log(rope.theta))
+
+    low, high = correction_dim(rope.beta_fast), correction_dim(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    keep = 1 - ramp
+    inverse = plain / rope.factor * (1 - keep) + plain * keep
+
+    def mscale(scale: float, strength: float) -> float:
+        return 0.1 * strength * math.log(scale) + 1.0 if scale > 1 else 1.0
+
+    attention = rope.attention_factor
+    if attention is None:
+        if rope.mscale and rope.mscale_all_dim:
+            attention = mscale(rope.factor, rope.mscale) / mscale(rope.factor, rope.mscale_all_dim)
+        else:
+            attention = mscale(rope.factor, 1.0)
+    return inverse, attention

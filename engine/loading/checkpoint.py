@@ -1,0 +1,188 @@
+"""What lies in a model's folder or file: format, architecture, types, recommended sampling.
+
+Only headers are read, and torch is not needed: the server opens checkpoints too.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from stentor.protocols.config import LoadFormat
+
+from ..models.config import ConfigError, DecoderConfig
+from ..models.gguf_config import decoder_config_from_gguf
+from ..models.hf_config import decoder_config_from_hf
+from .errors import CheckpointError
+from .generation_defaults import GenerationDefaults, defaults_from_gguf, defaults_from_hf
+from .gguf_file import GGUFFile
+from .gguf_tensors import check_tensors, read_floats
+from .gguf_types import FLOATS, GGMLType
+from .safetensors_index import DTYPES, StoredTensor, read_json, safetensors_index
+
+CheckpointFormat = Literal["safetensors", "gguf", "dummy"]
+
+_GGUF_DTYPES: Mapping[GGMLType, str] = {
+    GGMLType.F32: "float32",
+    GGMLType.F16: "float16",
+    GGMLType.BF16: "bfloat16",
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model on disk, opened and found sound as far as its headers tell."""
+
+    format: CheckpointFormat
+    folder: Path
+    files: tuple[Path, ...]
+    """Weight files in the order in which they are read; none for dummy weights."""
+    config: DecoderConfig
+    dtype: str
+    """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for quantised blocks."""
+    defaults: GenerationDefaults
+    stored_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of weights by stored type, most first."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether most weights are stored in quantised blocks."""
+        return bool(self.stored_bytes) and self.dtype not in DTYPES.values()
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of weights as stored."""
+        return sum(self.stored_bytes.values())
+
+    def expansion_note(self, dtype: str) -> str | None:
+        """What start-up says when weights are expanded to ``dtype`` in memory; None where they are not."""
+        quantized = [name for name in self.stored_bytes if name not in DTYPES.values()]
+        return f"weights {' and '.join(quantized)} expanded to {dtype}" if quantized else None
+
+
+def open_checkpoint(path: Path, load_format: LoadFormat = "auto") -> Checkpoint:
+    """Open a folder with config.json and safetensors, a folder with one .gguf file in it or below it, or a
+    .gguf file. ``dummy`` needs only the description of the model, not its weights.
+
+    Raises :class:`CheckpointError` with one clear line when there is no such model or it cannot be used.
+    """
+    if not path.exists():
+        raise CheckpointError(f"There is no model at {path}: neither a folder nor a .gguf file.")
+    try:
+        if load_format == "dummy":
+            return _open_dummy(path)
+        if path.is_file():
+            if load_format == "safetensors" or path.suffix != ".gguf":
+                raise CheckpointError(
+                    f"Cannot load {path}: expected "
+                    + ("a folder with config.json." if load_format == "safetensors" else "a folder or a .gguf file.")
+                )
+            return _open_gguf(path)
+        has_safetensors = any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").is_file()
+        if load_format == "safetensors" or (load_format == "auto" and has_safetensors):
+            return _open_safetensors(path)
+        return _open_gguf(_gguf_in(path))
+    except ConfigError as error:
+        raise CheckpointError(f"Cannot load {path}: {error}.") from error
+
+
+def _open_safetensors(folder: Path) -> Checkpoint:
+    config, generation = _read_configs(folder)
+    tensors = safetensors_index(folder)
+    stored = _by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
+    odd = next((tensor for tensor in tensors if not _is_float(tensor)), None)
+    if odd is not None:
+        raise CheckpointError(
+            f"Cannot load {folder}: {odd.name} is stored as {odd.dtype}, expected one of {', '.join(DTYPES.values())}."
+        )
+    return Checkpoint(
+        format="safetensors",
+        folder=folder,
+        files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
+        config=decoder_config_from_hf(config),
+        dtype=next(iter(stored)),
+        defaults=defaults_from_hf(config, generation),
+        stored_bytes=stored,
+    )
+
+
+def _is_float(tensor: StoredTensor) -> bool:
+    return tensor.dtype in DTYPES.values()
+
+
+def _open_gguf(file: Path) -> Checkpoint:
+    with GGUFFile(file) as gguf:
+        parts = gguf.metadata.get("split.count", 1)
+        if isinstance(parts, int) and parts > 1:
+            raise CheckpointError(
+                f"Cannot load {file}: it is one of {parts} parts; join them with llama.cpp's gguf-split --merge."
+            )
+        check_tensors(gguf)
+        shapes = {name: tensor.shape for name, tensor in gguf.tensors.items()}
+        config = decoder_config_from_gguf(gguf.metadata, shapes, lambda name: read_floats(gguf, name))
+        defaults = defaults_from_gguf(gguf.metadata)
+        kinds = {kind: _GGUF_DTYPES[kind] if kind in FLOATS else kind.name for kind in GGMLType}
+        stored = _by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())
+    return Checkpoint(
+        format="gguf",
+        folder=file.parent,
+        files=(file,),
+        config=config,
+        dtype=next(iter(stored)),
+        defaults=defaults,
+        stored_bytes=stored,
+    )
+
+
+def _open_dummy(path: Path) -> Checkpoint:
+    if path.is_dir() and (path / "config.json").is_file():
+        config, generation = _read_configs(path)
+        named = config.get("dtype", config.get("torch_dtype"))
+        return Checkpoint(
+            format="dummy",
+            folder=path,
+            files=(),
+            config=decoder_config_from_hf(config),
+            dtype=named if isinstance(named, str) and named in DTYPES.values() else "bfloat16",
+            defaults=defaults_from_hf(config, generation),
+        )
+    gguf = _open_gguf(path if path.is_file() else _gguf_in(path))
+    return Checkpoint("dummy", gguf.folder, (), gguf.config, "bfloat16", gguf.defaults)
+
+
+def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
+    """config.json and generation_config.json, the latter empty where there is none."""
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
+    config = read_json(folder / "config.json")
+    quantization = config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "unnamed") if isinstance(quantization, dict) else "unnamed"
+        raise CheckpointError(
+            f"Cannot load {folder}: its weights are quantised by {method}, which is not supported; "
+            "use the unquantised model or a GGUF file."
+        )
+    generation = folder / "generation_config.json"
+    return config, read_json(generation) if generation.is_file() else {}
+
+
+def _gguf_in(folder: Path) -> Path:
+    files = sorted(folder.glob("*.gguf")) or sorted(folder.rglob("*.gguf"))
+    if len(files) == 1:
+        return files[0]
+    if not files:
+        what = "*.safetensors" if (folder / "config.json").is_file() else "config.json with *.safetensors"
+        raise CheckpointError(f"Cannot load {folder}: expected {what}, or one .gguf file, and found neither.")
+    names = ", ".join(str(file.relative_to(folder)) for file in files[:4])
+    more = ", …" if len(files) > 4 else ""
+    raise CheckpointError(
+        f"Cannot load {folder}: it holds {len(files)} .gguf files ({names}{more}); name the one to serve."
+    )
+
+
+def _by_size(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    for name, size in pairs:
+        sizes[name] += size
+    return dict(sizes.most_common())

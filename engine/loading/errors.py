@@ -1,0 +1,5 @@
+"""What loading can raise."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be used. The message is one line: what happened, what was expected, what to do."""

@@ -1,0 +1,72 @@
+"""The sampling that a model's makers recommend, and the tokens that end its turns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..models.config_fields import Fields
+
+_END_OF_TURN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+_END_OF_TURN_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>")
+"""How the models read here close a turn. Looked for where a GGUF file names no such token, as llama.cpp does."""
+
+_CONTROL = 3
+"""GGUF's token type of special tokens."""
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """None where the checkpoint says nothing."""
+
+    eos_token_ids: tuple[int, ...] = ()
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+
+
+def defaults_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> GenerationDefaults:
+    """From config.json and generation_config.json (empty where there is none).
+
+    A generation config that does not sample means greedy decoding, but its authors rarely meant that:
+    as in other servers, only the values it names count. Raises :class:`ConfigError`.
+    """
+    fields = Fields(generation)
+    eos = {*Fields(config).token_ids("eos_token_id"), *fields.token_ids("eos_token_id")}
+    return GenerationDefaults(
+        eos_token_ids=tuple(sorted(eos)),
+        temperature=fields.optional_number("temperature"),
+        top_k=fields.integer("top_k", least=0) if fields.has("top_k") else None,
+        top_p=fields.optional_number("top_p"),
+        min_p=fields.optional_number("min_p"),
+        repetition_penalty=fields.optional_number("repetition_penalty"),
+        max_new_tokens=fields.integer("max_new_tokens") if fields.has("max_new_tokens") else None,
+    )
+
+
+def defaults_from_gguf(metadata: Mapping[str, object]) -> GenerationDefaults:
+    """Raises :class:`ConfigError`."""
+    tokenizer = Fields(metadata, "tokenizer.ggml.")
+    eos = {token for key in _END_OF_TURN_KEYS for token in tokenizer.token_ids(key)}
+    if not tokenizer.has("eot_token_id"):
+        eos.update(_end_of_turn_tokens(metadata))
+    sampling = Fields(metadata, "general.sampling.")
+    return GenerationDefaults(
+        eos_token_ids=tuple(sorted(eos)),
+        temperature=sampling.optional_number("temp"),
+        top_k=sampling.integer("top_k", least=0) if sampling.has("top_k") else None,
+        top_p=sampling.optional_number("top_p"),
+        min_p=sampling.optional_number("min_p"),
+        repetition_penalty=sampling.optional_number("penalty_repeat"),
+    )
+
+
+def _end_of_turn_tokens(metadata: Mapping[str, object]) -> list[int]:
+    texts = metadata.get("tokenizer.ggml.tokens")
+    types = metadata.get("tokenizer.ggml.token_type")
+    if not isinstance(texts, list) or not isinstance(types, list):
+        return []
+    pairs = enumerate(zip(texts, types, strict=False))
+    return [token for token, (text, kind) in pairs if kind == _CONTROL and text in _END_OF_TURN_TEXTS]

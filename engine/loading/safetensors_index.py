@@ -1,0 +1,120 @@
+"""Which tensors a folder of safetensors files holds, from their headers alone.
+
+u64 header length | header as JSON | data
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import CheckpointError
+
+MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+
+DTYPES: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+"""Stored float types by torch's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    name: str
+    file: Path
+    dtype: str
+    """torch's name for floats, the file's own for anything else."""
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def safetensors_index(folder: Path) -> tuple[StoredTensor, ...]:
+    """Every tensor of the sharded or single checkpoint in ``folder``, file by file in stored order.
+
+    Raises :class:`CheckpointError` when a shard is missing, cut short or malformed.
+    """
+    tensors: list[StoredTensor] = []
+    seen: set[str] = set()
+    for file in _files(folder):
+        for tensor in _read_header(file):
+            if tensor.name in seen:
+                raise CheckpointError(f"Cannot load {folder}: two files hold the tensor {tensor.name}.")
+            seen.add(tensor.name)
+            tensors.append(tensor)
+    if not tensors:
+        raise CheckpointError(f"Cannot load {folder}: its safetensors files hold no tensors.")
+    return tuple(tensors)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The shards that the index names; without an index, the single file."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        single = folder / "model.safetensors"
+        files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise CheckpointError(f"Cannot load {folder}: it holds no *.safetensors file.")
+        if len(files) > 1:
+            raise CheckpointError(
+                f"Cannot load {folder}: it holds {len(files)} *.safetensors files but no {index.name} to say which belong."
+            )
+        return files
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"Cannot load {folder}: {index.name} has no weight_map.")
+    names = sorted({str(name) for name in weight_map.values()})
+    for name in names:
+        if Path(name).name != name:
+            raise CheckpointError(f"Cannot load {folder}: {index.name} names the file {name!r} outside the folder.")
+        if not (folder / name).is_file():
+            raise CheckpointError(f"Cannot load {folder}: {name} is missing, although {index.name} names it.")
+    return [folder / name for name in names]
+
+
+def _read_header(file: Path) -> list[StoredTensor]:
+    def broken(why: str) -> CheckpointError:
+        return CheckpointError(f"Cannot load {file}: {why}; fetch it again.")
+
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            prefix = stream.read(8)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+            if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+                raise broken("it has no safetensors header")
+            header = json.loads(stream.read(length))
+    except OSError as error:
+        raise CheckpointError(f"Cannot load {file}: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise broken("its safetensors header is malformed") from error
+    if not isinstance(header, dict):
+        raise broken("its safetensors header is malformed")
+
+    tensors = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        match entry:
+            case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
+                pass
+            case _:
+                raise broken(f"the header's entry of {name!r} is malformed")
+        if not all(isinstance(n, int) and n >= 0 for n in shape) or not 0 <= begin <= end:
+            raise broken(f"the header's entry of {name!r} is malformed")
+        if 8 + length + end > size:
+            raise broken(f"{name!r} ends at byte {8 + length + end} of {size}, so the file is cut short")
+        tensors.append(StoredTensor(name, file, DTYPES.get(dtype, dtype), tuple(shape), end - begin))
+    return tensors
+
+
+def read_json(file: Path) -> dict[str, object]:
+    """The object that a JSON file holds. Raises :class:`CheckpointError`."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"Cannot read {file}: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"Cannot read {file}: it is not valid JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"Cannot read {file}: expected a JSON object.")
+    return found

@@ -1,0 +1,146 @@
+"""Every weight of a checkpoint under transformers' name, one tensor at a time."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import FileIO
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ..models.gguf_config import gguf_architecture
+from .checkpoint import Checkpoint
+from .dequantize import dequantize
+from .dummy import dummy_weights
+from .errors import CheckpointError
+from .gguf_file import GGUFFile, GGUFTensor
+from .gguf_tensors import hf_name
+from .gguf_types import FLOATS, row_bytes
+
+Progress = Callable[[int, int], None]
+"""Told the bytes done and the bytes in all, as stored."""
+
+PIECE_ELEMENTS = 1 << 20
+"""Decoded at once: bounds the float32 scratch to a few times 4 MiB."""
+
+
+def iterate_weights(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor of ``dtype`` on ``device``), file by file in stored order.
+
+    Beside the tensor in hand no other is kept, and quantised blocks are expanded piecewise. A
+    safetensors tensor that already has the dtype is a view of the mapped file: copy it where it is to
+    be written or to outlive the file. ``seed`` chooses dummy weights. Names the model does not know
+    are yielded too. Raises :class:`CheckpointError` when a file cannot be read.
+    """
+    device = device or torch.device("cpu")
+    tell = progress or (lambda done, total: None)
+    match checkpoint.format:
+        case "safetensors":
+            return _safetensors(checkpoint, dtype, device, tell)
+        case "gguf":
+            return _gguf(checkpoint, dtype, device, tell)
+        case "dummy":
+            return dummy_weights(checkpoint.config, dtype, device, seed, tell)
+
+
+def _safetensors(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, tell: Progress
+) -> Iterator[tuple[str, torch.Tensor]]:
+    done, total = 0, checkpoint.total_bytes
+    for file in checkpoint.files:
+        try:
+            with safe_open(file, framework="pt", device="cpu") as tensors:
+                for name in tensors.offset_keys():
+                    tensor = tensors.get_tensor(name)
+                    done += tensor.nbytes
+                    yield name, tensor.to(device=device, dtype=dtype)
+                    del tensor
+                    tell(done, total)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"Cannot load {file}: {error}.") from error
+
+
+def _gguf(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, tell: Progress
+) -> Iterator[tuple[str, torch.Tensor]]:
+    (file,) = checkpoint.files
+    config = checkpoint.config
+    done, total = 0, checkpoint.total_bytes
+    with ExitStack() as stack:
+        gguf = stack.enter_context(GGUFFile(file))
+        architecture = gguf_architecture(gguf.metadata)
+        reader = _TensorReader(file, stack.enter_context(FileIO(file)))
+        for tensor in gguf.tensors.values():
+            name = hf_name(tensor.name, architecture)
+            if name is not None:
+                heads = 0
+                if architecture.permuted:
+                    heads = _permuted_heads(tensor.name, config.num_heads, config.num_kv_heads)
+                shift = -1.0 if architecture.gemma and tensor.name.endswith("norm.weight") else 0.0
+                yield name, reader.read(tensor, dtype, heads, shift).to(device)
+            done += tensor.nbytes
+            tell(done, total)
+
+
+def _permuted_heads(name: str, heads: int, kv_heads: int) -> int:
+    """How many heads the rows of a query or key projection hold; 0 for any other tensor."""
+    if ".attn_q." in name:
+        return heads
+    return kv_heads if ".attn_k." in name else 0
+
+
+class _TensorReader:
+    """Reads stored tensors piece by piece into their final dtype.
+
+    Plain reads rather than a map: a file that is cut short meanwhile is then an error, not a signal
+    that ends the process, and no page of it counts as this process's memory.
+    """
+
+    def __init__(self, path: Path, file: FileIO) -> None:
+        self._path = path
+        self._file = file
+
+    def read(self, tensor: GGUFTensor, dtype: torch.dtype, heads: int, shift: float) -> torch.Tensor:
+        """The tensor in transformers' layout, its shape GGUF's reversed.
+
+        ``heads`` > 0 brings rows that were stored as interleaved rotary pairs back into two halves per
+        head; ``shift`` is added to every value.
+        """
+        columns = tensor.shape[0] if len(tensor.shape) > 1 else 1
+        if columns == 1 and tensor.type not in FLOATS:
+            columns = tensor.shape[0]
+        stored = row_bytes(tensor.type, columns)
+        rows = tensor.nbytes // stored
+        out = torch.empty(rows, columns, dtype=dtype)
+        # Row r of a head is stored at 2r, row r + half at 2r + 1: the result seen in stored order.
+        target = out.view(heads, 2, -1, columns).transpose(1, 2) if heads else out.unsqueeze(1)
+        per_item = rows // heads if heads else 1
+        step = max(1, PIECE_ELEMENTS // (columns * per_item))
+        for start in range(0, len(target), step):
+            items = target[start : start + step]
+            piece = self._piece(tensor, start * per_item * stored, len(items) * per_item * stored)
+            items.copy_(dequantize(piece.view(-1, stored), tensor.type).add_(shift).view(items.shape))
+        return out.view(tensor.shape[::-1])
+
+    def _piece(self, tensor: GGUFTensor, start: int, count: int) -> torch.Tensor:
+        """Stored bytes [start, start + count) of a tensor, uint8 [count]."""
+        piece = torch.empty(count, dtype=torch.uint8)
+        view = memoryview(piece.numpy())
+        try:
+            self._file.seek(tensor.offset + start)
+            filled = 0
+            while filled < count:
+                got = self._file.readinto(view[filled:])
+                if not got:
+                    raise CheckpointError(f"Cannot load {self._path}: it ends within {tensor.name}; fetch it again.")
+                filled += got
+        except OSError as error:
+            raise CheckpointError(f"Cannot load {self._path}: {error.strerror or error}.") from error
+        return piece

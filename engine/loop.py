@@ -1,0 +1,128 @@
+"""The engine loop: drain the mailbox, plan, send, process. It owns the scheduler and nobody else touches it.
+
+One step is always ahead: while the worker runs step N, step N+1 has been planned and sent, so the worker
+never waits for the engine. The result of N is processed, and N+2 planned, while N+1 runs.
+"""
+
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+import anyio
+
+from stentor.protocols.actors import (
+    Abort,
+    Failed,
+    Finished,
+    Progress,
+    Shutdown,
+    StartEngine,
+    Submit,
+    TokensBatch,
+    WorkerReady,
+)
+from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
+from stentor.protocols.steps import StepResult
+
+from .channel import Endpoint, PeerDied
+from .scheduler import Scheduler
+
+_STEPS_AHEAD = 2
+_STATS_SECONDS = 0.25
+
+Message = StartEngine | Submit | Abort | Shutdown | Progress | WorkerReady | Failed | StepResult
+
+
+class WorkerLost(Exception):
+    """The worker cannot go on; the message says why."""
+
+
+class EngineLoop:
+    """Runs from the moment that the worker is ready until :class:`Shutdown` or a death."""
+
+    def __init__(self, client: Endpoint, worker: Endpoint, scheduler: Scheduler) -> None:
+        self._client = client
+        self._worker = worker
+        self._scheduler = scheduler
+        self._inbox: list[Message] = []
+        self._arrived = anyio.Event()
+        self._stats_sent = 0.0
+        self._dirty = False
+
+    async def run(self) -> None:
+        """Raises :class:`WorkerLost` after every live choice has got its terminal message, :class:`PeerDied` when
+        the client is gone."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._pump_client)
+            tasks.start_soon(self._pump_worker)
+            await self._send_stats()
+            while await self._turn():
+                pass
+            tasks.cancel_scope.cancel()
+
+    async def _turn(self) -> bool:
+        """One round; false when told to end."""
+        if not self._inbox:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        messages, self._inbox = self._inbox, []
+        out: list[TokensBatch] = []
+        for message in messages:
+            match message:
+                case StepResult() as result:
+                    out.append(self._scheduler.complete(result, time.monotonic()))
+                case Submit() as request:
+                    if (refused := self._scheduler.submit(request, time.monotonic())) is not None:
+                        out.append(refused)
+                case Abort(rid=rid, index=index):
+                    if (aborted := self._scheduler.abort(rid, index)) is not None:
+                        out.append(aborted)
+                case Failed(message=why):
+                    await self._end_all(why)
+                case Shutdown():
+                    return False
+                case StartEngine() | Progress() | WorkerReady():
+                    raise RuntimeError(f"{type(message).__name__} came while the engine runs")
+                case other:
+                    assert_never(other)
+        # the worker first: it may be waiting, the client never is
+        while self._scheduler.in_flight < _STEPS_AHEAD:
+            plan = self._scheduler.plan(time.monotonic())
+            if plan is None:
+                break
+            await self._worker.send(encoder.encode(plan))
+        for batch in out:
+            if batch.tokens or batch.finished or batch.prompts:
+                await self._client.send(encoder.encode(batch))
+        await self._send_stats()
+        return True
+
+    async def _send_stats(self) -> None:
+        """A few times a second while working, and once more when the work ends."""
+        now = time.monotonic()
+        if now - self._stats_sent >= _STATS_SECONDS or not self._scheduler.has_work:
+            self._stats_sent = now
+            await self._client.send(encoder.encode(self._scheduler.stats()))
+
+    async def _pump_client(self) -> None:
+        while True:
+            self._deliver(await self._client.receive(), decode_engine.decode)
+
+    async def _pump_worker(self) -> None:
+        try:
+            while True:
+                self._deliver(await self._worker.receive(), decode_engine_worker.decode)
+        except PeerDied as death:
+            self._inbox.append(Failed(f"the worker process ended: {death}"))
+            self._arrived.set()
+
+    def _deliver(self, frames: list[bytes], decode: Callable[[bytes], Message]) -> None:
+        self._inbox += map(decode, frames)
+        self._arrived.set()
+
+    async def _end_all(self, why: str) -> None:
+        finished = [
+            Finished(rid, index, "error", None, why) for rid, index in self._scheduler.live_choices()
+        ]
+        await self._client.send(encoder.encode(TokensBatch([], [], finished)))
+        raise WorkerLost(why)

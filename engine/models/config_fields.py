@@ -1,0 +1,111 @@
+"""Typed reads from an untyped description of a model: a config.json or GGUF metadata."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .config import ConfigError
+
+LARGEST_SIZE = 1 << 31
+"""No size of a real model reaches this."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Fields by name. Null counts as absent. Every read raises :class:`ConfigError` naming the field when it
+    is missing without a default, has the wrong type, or is out of range."""
+
+    values: Mapping[str, object]
+    prefix: str = ""
+    """Put before every name that is read."""
+
+    def get(self, name: str) -> object | None:
+        return self.values.get(self.prefix + name)
+
+    def has(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def _wrong(self, name: str, expected: str) -> ConfigError:
+        value = self.get(name)
+        if value is None:
+            return ConfigError(f"{self.prefix}{name} is missing, expected {expected}")
+        return ConfigError(f"{self.prefix}{name} is {str(value)[:60]!r}, expected {expected}")
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self.get(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < LARGEST_SIZE:
+            raise self._wrong(name, f"a whole number from {least} up")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self._wrong(name, "a number")
+        return float(value)
+
+    def optional_number(self, name: str) -> float | None:
+        return self.number(name) if self.has(name) else None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str):
+            raise self._wrong(name, "a text")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(x, str) for x in value):
+            raise self._wrong(name, "a list of texts")
+        return tuple(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Empty when absent."""
+        value = self.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, Sequence) or not all(
+            isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in value
+        ):
+            raise self._wrong(name, "a list of numbers")
+        return tuple(float(x) for x in value)
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """An id or a list of ids; empty when absent. Negative ids, which some files use for "none", are left out."""
+        value = self.get(name)
+        if value is None:
+            return ()
+        ids = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(x, int) and not isinstance(x, bool) and x < LARGEST_SIZE for x in ids):
+            raise self._wrong(name, "a token id or a list of them")
+        return tuple(sorted({x for x in ids if x >= 0}))
+
+    def token_id(self, name: str) -> int | None:
+        """The first id; None when absent."""
+        ids = self.token_ids(name)
+        return ids[0] if ids else None
+
+    def table(self, name: str) -> Mapping[str, object] | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, "a table")
+        return value

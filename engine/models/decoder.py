@@ -1,0 +1,157 @@
+"""The dense decoder family: Llama, Mistral, Qwen2, Qwen3, Phi-3, Gemma-2/3, OLMo-2, Granite.
+
+They differ by :class:`DecoderConfig`, not by code: where norms stand, which projections carry biases,
+how queries and keys are normed, and a handful of scalar factors.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from stentor import kernels
+
+from ..layers.attention import Attention, LayerCache, RotaryTable
+from ..layers.linear import Linear, Placement
+from ..layers.norm import RMSNorm
+from ..layers.rotary import rotary_table
+from ..layers.weights import WeightMap
+from .config import DecoderConfig
+
+
+class MLP:
+    """down(act(gate(x)) * up(x))."""
+
+    def __init__(self, weights: WeightMap, prefix: str, config: DecoderConfig, place: Placement) -> None:
+        hidden, inner = config.hidden_size, config.intermediate_size
+        parts = (
+            {f"{prefix}.gate_up_proj": 2 * inner}
+            if config.fused_projections
+            else {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
+        )
+        self._gate_up = Linear(weights, parts, hidden, place, bias=config.mlp_bias)
+        self._down = Linear(weights, {f"{prefix}.down_proj": hidden}, inner, place, bias=config.mlp_bias)
+        self._activation = config.activation
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._down(kernels.gated_activation(self._gate_up(x), self._activation))
+
+
+class Block:
+    """One layer. ``residual`` is the stream [tokens, hidden]; ``delta`` what the last part adds to it."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, config: DecoderConfig, rotary: RotaryTable, place: Placement
+    ) -> None:
+        prefix = f"model.layers.{layer}"
+        self._attention = Attention(weights, f"{prefix}.self_attn", config, layer, rotary, place)
+        self._mlp = MLP(weights, f"{prefix}.mlp", config, place)
+        self._scale = config.residual_scale
+
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(
+                weights, f"{prefix}.{name}", config.hidden_size, config.rms_eps, place, plus_one=config.norm_plus_one
+            )
+
+        self._attention_in = self._attention_out = self._mlp_in = self._mlp_out = None
+        match config.norm_placement:
+            case "pre":
+                self._attention_in = norm("input_layernorm")
+                self._mlp_in = norm("post_attention_layernorm")
+            case "post":
+                self._attention_out = norm("post_attention_layernorm")
+                self._mlp_out = norm("post_feedforward_layernorm")
+            case "sandwich":
+                self._attention_in = norm("input_layernorm")
+                self._attention_out = norm("post_attention_layernorm")
+                self._mlp_in = norm("pre_feedforward_layernorm")
+                self._mlp_out = norm("post_feedforward_layernorm")
+
+    def __call__(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        positions: torch.Tensor,
+        cache: LayerCache,
+        batch: kernels.AttentionBatch,
+    ) -> torch.Tensor:
+        """Mutates ``residual``; returns the MLP's delta, not yet added."""
+        x = self._attention(_join(delta, residual, self._attention_in), positions, cache, batch)
+        x = self._mlp(_join(self._scaled(x, self._attention_out), residual, self._mlp_in))
+        return self._scaled(x, self._mlp_out)
+
+    def _scaled(self, delta: torch.Tensor, norm: RMSNorm | None) -> torch.Tensor:
+        if norm is not None:
+            delta = norm(delta)
+        return delta if self._scale == 1.0 else delta * self._scale
+
+
+def _join(delta: torch.Tensor | None, residual: torch.Tensor, norm: RMSNorm | None) -> torch.Tensor:
+    """Adds ``delta`` to the stream in place and gives the next part its input."""
+    if norm is None:
+        return residual if delta is None else residual.add_(delta)
+    return norm(residual) if delta is None else norm.add(delta, residual)
+
+
+class Decoder:
+    """Token ids in, hidden states and logits out; K and V go to the caller's paged cache."""
+
+    def __init__(self, config: DecoderConfig, place: Placement, max_model_len: int) -> None:
+        self.config = config
+        self.weights = WeightMap()
+        self._place = place
+        self._embedding = place.empty(config.vocab_size, config.hidden_size)
+        self.weights.add("model.embed_tokens.weight", self._embedding)
+        full = rotary_table(config.rope, config.head_dim, config.max_position, max_model_len, place.device)
+        sliding = (
+            rotary_table(config.rope_sliding, config.head_dim, config.max_position, max_model_len, place.device)
+            if config.rope_sliding is not None
+            else full
+        )
+        self._blocks = [
+            Block(self.weights, layer, config, sliding if config.layer_type(layer) == "sliding" else full, place)
+            for layer in range(config.num_layers)
+        ]
+        self._norm = RMSNorm(
+            self.weights, "model.norm", config.hidden_size, config.rms_eps, place, plus_one=config.norm_plus_one
+        )
+        if config.tie_embeddings:
+            self._head: torch.Tensor = self._embedding
+        else:
+            self._head = Linear(self.weights, {"lm_head": config.vocab_size}, config.hidden_size, place).weight
+        # transformers rounds the factor to the model's dtype before multiplying
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=place.dtype).item()
+
+    @property
+    def ignored_weights(self) -> tuple[str, ...]:
+        """Endings of stored names that carry nothing: buffers, and the head's copy where it is tied."""
+        tied = ("lm_head.weight",) if self.config.tie_embeddings else ()
+        return ("rotary_emb.inv_freq", *tied)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        caches: Sequence[LayerCache],
+        batch: kernels.AttentionBatch,
+    ) -> torch.Tensor:
+        """tokens and positions int64 [tokens] → final hidden states [tokens, hidden], before the last norm.
+
+        The sum is returned un-normed so that only the rows that need logits pay for the norm.
+        """
+        residual = torch.nn.functional.embedding(tokens, self._embedding)
+        if self._embedding_scale != 1.0:
+            residual = residual * self._embedding_scale
+        delta = None
+        for block, cache in zip(self._blocks, caches, strict=True):
+            delta = block(delta, residual, positions, cache, batch)
+        return residual if delta is None else residual.add_(delta)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary]."""
+        logits = kernels.linear(self._norm(hidden), self._head, None, invariant=self._place.invariant).float()
+        if self.config.logits_divisor != 1.0:
+            logits = logits / self.config.logits_divisor
+        if self.config.logits_softcap:
+            cap = self.config.logits_softcap
+            logits = torch.tanh(logits / cap) * cap
+        return logits

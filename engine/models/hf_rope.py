@@ -1,0 +1,95 @@
+"""Rotary settings of a config.json, in either generation of their names.
+
+Older files say ``rope_theta`` and ``rope_scaling`` (with ``type`` or ``rope_type``); newer ones put
+everything into ``rope_parameters``, one table or one per layer type.
+"""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from .config import ConfigError, RopeConfig, RopeKind
+from .config_fields import Fields
+
+_OLD_NAMES: Mapping[str, RopeKind] = {"su": "longrope"}
+
+_MEASURED_FROM_ORIGINAL = ("llama3", "yarn", "longrope")
+
+
+def rope_from_hf(
+    config: Mapping[str, object], head_dim: int, *, theta: float = 10000.0, layer_type: str | None = None
+) -> RopeConfig:
+    """The rotary settings, of ``layer_type`` where the file has one table per layer type.
+
+    ``theta`` is the architecture's default. Raises :class:`ConfigError`.
+    """
+    fields = Fields(config)
+    table = dict(fields.table("rope_scaling") or {}) or dict(fields.table("rope_parameters") or {})
+    if layer_type is not None and isinstance(table.get(layer_type), Mapping):
+        table = dict(Fields(table).table(layer_type) or {})
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if table.get(name) is None and fields.has(name):
+            table[name] = config[name]
+    return _rope(Fields(table), fields, head_dim, theta)
+
+
+def _rope(rope: Fields, config: Fields, head_dim: int, theta: float) -> RopeConfig:
+    named = rope.text("rope_type", rope.text("type", "default"))
+    named = _OLD_NAMES.get(named, named)
+    if config.text("model_type", "") == "phi3" and named == "yarn":
+        named = "longrope"  # what early Phi-3 files called it
+    kind: RopeKind | None = next((kind for kind in get_args(RopeKind) if kind == named), None)
+    if kind is None:
+        raise ConfigError(f"rope_type is {named!r}, expected one of {', '.join(get_args(RopeKind))}")
+
+    longest = config.integer("max_position_embeddings")
+    original = 0
+    if kind in _MEASURED_FROM_ORIGINAL:
+        # Phi-3 keeps the value beside the table, and that one has priority.
+        original = config.integer(
+            "original_max_position_embeddings", rope.integer("original_max_position_embeddings", longest)
+        )
+    elif kind == "dynamic":
+        original = longest
+
+    rotary = int(head_dim * rope.number("partial_rotary_factor", 1.0))
+    if not 0 < rotary <= head_dim or rotary % 2:
+        raise ConfigError(f"{rotary} dimensions of each head rotate, expected an even number up to {head_dim}")
+    factor = 1.0
+    if kind in ("yarn", "longrope") and not rope.has("factor"):
+        factor = longest / original
+    elif kind != "default":
+        factor = rope.number("factor")
+    found = RopeConfig(
+        theta=rope.number("rope_theta", theta),
+        kind=kind,
+        rotary_dim=0 if rotary == head_dim else rotary,
+        factor=factor,
+        original_max_position=original,
+        low_freq_factor=rope.number("low_freq_factor", 1.0),
+        high_freq_factor=rope.number("high_freq_factor", 4.0),
+        attention_factor=rope.optional_number("attention_factor"),
+        beta_fast=rope.number("beta_fast", 32.0) or 32.0,
+        beta_slow=rope.number("beta_slow", 1.0) or 1.0,
+        mscale=rope.optional_number("mscale"),
+        mscale_all_dim=rope.optional_number("mscale_all_dim"),
+        truncate=rope.flag("truncate", True),
+        short_factor=rope.numbers("short_factor"),
+        long_factor=rope.numbers("long_factor"),
+    )
+    if kind == "longrope" and not len(found.short_factor) == len(found.long_factor) == rotary // 2:
+        raise ConfigError(
+            f"short_factor and long_factor hold {len(found.short_factor)} and {len(found.long_factor)} numbers, "
+            f"expected {rotary // 2} each"
+        )
+    return found
+
+
+def stretched_context(rope: RopeConfig, longest: int) -> int:
+    """The context that a model stretched from outside may serve: such files keep the unstretched limit."""
+    match rope.kind:
+        case "yarn":
+            return max(longest, int(rope.original_max_position * rope.factor))
+        case "linear" | "dynamic":
+            return int(longest * rope.factor)
+        case _:
+            return longest

@@ -1,0 +1,200 @@
+"""A request and its choices, as the scheduler keeps them: plain data and the legal moves of a choice."""
+
+import enum
+
+import msgspec
+
+from stentor.protocols.actors import Submit
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import TokenLogprobs
+
+from .cache.prefix import chain_digest, root_digest
+
+Order = tuple[float, float, int, int]
+"""(arrival aged by priority, arrival, submission number, choice index); smaller is more important."""
+
+
+class ChoiceState(enum.Enum):
+    HELD = "held"  # its request's prompt is being prefilled by the leading choice; not queued
+    WAITING = "waiting"  # queued for a slot and blocks: new, forked after the prefill, or preempted
+    RUNNING = "running"  # has a slot and blocks, and a row on the worker
+    PREEMPTED = "preempted"  # lost its row while a token of it is in flight; queued when that has come
+    FINISHED = "finished"  # its terminal message has been made; results still in flight are dropped
+
+
+class StateError(RuntimeError):
+    """A choice was not in the state that an operation needs."""
+
+
+class Request:
+    """One prompt and its choices. Lengths are in tokens, times in seconds of the client's monotonic clock."""
+
+    __slots__ = (
+        "arrival",
+        "cached_len",
+        "choices",
+        "ends",
+        "first_scheduled",
+        "forks_left",
+        "held_blocks",
+        "leader",
+        "limit_len",
+        "live",
+        "params",
+        "plain_params",
+        "prompt",
+        "prompt_digests",
+        "prompt_done",
+        "prompt_len",
+        "prompt_logprobs",
+        "rid",
+        "salt",
+    )
+
+    def __init__(self, submit: Submit, *, number: int, max_model_len: int, aging_seconds: float) -> None:
+        params = submit.params
+        self.rid = submit.rid
+        self.prompt = submit.prompt
+        self.prompt_len = len(submit.prompt)
+        self.params = params
+        # What a row is given once the prompt's log-probabilities are known: they cost the worker work.
+        self.plain_params: SamplingParams = (
+            params if params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None)
+        )
+        self.salt = submit.salt
+        self.arrival = submit.arrival
+        self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
+        self.ends = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
+        # All priorities age at one rate, so who precedes whom never changes and can be a constant key.
+        aged = submit.arrival + submit.priority * aging_seconds
+        self.choices = [
+            Choice(self, index, seed, (aged, submit.arrival, number, index)) for index, seed in enumerate(submit.seeds)
+        ]
+        self.leader = self.choices[0]
+        """The choice that prefills the prompt."""
+        self.live = len(self.choices)
+        self.prompt_done = False
+        self.cached_len: int | None = None
+        """Prefix-cache tokens of the first admission; None before it."""
+        self.first_scheduled: float | None = None
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        """Gathered so far, by prompt position."""
+        self.held_blocks: list[int] = []
+        """Full prompt blocks kept referenced for choices that have yet to start."""
+        self.forks_left = 0
+        self.prompt_digests: list[bytes] | None = None
+
+    def gather_logprobs(self, start: int, positions: list[TokenLogprobs]) -> None:
+        """Keep log-probabilities of prompt tokens [start, start + len(positions))."""
+        if self.prompt_logprobs is None:
+            self.prompt_logprobs = [None] * self.prompt_len
+        self.prompt_logprobs[start : start + len(positions)] = positions
+
+
+class Choice:
+    """One output sequence of a request, and its row while it has one.
+
+    Positions count from the start of the prompt. At all times ``written_len <= computed_len <=
+    length`` and ``length == prompt_len + len(outputs) + pending``.
+    """
+
+    __slots__ = (
+        "blocks",
+        "computed_len",
+        "digests",
+        "exhausted",
+        "forked",
+        "incarnation",
+        "index",
+        "labelled_blocks",
+        "length",
+        "limit_len",
+        "order",
+        "outputs",
+        "pending",
+        "request",
+        "samples",
+        "seed",
+        "slot",
+        "state",
+        "written_len",
+    )
+
+    def __init__(self, request: Request, index: int, seed: int, order: Order) -> None:
+        self.request = request
+        self.index = index
+        self.seed = seed
+        self.order = order
+        self.state = ChoiceState.HELD
+        self.outputs: list[int] = []
+        self.slot = -1
+        self.incarnation = 0
+        """Counts the rows this choice has lost; tells results of an earlier row from those of this one."""
+        self.blocks: list[int] = []
+        self.digests: list[bytes] = []
+        self.labelled_blocks = 0
+        """Leading blocks that the prefix cache has been told about."""
+        self.computed_len = 0
+        """Positions whose KV is written once all planned steps have run."""
+        self.written_len = 0
+        """Positions whose KV is written by steps that have completed."""
+        self.length = request.prompt_len
+        """Tokens of prompt and output, those in flight included."""
+        self.limit_len = request.limit_len
+        self.pending = 0
+        """Tokens in flight: planned to be drawn, not known yet."""
+        self.exhausted = False
+        """Nothing is left to plan: its last result is in flight."""
+        self.samples = request.limit_len > request.prompt_len
+        """False where no token is wanted, only the prompt's log-probabilities."""
+        self.forked = False
+        """Has been let go by the leader's prefill and not been admitted yet."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.request.rid}.{self.index}"
+
+    def move(self, expected: tuple[ChoiceState, ...], state: ChoiceState) -> None:
+        """Enter ``state``; raises :class:`StateError` unless the present one is among ``expected``."""
+        if self.state not in expected:
+            wanted = " or ".join(each.value for each in expected)
+            raise StateError(
+                f"choice {self.name} is {self.state.value}, but must be {wanted} before it can be {state.value}"
+            )
+        self.state = state
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        """Known tokens at positions [start, end)."""
+        prompt_len = self.request.prompt_len
+        if end <= prompt_len:
+            return self.request.prompt[start:end]
+        if start >= prompt_len:
+            return self.outputs[start - prompt_len : end - prompt_len]
+        return self.request.prompt[start:] + self.outputs[: end - prompt_len]
+
+    def block_digests(self, count: int, block_size: int) -> list[bytes]:
+        """Digests of at least the first ``count`` blocks, all of whose tokens must be known."""
+        digests = self.digests
+        if len(digests) >= count:
+            return digests
+        request = self.request
+        if request.prompt_digests is None:
+            parent = root_digest(request.salt)
+            request.prompt_digests = shared = []
+            for start in range(0, request.prompt_len - block_size + 1, block_size):
+                parent = chain_digest(parent, request.prompt[start : start + block_size])
+                shared.append(parent)
+        if not digests:
+            digests.extend(request.prompt_digests)
+        for block in range(len(digests), count):
+            parent = digests[-1] if digests else root_digest(request.salt)
+            digests.append(chain_digest(parent, self.tokens(block * block_size, (block + 1) * block_size)))
+        return digests
+
+    def drop_row(self) -> None:
+        """Forget slot, blocks and positions; mutates. The caller has given slot and blocks back."""
+        self.slot = -1
+        self.blocks = []
+        self.computed_len = self.written_len = self.labelled_blocks = 0
+        self.exhausted = False
+        self.incarnation += 1

@@ -1,0 +1,5 @@
+"""What runs next, and what became of it: continuous batching as plain data. No torch, no clock, no I/O."""
+
+from .scheduler import Scheduler
+
+__all__ = ["Scheduler"]

@@ -1,0 +1,172 @@
+"""What a completed step means for its choices: tokens gained, prompts done, choices ended."""
+
+from stentor.protocols.actors import ChoiceTokens, Finished, FinishReason, PromptDone, TokensBatch
+from stentor.protocols.steps import StepResult, TokenLogprobs
+
+from ..request import Choice, ChoiceState, Request
+from .preemption import Memory
+from .step import Flight
+
+
+class Output:
+    """The living requests, and the one place where a choice ends.
+
+    Each ``(rid, index)`` of an accepted request gets exactly one :class:`Finished`: :meth:`finish`
+    makes it, moves the choice to FINISHED and thereby refuses to make another.
+    """
+
+    __slots__ = ("memory", "requests")
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.requests: dict[int, Request] = {}
+
+    def finish(
+        self, choice: Choice, reason: FinishReason, stop_token: int | None = None, message: str | None = None
+    ) -> Finished:
+        """End a choice in whatever state it lives; gives back all it holds."""
+        request = choice.request
+        match choice.state:
+            case ChoiceState.WAITING:
+                self.memory.queue.discard(choice)
+            case ChoiceState.RUNNING:
+                self.memory.release(choice)
+                choice.move((ChoiceState.RUNNING,), ChoiceState.FINISHED)
+            case _:
+                choice.move((ChoiceState.HELD, ChoiceState.PREEMPTED), ChoiceState.FINISHED)
+        self.memory.settle_fork(choice)
+        request.live -= 1
+        if not request.live:
+            del self.requests[request.rid]
+        return Finished(request.rid, choice.index, reason, stop_token, message)
+
+    def finish_all(self, request: Request, reason: FinishReason, message: str | None = None) -> list[Finished]:
+        """End every choice of a request that still lives."""
+        return [
+            self.finish(choice, reason, None, message)
+            for choice in request.choices
+            if choice.state is not ChoiceState.FINISHED
+        ]
+
+    def replace_leader(self, request: Request) -> None:
+        """The leader ended before the prompt was done: another choice prefills it anew."""
+        if request.prompt_done or request.leader.state is not ChoiceState.FINISHED:
+            return
+        for choice in request.choices:
+            if choice.state is ChoiceState.HELD:
+                request.leader = choice
+                request.prompt_logprobs = None
+                self.memory.queue.push(choice)
+                return
+
+    def settle(self, flight: Flight, result: StepResult, now: float) -> TokensBatch:
+        """Apply the result of a step to its owners; mutates them."""
+        batch = TokensBatch([], [], [])
+        if result.prompt_logprobs:
+            self._gather_prompt_logprobs(flight, result)
+        block_size = self.memory.block_size
+        cache_enabled = self.memory.prefix.enabled
+        sampled = -1
+        for choice, incarnation, end, samples in flight.owners:
+            if samples:
+                sampled += 1
+            if choice.incarnation == incarnation:
+                choice.written_len = end
+                if cache_enabled and end >= (choice.labelled_blocks + 1) * block_size:
+                    self._label_blocks(choice)
+            elif choice.state is not ChoiceState.PREEMPTED or not samples:
+                # It has ended, or this is a chunk of a row that it has lost.
+                continue
+            if samples:
+                logprobs = result.logprobs[sampled] if result.logprobs is not None else None
+                self._append(choice, result.tokens[sampled], logprobs, batch, now)
+            elif choice.exhausted:
+                self._finish_prompt(choice.request, batch, now)
+                if choice.state is not ChoiceState.FINISHED:
+                    batch.finished.extend(self.finish_all(choice.request, "length"))
+        return batch
+
+    def _append(
+        self, choice: Choice, token: int, logprobs: TokenLogprobs | None, batch: TokensBatch, now: float
+    ) -> None:
+        """A choice gains a token, and ends or goes on."""
+        request = choice.request
+        choice.pending -= 1
+        choice.outputs.append(token)
+        if not request.prompt_done:
+            self._finish_prompt(request, batch, now)
+            if choice.state is ChoiceState.FINISHED:
+                return
+        batch.tokens.append(ChoiceTokens(request.rid, choice.index, [token], None if logprobs is None else [logprobs]))
+        # Stops count from min_tokens on; the worker masks them before, so this only guards.
+        if token in request.ends and len(choice.outputs) > request.params.min_tokens:
+            silent = token in request.params.eos_token_ids
+            batch.finished.append(self.finish(choice, "stop", None if silent else token))
+        elif request.prompt_len + len(choice.outputs) >= choice.limit_len:
+            batch.finished.append(self.finish(choice, "length"))
+        elif choice.state is ChoiceState.PREEMPTED and not choice.pending:
+            self.memory.queue.push(choice)
+
+    def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
+        """The leader's last prompt position has been computed: tell the client, and let the other choices go."""
+        logprobs = request.prompt_logprobs
+        request.prompt_logprobs = None
+        if request.params.prompt_logprobs is not None:
+            if logprobs is None:
+                logprobs = [None] * request.prompt_len
+            if any(entry is None for entry in logprobs[1:]):
+                missing = sum(entry is None for entry in logprobs[1:])
+                message = (
+                    f"the worker returned no log-probabilities for {missing} of {request.prompt_len} prompt tokens"
+                )
+                batch.finished.extend(self.finish_all(request, "error", message))
+                return
+        request.prompt_done = True
+        scheduled = now if request.first_scheduled is None else request.first_scheduled
+        batch.prompts.append(
+            PromptDone(
+                request.rid,
+                request.cached_len or 0,
+                max(0.0, scheduled - request.arrival),
+                max(0.0, now - scheduled),
+                logprobs,
+            )
+        )
+        leader = request.leader
+        forks = [choice for choice in request.choices if choice.state is ChoiceState.HELD]
+        if not forks or not leader.samples:
+            return
+        for choice in forks:
+            choice.forked = True
+            self.memory.queue.push(choice)
+        request.forks_left = len(forks)
+        if leader.state is ChoiceState.RUNNING:
+            self.memory.hold_prompt(leader)
+
+    def _label_blocks(self, choice: Choice) -> None:
+        """Tell the prefix cache of blocks that completed steps have filled with known tokens."""
+        full = choice.written_len // self.memory.block_size
+        digests = choice.block_digests(full, self.memory.block_size)
+        for block in range(choice.labelled_blocks, full):
+            self.memory.pool.label(choice.blocks[block], digests[block])
+        choice.labelled_blocks = full
+
+    def _gather_prompt_logprobs(self, flight: Flight, result: StepResult) -> None:
+        """Keep the pieces that belong to a prompt still being prefilled by the row that computed them."""
+        owners = {row.slot: owner for row, owner in zip(flight.rows, flight.owners, strict=True)}
+        for piece in result.prompt_logprobs:
+            owner = owners.get(piece.slot)
+            if owner is None:
+                raise ValueError(
+                    f"step {result.step} has prompt log-probabilities of slot {piece.slot}, not in the step"
+                )
+            choice, incarnation, _, samples = owner
+            request = choice.request
+            # The row that drew the first token may have been lost since; its work still stands.
+            current = choice.incarnation == incarnation or (choice.state is ChoiceState.PREEMPTED and samples)
+            if current and choice is request.leader and not request.prompt_done:
+                if piece.start < 0 or piece.start + len(piece.positions) > request.prompt_len:
+                    raise ValueError(
+                        f"step {result.step} has log-probabilities past the prompt of request {request.rid}"
+                    )
+                request.gather_logprobs(piece.start, piece.positions)

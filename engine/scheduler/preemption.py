@@ -1,0 +1,137 @@
+"""Who holds KV blocks, and who must give them up when they run out."""
+
+from ..cache.blocks import BlockPool
+from ..cache.prefix import PrefixCache
+from ..request import Choice, ChoiceState, Request
+from .queue import WaitingQueue
+from .rows import RowTable
+
+
+class Memory:
+    """The pool together with everyone who may hold blocks of it: running rows and held prompts.
+
+    Blocks given up here may be written by a step that is still in flight. They are given out again
+    only by a later plan, and the worker runs plans in order, so the new owner's writes come after
+    the old owner's; the old owner's result never labels a block, because its incarnation has passed.
+    """
+
+    __slots__ = ("_holders", "block_size", "pool", "preemptions", "prefix", "queue", "rows")
+
+    def __init__(self, num_blocks: int, block_size: int, prefix_cache: bool, rows: RowTable) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self.prefix = PrefixCache(self.pool, block_size, enabled=prefix_cache)
+        self.rows = rows
+        self.queue = WaitingQueue()
+        self.preemptions = 0
+        self._holders: dict[int, Request] = {}
+
+    # ---- prompts held for choices that have yet to start
+
+    def hold_prompt(self, leader: Choice) -> None:
+        """Keep the full blocks of a prompt just prefilled, for the choices that fork from it.
+
+        The block of the last prompt token is left out: a fork recomputes it to draw its first token.
+        """
+        request = leader.request
+        shared = leader.blocks[: (request.prompt_len - 1) // self.block_size]
+        if not shared:
+            return
+        for block in shared:
+            self.pool.ref(block)
+        request.held_blocks = shared
+        self._holders[request.rid] = request
+
+    def drop_hold(self, request: Request) -> None:
+        """Give back the prompt held for a request, if one is."""
+        if request.held_blocks:
+            self.pool.free_table(request.held_blocks)
+            request.held_blocks = []
+            del self._holders[request.rid]
+
+    def settle_fork(self, choice: Choice) -> None:
+        """A choice that may have waited for a held prompt has started or ended; the last one drops the hold."""
+        if choice.forked:
+            choice.forked = False
+            choice.request.forks_left -= 1
+            if not choice.request.forks_left:
+                self.drop_hold(choice.request)
+
+    def reclaim_hold(self, keep: Request | None) -> bool:
+        """Drop the least important hold, other than that of ``keep``, that nobody runs on; False if there is none."""
+        idle = [
+            request
+            for request in self._holders.values()
+            if request is not keep and self.pool.refs(request.held_blocks[-1]) == 1
+        ]
+        if not idle:
+            return False
+        self.drop_hold(max(idle, key=lambda request: request.choices[0].order))
+        return True
+
+    # ---- rows
+
+    def release(self, choice: Choice) -> None:
+        """Take slot and blocks from a running choice; the caller decides its next state."""
+        self.rows.leave(choice)
+        self.pool.free_table(choice.blocks)
+        choice.drop_row()
+
+    def preempt(self, choice: Choice) -> None:
+        """Send a running choice back to the queue with the tokens it has; it will recompute their KV.
+
+        A token of it that is in flight will still come and is still its own, so it may not re-enter
+        before: the worker's new row must begin with that token.
+        """
+        self.release(choice)
+        self.preemptions += 1
+        if choice.pending:
+            choice.move((ChoiceState.RUNNING,), ChoiceState.PREEMPTED)
+            return
+        if not choice.request.prompt_done:
+            choice.request.prompt_logprobs = None
+        self.queue.push(choice)
+
+    def make_room(self, needy: Choice) -> bool:
+        """See to it that one block is free for a running choice.
+
+        Takes from the least important first. False when that was ``needy`` itself, which is then
+        preempted. The most important row is never turned away: alone it fits, as every accepted
+        request does.
+        """
+        while not self.pool.free_count:
+            if self.reclaim_hold(keep=None):
+                continue
+            victim = self.rows.running[-1]
+            self.preempt(victim)
+            if victim is needy:
+                return False
+        return True
+
+    def reset(self) -> None:
+        """The KV behind the blocks is gone: nobody holds any, and nothing is cached."""
+        for request in self._holders.values():
+            request.held_blocks = []
+        self._holders.clear()
+        self.pool.reset()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless the pool's counts are exactly what rows and holds add up to."""
+        self.pool.check_integrity()
+        self.queue.check_integrity()
+        self.rows.check_integrity()
+        held = [0] * self.pool.num_blocks
+        for request in self._holders.values():
+            assert request.forks_left > 0, f"request {request.rid} holds its prompt for nobody"
+            for block in request.held_blocks:
+                held[block] += 1
+        for choice in self.rows.running:
+            for block in choice.blocks:
+                held[block] += 1
+        for block, count in enumerate(held):
+            assert count == self.pool.refs(block), f"block {block} has {self.pool.refs(block)} references, not {count}"
+        for choice in self.rows.running:
+            assert choice.written_len <= choice.computed_len <= choice.length, f"choice {choice.name}: lengths disagree"
+            assert choice.computed_len <= len(choice.blocks) * self.block_size, f"choice {choice.name} lacks blocks"
+            for block in choice.blocks[choice.computed_len // self.block_size :]:
+                assert held[block] == 1, f"block {block} will be written by choice {choice.name} and is shared"

@@ -1,0 +1,57 @@
+"""The rows that live on the worker: which choice has which slot."""
+
+from bisect import insort
+from operator import attrgetter
+
+from ..request import Choice, ChoiceState
+
+_by_order = attrgetter("order")
+
+
+class RowTable:
+    """Running choices, most important first, and the slots they occupy.
+
+    A slot that a choice leaves can be given out at once: a plan names it in ``freed``, and the
+    worker applies ``freed`` before ``new``.
+    """
+
+    __slots__ = ("_free_slots", "_freed", "max_rows", "running")
+
+    def __init__(self, max_rows: int) -> None:
+        self.max_rows = max_rows
+        self.reset()
+
+    def reset(self) -> None:
+        """The worker that held the rows is gone."""
+        self.running: list[Choice] = []
+        self._free_slots = list(range(self.max_rows - 1, -1, -1))
+        self._freed: list[int] = []
+
+    @property
+    def has_free_slot(self) -> bool:
+        return bool(self._free_slots)
+
+    def enter(self, choice: Choice) -> None:
+        """Give a slot to a choice that the queue has let go; its state becomes RUNNING."""
+        choice.move((ChoiceState.WAITING,), ChoiceState.RUNNING)
+        choice.slot = self._free_slots.pop()
+        insort(self.running, choice, key=_by_order)
+
+    def leave(self, choice: Choice) -> None:
+        """Take the slot back. The choice stays RUNNING until the caller says what becomes of it."""
+        self.running.remove(choice)
+        self._free_slots.append(choice.slot)
+        self._freed.append(choice.slot)
+
+    def take_freed(self) -> list[int]:
+        """Slots left since the last plan, to be named in the next."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    def check_integrity(self) -> None:
+        slots = [choice.slot for choice in self.running]
+        assert sorted(slots + self._free_slots) == list(range(self.max_rows)), "slots are lost or given out twice"
+        assert all(choice.state is ChoiceState.RUNNING for choice in self.running), "a row's choice is not running"
+        orders = [choice.order for choice in self.running]
+        assert orders == sorted(orders), "running choices are out of order"
+        assert len(set(self._freed)) == len(self._freed), "a slot was freed twice between two plans"

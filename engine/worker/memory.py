@@ -1,0 +1,46 @@
+"""How much memory the KV cache gets, and where every byte went."""
+
+from pathlib import Path
+
+import torch
+
+from ..models.config import DecoderConfig
+
+GIB = 1 << 30
+_CPU_SHARE = 0.25
+_CPU_CEILING = 4 * GIB
+_CUDA_SHARE = 0.9
+
+
+def kv_block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block over all layers, keys and values."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
+
+
+def default_kv_bytes(device: torch.device) -> int:
+    """Bytes for KV where the operator named none: most of a GPU's free memory, a quarter of a host's."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * _CUDA_SHARE)
+    return min(int(available_memory() * _CPU_SHARE), _CPU_CEILING)
+
+
+def available_memory() -> int:
+    """Bytes this process may still take: the host's, or the container's where it is less."""
+    available = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable:")
+    )
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, int(text) - int(used.read_text()))
+    return max(available, 0)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that no other shares, plus its share of the rest (PSS)."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,38 @@
+"""What a worker remembers of each row between steps: its tokens and its block table."""
+
+import numpy as np
+import numpy.typing as npt
+
+from stentor.protocols.steps import NewRow
+
+
+class RowTable:
+    """Persistent arrays, one line per slot. A slot's line is whole from ``add`` to ``remove``."""
+
+    def __init__(self, slots: int, max_model_len: int, block_size: int) -> None:
+        self.block_size = block_size
+        # one place more than a sequence can have: a row one step ahead of its own end writes there
+        self.tokens: npt.NDArray[np.int64] = np.zeros((slots, max_model_len + 1), dtype=np.int64)
+        self.blocks: npt.NDArray[np.int32] = np.zeros((slots, -(-max_model_len // block_size)), dtype=np.int32)
+        self._block_count = [0] * slots
+        self._prompt_len = [0] * slots
+        self.prompt_logprobs: list[int | None] = [None] * slots
+
+    def add(self, row: NewRow) -> None:
+        self.tokens[row.slot, : len(row.tokens)] = row.tokens
+        self.blocks[row.slot, : len(row.blocks)] = row.blocks
+        self._block_count[row.slot] = len(row.blocks)
+        self._prompt_len[row.slot] = row.prompt_len
+        self.prompt_logprobs[row.slot] = row.params.prompt_logprobs
+
+    def remove(self, slot: int) -> None:
+        self._block_count[slot] = 0
+        self.prompt_logprobs[slot] = None
+
+    def extend(self, slot: int, blocks: list[int]) -> None:
+        count = self._block_count[slot]
+        self.blocks[slot, count : count + len(blocks)] = blocks
+        self._block_count[slot] = count + len(blocks)
+
+    def prompt_len(self, slot: int) -> int:
+        return self._prompt_len[slot]

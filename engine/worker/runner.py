@@ -1,0 +1,97 @@
+"""Runs steps: applies a plan's changes, builds the batch, runs the model, samples."""
+
+import time
+
+import torch
+
+from stentor.protocols.steps import PromptLogprobs, RowStep, StepPlan, StepResult
+
+from ..layers.attention import LayerCache
+from ..models.decoder import Decoder
+from .batch import build_batch
+from .rows import RowTable
+from .sampler import Sampler
+
+_PROMPT_LOGIT_ROWS = 64
+"""Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
+
+
+class ModelRunner:
+    """Owns the rows, the KV cache and the sampler of one model on one device.
+
+    Steps must come in order: a decode row's input is the token that the step before drew.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        caches: list[LayerCache],
+        *,
+        slots: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._caches = caches
+        self._device = device
+        self._rows = RowTable(slots, max_model_len, block_size)
+        self._sampler = Sampler(model.config.vocab_size, slots, device)
+
+    @torch.inference_mode()
+    def step(self, plan: StepPlan) -> StepResult:
+        """Runs one step and keeps the drawn tokens for the next."""
+        began = time.perf_counter()
+        self._apply(plan)
+        batch = build_batch(plan.rows, self._rows, self._device)
+        hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
+        sampled = [row for row in plan.rows if row.sample]
+        tokens: list[int] = []
+        logprobs = None
+        if sampled:
+            logits = self._model.logits(hidden[batch.last])
+            tokens, logprobs = self._sampler.sample(logits, [row.slot for row in sampled])
+            for row, token in zip(sampled, tokens, strict=True):
+                self._rows.tokens[row.slot, row.start + row.count] = token
+        prompt_logprobs = [
+            self._prompt_logprobs(row, start, hidden, top)
+            for row, start in zip(plan.rows, batch.starts, strict=True)
+            if (top := self._rows.prompt_logprobs[row.slot]) is not None
+            and row.start + 1 < self._rows.prompt_len(row.slot)
+        ]
+        return StepResult(
+            epoch=plan.epoch,
+            step=plan.step,
+            tokens=tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            seconds=time.perf_counter() - began,
+        )
+
+    def release(self, slots: list[int]) -> None:
+        """Forgets the rows of these slots."""
+        for slot in slots:
+            self._rows.remove(slot)
+            self._sampler.remove(slot)
+
+    def _apply(self, plan: StepPlan) -> None:
+        self.release(plan.freed)
+        for new in plan.new:
+            self._rows.add(new)
+            self._sampler.add(new.slot, new.params, new.seed, new.tokens, new.prompt_len)
+        for row in plan.rows:
+            if row.new_blocks:
+                self._rows.extend(row.slot, row.new_blocks)
+
+    def _prompt_logprobs(self, row: RowStep, start: int, hidden: torch.Tensor, top: int) -> PromptLogprobs:
+        """What this chunk says about the prompt tokens that follow its positions."""
+        end = min(row.start + row.count + 1, self._rows.prompt_len(row.slot))
+        following = self._rows.tokens[row.slot, row.start + 1 : end].tolist()
+        positions = []
+        for offset in range(0, len(following), _PROMPT_LOGIT_ROWS):
+            piece = following[offset : offset + _PROMPT_LOGIT_ROWS]
+            logits = self._model.logits(hidden[start + offset : start + offset + len(piece)])
+            positions += self._sampler.prompt_logprobs(logits, piece, top)
+        return PromptLogprobs(slot=row.slot, start=row.start + 1, positions=positions)
+
+

@@ -1,0 +1,189 @@
+"""Draws the tokens of a step: what each row asked for, applied to its logits and to nothing else."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stentor.kernels import sampling
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import TokenLogprobs
+
+from .sampler_rows import SampledRow
+
+
+@dataclass
+class _Edits:
+    """Ragged lists for one in-place operation: which rows of the logits, and each row's part of the flat lists."""
+
+    rows: list[int]
+    parts: list[tuple[torch.Tensor, ...]]
+
+    def flat(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """rows [P], offsets [P + 1], then the flat lists."""
+        offsets = itertools.accumulate((len(part[0]) for part in self.parts), initial=0)
+        return (
+            torch.tensor(self.rows, device=device),
+            torch.tensor(list(offsets), device=device),
+            *(torch.cat(lists) for lists in zip(*self.parts, strict=True)),
+        )
+
+
+class Sampler:
+    """The sampling state of every slot of one worker.
+
+    A row's draws depend on its own parameters, seed, tokens and logits alone: not on the rest of the
+    batch, not on who had its slot before, and not on whether it was preempted in between.
+    """
+
+    def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._rules = sampling.DrawRules.empty(max_rows, device)
+        self._rows: list[SampledRow | None] = [None] * max_rows
+
+    def add(self, slot: int, params: SamplingParams, seed: int, tokens: Sequence[int], prompt_len: int) -> None:
+        """A row enters ``slot``, which must be free.
+
+        Args:
+            params: how its tokens are drawn. Ids outside the vocabulary are ignored.
+            seed: unsigned 64 bits.
+            tokens: prompt and outputs so far; outputs are there after a preemption.
+            prompt_len: how many of ``tokens`` are the prompt.
+        """
+        if self._rows[slot] is not None:
+            raise ValueError(f"slot {slot} still holds a row; remove it before another enters")
+        self._rules.set(
+            slot,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            seed=seed,
+        )
+        self._rows[slot] = SampledRow(params, tokens, prompt_len, self._vocab_size, self._device)
+
+    def remove(self, slot: int) -> None:
+        """The row leaves; a free slot stays as it is."""
+        self._rows[slot] = None
+
+    def sample(
+        self, logits: torch.Tensor, slots: Sequence[int]
+    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
+        """Draws one token for each of ``slots`` and appends it to the row.
+
+        Args:
+            logits: [R, V] float32, contiguous; may be mutated.
+            slots: the row of each, all different.
+
+        Returns:
+            token ids, and where any row asked for log-probabilities an entry per row (None for the
+            rows that did not). Where a row's rules or broken logits leave nothing to draw, it takes
+            its lowest allowed id.
+        """
+        rows = [self._row(slot) for slot in slots]
+        if all(row.plain for row in rows):
+            drawn = sampling.argmax(logits).tolist()
+            return [row.append(token) for row, token in zip(rows, drawn, strict=True)], None
+
+        raw = self._raw_of_edited(logits, rows)
+        self._edit(logits, rows)
+        drawn = self._draw(logits, slots, rows)
+        indices = [position for position, row in enumerate(rows) if row.logprobs is not None]
+        tokens = [row.append(token) for row, token in zip(rows, drawn, strict=True)]
+        if not indices:
+            return tokens, None
+        return tokens, self._logprobs(logits, raw, rows, tokens)
+
+    def prompt_logprobs(self, logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+        """Log-probabilities of given tokens.
+
+        Args:
+            logits: [n, V] float32, contiguous.
+            tokens: the token that followed each of the n positions.
+            top: how many alternatives.
+        """
+        return self._read_logprobs(logits, list(range(len(tokens))), list(tokens), [top] * len(tokens))
+
+    def _row(self, slot: int) -> SampledRow:
+        row = self._rows[slot]
+        if row is None:
+            raise ValueError(f"slot {slot} holds no row; add one before sampling from it")
+        return row
+
+    def _raw_of_edited(self, logits: torch.Tensor, rows: list[SampledRow]) -> dict[int, torch.Tensor]:
+        """Copies [1, V], by position, of logits that are about to change but are needed as they are."""
+        return {
+            position: logits[position : position + 1].clone()
+            for position, row in enumerate(rows)
+            if row.logprobs is not None and row.edits
+        }
+
+    def _edit(self, logits: torch.Tensor, rows: list[SampledRow]) -> None:
+        """Penalties, then bias and bans, then the allowed tokens, each for the rows that have them."""
+        penalised, biased, restricted = _Edits([], []), _Edits([], []), _Edits([], [])
+        strengths: list[tuple[float, float, float]] = []
+        for position, row in enumerate(rows):
+            if not row.edits:
+                continue
+            if row.seen is not None:
+                penalised.rows.append(position)
+                penalised.parts.append(row.seen.lists())
+                strengths.append(row.strengths)
+            if (bias := row.bias()) is not None:
+                biased.rows.append(position)
+                biased.parts.append(bias)
+            if row.allowed is not None:
+                restricted.rows.append(position)
+                restricted.parts.append((row.allowed,))
+        if penalised.rows:
+            sampling.penalise_(logits, *penalised.flat(self._device), torch.tensor(strengths, device=self._device))
+        if biased.rows:
+            sampling.add_bias_(logits, *biased.flat(self._device))
+        if restricted.rows:
+            sampling.restrict_(logits, *restricted.flat(self._device))
+
+    def _draw(self, logits: torch.Tensor, slots: Sequence[int], rows: list[SampledRow]) -> list[int]:
+        if all(row.greedy for row in rows):
+            drawn = sampling.argmax(logits)
+        else:
+            drawn = sampling.draw(
+                logits,
+                torch.tensor(slots, device=self._device),
+                torch.tensor([row.index for row in rows], device=self._device),
+                self._rules,
+            )
+        tokens: list[int] = drawn.tolist()
+        return tokens
+
+    def _logprobs(
+        self, logits: torch.Tensor, raw: dict[int, torch.Tensor], rows: list[SampledRow], tokens: list[int]
+    ) -> list[TokenLogprobs | None]:
+        found: list[TokenLogprobs | None] = [None] * len(rows)
+        wanted = [p for p, row in enumerate(rows) if row.logprobs is not None and p not in raw]
+        tops = [rows[p].logprobs or 0 for p in wanted]
+        read = self._read_logprobs(logits, wanted, [tokens[p] for p in wanted], tops)
+        for position, entry in zip(wanted, read, strict=True):
+            found[position] = entry
+        for position, own in raw.items():
+            found[position] = self._read_logprobs(own, [0], [tokens[position]], [rows[position].logprobs or 0])[0]
+        return found
+
+    def _read_logprobs(
+        self, logits: torch.Tensor, rows: list[int], tokens: list[int], tops: list[int]
+    ) -> list[TokenLogprobs]:
+        if not rows:
+            return []
+        values, ranks, best, best_values = sampling.logprobs(
+            logits,
+            torch.tensor(rows, device=self._device),
+            torch.tensor(tokens, device=self._device),
+            max(tops),
+        )
+        return [
+            TokenLogprobs(token, value, rank, list(itertools.islice(zip(ids, tops_, strict=True), top)))
+            for token, value, rank, ids, tops_, top in zip(
+                tokens, values.tolist(), ranks.tolist(), best.tolist(), best_values.tolist(), tops, strict=True
+            )
+        ]

@@ -1,0 +1,62 @@
+// act(gate) · up, in float32, rounded once.
+#include "parallel.h"
+#include "simd_math.h"
+
+namespace stentor {
+namespace {
+
+constexpr int64_t GRAIN = 16384;  // elements below which a second thread does not pay
+
+struct Silu {
+    static vf apply(vf x) { return x / (set1(1.0f) + exp(-x)); }
+};
+struct GeluTanh {
+    static vf apply(vf x) {
+        const vf inner = set1(0.7978845608028654f) * fma(set1(0.044715f) * x * x, x, x);
+        return set1(0.5f) * x * (set1(1.0f) + tanh(inner));
+    }
+};
+struct Gelu {
+    static vf apply(vf x) { return set1(0.5f) * x * (set1(1.0f) + erf(x * set1(0.7071067811865476f))); }
+};
+
+template <class Act, class T>
+void gated(const T* gate_up, T* out, int64_t rows, int64_t width, int64_t stride, int64_t threads) {
+    parallel_rows(rows, GRAIN / (width + 1), threads, [=](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            const T* gate = gate_up + row * stride;
+            const T* up = gate + width;
+            T* to = out + row * width;
+            int64_t i = 0;
+            for (; i + LANES <= width; i += LANES) store(to + i, Act::apply(load(gate + i)) * load(up + i));
+            if (i < width) {
+                const int64_t n = width - i;
+                store_part(to + i, Act::apply(load_part(gate + i, n)) * load_part(up + i, n), n);
+            }
+        }
+    });
+}
+
+template <class T>
+void gated_by_kind(const T* gate_up, T* out, int64_t rows, int64_t width, int64_t stride, int32_t kind,
+                   int64_t threads) {
+    if (kind == 0) gated<Silu>(gate_up, out, rows, width, stride, threads);
+    if (kind == 1) gated<GeluTanh>(gate_up, out, rows, width, stride, threads);
+    if (kind == 2) gated<Gelu>(gate_up, out, rows, width, stride, threads);
+}
+
+}  // namespace
+}  // namespace stentor
+
+using namespace stentor;
+
+// kind: 0 silu, 1 gelu (tanh form), 2 gelu (error function); `stride` is that of gate_up's rows.
+STENTOR_EXPORT void stentor_gated_activation_f32(const float* gate_up, float* out, int64_t rows, int64_t width,
+                                                 int64_t stride, int32_t kind, int64_t threads) {
+    gated_by_kind(gate_up, out, rows, width, stride, kind, threads);
+}
+
+STENTOR_EXPORT void stentor_gated_activation_bf16(const bf16* gate_up, bf16* out, int64_t rows, int64_t width,
+                                                  int64_t stride, int32_t kind, int64_t threads) {
+    gated_by_kind(gate_up, out, rows, width, stride, kind, threads);
+}

@@ -1,0 +1,53 @@
+"""What one step's attention needs to know about its sequences."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..guards import describe
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """S sequences whose T new tokens stand one after another in the batch.
+
+    Token i of the n new tokens of sequence s has position ``seq_lens[s] - n + i`` and sees the keys of
+    positions [0, position]. All tensors are contiguous and on one device.
+
+    Raises:
+        ValueError: a dtype or a shape that does not fit.
+    """
+
+    query_start: Tensor
+    """[S + 1] int32: tokens [query_start[s], query_start[s + 1]) are those of sequence s."""
+    seq_lens: Tensor
+    """[S] int32: keys visible to the last token of each sequence, itself included."""
+    block_tables: Tensor
+    """[S, max_blocks] int32: block of the keys [i * block_size, (i + 1) * block_size); unused entries are ignored."""
+    slots: Tensor
+    """[T] int64: where each token's key and value are written."""
+    max_query_len: int
+    """Most new tokens of one sequence."""
+    max_seq_len: int
+    """Largest of ``seq_lens``."""
+
+    def __post_init__(self) -> None:
+        sequences = self.seq_lens.shape[0]
+        checks = (
+            ("query_start", self.query_start, torch.int32, (sequences + 1,)),
+            ("seq_lens", self.seq_lens, torch.int32, (sequences,)),
+            ("block_tables", self.block_tables, torch.int32, (sequences, self.block_tables.shape[-1])),
+            ("slots", self.slots, torch.int64, (self.slots.shape[0],)),
+        )
+        for name, tensor, dtype, shape in checks:
+            if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_contiguous():
+                raise ValueError(f"AttentionBatch: {name} {describe(tensor)} must be contiguous {dtype} {shape}")
+
+    @property
+    def num_sequences(self) -> int:
+        return self.seq_lens.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.slots.shape[0]

@@ -1,0 +1,10 @@
+"""cache[block, head, …, offset] = row, where slot = block · block_size + offset"""
+
+from torch import Tensor
+
+
+def write_kv_(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+    size = k_cache.shape[3]
+    block, offset = slots // size, slots % size
+    k_cache[block, :, :, offset] = k
+    v_cache[block, :, offset, :] = v

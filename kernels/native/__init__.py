@@ -1,0 +1,24 @@
+"""The C++ half of the kernels: every ``kernels/**/native.cpp`` in one shared library, reached through ctypes.
+
+An operation declares its functions once and asks for them on each call::
+
+    _function = NativeFunction("stentor_name", ctypes.c_void_p, ctypes.c_int64)
+    call = _function.bind()          # None: no library, take the reference
+
+Start-up calls :func:`prepare`, with a progress callback, before the first operation.
+"""
+
+from .build import BuildError, ProgressCallback, default_cache_dir
+from .load import NativeFunction, NativeLibrary, library, prepare, threads, unavailable_reason
+
+__all__ = [
+    "BuildError",
+    "NativeFunction",
+    "NativeLibrary",
+    "ProgressCallback",
+    "default_cache_dir",
+    "library",
+    "prepare",
+    "threads",
+    "unavailable_reason",
+]

@@ -1,0 +1,182 @@
+"""Compiles the C++ kernels with the machine's own compiler into one shared library, kept in a cache.
+
+The file name carries a hash of everything that decides its content (sources, flags, compiler, CPU,
+OpenMP runtime), so a library found under its name is current and is never rebuilt. It is linked
+under a temporary name and renamed: processes that race build twice and agree.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parent.parent
+FLAGS: tuple[str, ...] = (
+    "-O3",
+    "-march=native",
+    "-std=c++17",
+    "-fPIC",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    # A multiplication and an addition are fused only where the source says so: results must not
+    # depend on what the optimiser found.
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-Wno-psabi",
+)
+COMPILERS: tuple[str, ...] = ("g++", "c++", "clang++")
+
+ProgressCallback = Callable[[int, int], None]
+"""Called with (units done, units in all), from the thread that builds."""
+
+
+class BuildError(Exception):
+    """There is no native library; the message says why in one line."""
+
+
+def default_cache_dir() -> Path:
+    """``$XDG_CACHE_HOME/stentor/native``, or the same under ``~/.cache``."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "stentor" / "native"
+
+
+def find_sources(root: Path = KERNELS) -> list[Path]:
+    """Every compile unit below ``root``, in a stable order."""
+    return sorted(root.rglob("native.cpp"))
+
+
+def find_headers(root: Path = KERNELS) -> list[Path]:
+    return sorted(root.rglob("*.h"))
+
+
+def find_compiler() -> str:
+    """Absolute path of the first C++ compiler on PATH.
+
+    Raises:
+        BuildError: there is none.
+    """
+    for name in COMPILERS:
+        if path := shutil.which(name):
+            return path
+    raise BuildError(f"no C++ compiler on PATH (looked for {', '.join(COMPILERS)}); install one, for example g++")
+
+
+def build(
+    *,
+    sources: Sequence[Path] | None = None,
+    headers: Sequence[Path] | None = None,
+    compiler: str | None = None,
+    cache_dir: Path | None = None,
+    openmp_runtime: Path | None = None,
+    progress: ProgressCallback | None = None,
+) -> Path:
+    """Returns the path of the library, compiling it only where the cache does not hold it.
+
+    Args:
+        sources: compile units; None takes every ``native.cpp`` of ``kernels/``.
+        headers: files that units include from ``kernels/native``; they take part in the key.
+        compiler: a C++ compiler; None takes the first found on PATH.
+        cache_dir: where libraries are kept; None takes :func:`default_cache_dir`.
+        openmp_runtime: a libgomp already in this process, to be linked in place of the compiler's own.
+        progress: told how many units are done; not called when the library is cached.
+
+    Raises:
+        BuildError: no compiler, a unit that does not compile, or a cache that cannot be written.
+    """
+    sources = find_sources() if sources is None else list(sources)
+    headers = find_headers() if headers is None else list(headers)
+    compiler = compiler or find_compiler()
+    folder = cache_dir or default_cache_dir()
+    runtime = openmp_runtime if "clang" not in _compiler_version(compiler) else None
+    target = folder / f"kernels-{_key(sources, headers, compiler, runtime)}.so"
+    if target.exists():
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
+            built = _compile(sources, compiler, runtime, Path(scratch), progress)
+            os.replace(built, target)
+    except OSError as error:
+        raise BuildError(f"cannot build the native kernels in {folder}: {error}; choose a writable cache") from error
+    return target
+
+
+def _compile(
+    sources: Sequence[Path], compiler: str, runtime: Path | None, scratch: Path, progress: ProgressCallback | None
+) -> Path:
+    """Compiles the units side by side and links them; returns the library inside ``scratch``."""
+    total = len(sources) + 1
+    done = 0
+    objects = [scratch / f"{index}.o" for index in range(len(sources))]
+    include = f"-I{Path(__file__).resolve().parent}"
+    if progress:
+        progress(done, total)
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        jobs = [
+            pool.submit(_run, [compiler, *FLAGS, include, "-c", str(source), "-o", str(obj)], str(source))
+            for source, obj in zip(sources, objects, strict=True)
+        ]
+        try:
+            for job in as_completed(jobs):
+                job.result()
+                done += 1
+                if progress:
+                    progress(done, total)
+        except BuildError:
+            pool.shutdown(cancel_futures=True)
+            raise
+    library = scratch / "kernels.so"
+    # Torch may carry its own libgomp. Two runtimes in one process would mean two pools of threads
+    # that spin against each other, so the one already loaded is linked.
+    openmp = [str(runtime)] if runtime else ["-fopenmp"]
+    _run([compiler, "-shared", *map(str, objects), *openmp, "-o", str(library)], "the link step")
+    if progress:
+        progress(total, total)
+    return library
+
+
+def _run(command: list[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
+        raise BuildError(f"{Path(command[0]).name} failed on {what} (status {done.returncode}): {lines[0].strip()}")
+
+
+def _compiler_version(compiler: str) -> str:
+    try:
+        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise BuildError(f"cannot run the C++ compiler {compiler}: {error}") from error
+    if done.returncode != 0:
+        raise BuildError(f"the C++ compiler {compiler} does not run: --version ended with status {done.returncode}")
+    return done.stdout
+
+
+def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str, runtime: Path | None) -> str:
+    digest = hashlib.sha256()
+    parts = [*FLAGS, compiler, _compiler_version(compiler), platform.machine(), _cpu_flags(), runtime and runtime.name]
+    for part in parts:
+        digest.update(f"{part}\0".encode())
+    for file in (*sources, *headers):
+        content = file.read_bytes()
+        digest.update(f"{file.name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:24]
+
+
+def _cpu_flags() -> str:
+    """What ``-march=native`` looks at: a cache on a shared home must not serve another CPU's code."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return platform.processor()
+    wanted = ("model name", "flags", "features", "cpu part", "cpu implementer")
+    first = re.split(r"\n\s*\n", text, maxsplit=1)[0]
+    return "\n".join(line for line in first.splitlines() if line.split(":")[0].strip().lower() in wanted)

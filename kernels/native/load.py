@@ -1,0 +1,120 @@
+"""Loads the native library into this process, once, and binds its functions."""
+
+import ctypes
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Imported before the library is loaded, so that libgomp resolves to the runtime that torch brings.
+import torch as _torch
+
+from .build import BuildError, ProgressCallback, build
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """The loaded library and where it came from."""
+
+    path: Path
+    handle: ctypes.CDLL
+
+
+@dataclass
+class _State:
+    attempted: bool = False
+    library: NativeLibrary | None = None
+    reason: str | None = None
+
+
+_state = _State()
+_lock = threading.Lock()
+
+
+def prepare(
+    cache_dir: Path | None = None, progress: ProgressCallback | None = None, compiler: str | None = None
+) -> NativeLibrary | None:
+    """Builds (or finds) and loads the library. The first call of a process decides; later ones return its result.
+
+    Args as in :func:`.build.build`. Returns None where there is none; :func:`unavailable_reason` says why.
+    """
+    with _lock:
+        if not _state.attempted:
+            try:
+                _state.library = load(build_for_process(cache_dir, progress, compiler))
+            except BuildError as error:
+                _state.reason = str(error)
+            _state.attempted = True
+        return _state.library
+
+
+def library() -> NativeLibrary | None:
+    """The loaded library, built with the defaults if :func:`prepare` has not run; None where there is none."""
+    return _state.library if _state.attempted else prepare()
+
+
+def unavailable_reason() -> str | None:
+    """Why there is no native library, in one line; None when there is one."""
+    library()
+    return _state.reason
+
+
+def build_for_process(
+    cache_dir: Path | None = None, progress: ProgressCallback | None = None, compiler: str | None = None
+) -> Path:
+    """Path of the library, linked against the OpenMP runtime of this process. Raises BuildError."""
+    return build(compiler=compiler, cache_dir=cache_dir, openmp_runtime=mapped_openmp(), progress=progress)
+
+
+def load(path: Path) -> NativeLibrary:
+    """Loads one built library. Raises BuildError where the file is damaged, and removes it then."""
+    try:
+        return NativeLibrary(path, ctypes.CDLL(str(path)))
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise BuildError(f"cannot load the native kernels: {error}; the file was removed, start again") from error
+
+
+def mapped_openmp() -> Path | None:
+    """The GNU OpenMP runtime mapped into this process, whatever name torch gave it."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return None
+    found = re.search(r"\s(/\S*/libgomp[^/\s]*\.so[^/\s]*)$", maps, re.MULTILINE)
+    return Path(found.group(1)) if found else None
+
+
+class NativeFunction:
+    """One exported C function: its name and argument types, bound on first use.
+
+    ``function = NativeFunction("stentor_rms_norm_f32", ctypes.c_void_p, ctypes.c_int64)``
+    """
+
+    __slots__ = ("_argtypes", "_bound", "_resolved", "_restype", "name")
+
+    def __init__(self, name: str, *argtypes: type[Any], restype: type[Any] | None = None) -> None:
+        self.name = name
+        self._argtypes = argtypes
+        self._restype = restype
+        self._resolved = False
+        self._bound: Callable[..., Any] | None = None
+
+    def bind(self) -> Callable[..., Any] | None:
+        """The callable, which checks argument types and releases the GIL; None without a library."""
+        if not self._resolved:
+            found = library()
+            if found is not None:
+                function = getattr(found.handle, self.name)
+                function.argtypes = list(self._argtypes)
+                function.restype = self._restype
+                self._bound = function
+            self._resolved = True
+        return self._bound
+
+
+def threads() -> int:
+    """Threads that a native kernel may use in the calling thread: what ``torch.set_num_threads`` set."""
+    return _torch.get_num_threads()

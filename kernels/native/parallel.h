@@ -1,0 +1,38 @@
+// One parallel region for all kernels: items are handed out one after another, so that a slow one
+// does not hold the others up. Every item is computed by one thread, whichever it is.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#define STENTOR_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace stentor {
+
+// Calls body(item) for each item of [0, items). `threads` is an upper bound; one or fewer items, or
+// one thread, run in the caller without touching OpenMP.
+template <class Body>
+inline void parallel_for(int64_t items, int64_t threads, const Body& body) {
+    if (threads > items) threads = items;
+    if (threads <= 1) {
+        for (int64_t item = 0; item < items; ++item) body(item);
+        return;
+    }
+    std::atomic<int64_t> next{0};
+#pragma omp parallel num_threads(threads)
+    for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) body(item);
+}
+
+// As parallel_for over rows in chunks: body(begin, end). Below `grain` rows a second thread costs
+// more than it brings.
+template <class Body>
+inline void parallel_rows(int64_t rows, int64_t grain, int64_t threads, const Body& body) {
+    if (grain < 1) grain = 1;
+    const int64_t chunks = (rows + grain - 1) / grain;
+    parallel_for(chunks, threads, [&](int64_t chunk) {
+        const int64_t begin = chunk * grain;
+        body(begin, begin + grain < rows ? begin + grain : rows);
+    });
+}
+
+}  // namespace stentor

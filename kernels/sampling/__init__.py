@@ -1,0 +1,142 @@
+"""Sampling: logits to token ids, for a batch whose rows each have rules of their own.
+
+Logits are float32 ``[R, V]``, contiguous. Ragged per-row lists come as ``rows`` [P] int64 (which rows
+of the logits have one, each at most once), ``offsets`` [P + 1] int64 into the flat list, and the list
+itself. NaN counts as -inf throughout. A row's result depends on that row alone, bit for bit.
+
+The definition is in :mod:`.reference`, the noise in :mod:`.noise`. On a CPU the native version runs
+where there is a compiler; it chooses the same tokens. Log-probabilities agree to rounding.
+"""
+
+import torch
+
+from . import native, reference
+from .rules import DrawRules
+
+__all__ = ["DrawRules", "add_bias_", "argmax", "draw", "logprobs", "penalise_", "restrict_"]
+
+
+def penalise_(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    offsets: torch.Tensor,
+    ids: torch.Tensor,
+    counts: torch.Tensor,
+    strengths: torch.Tensor,
+) -> None:
+    """Lowers, in place, the logits of tokens already seen.
+
+    Args:
+        logits: [R, V] float32, mutated.
+        rows, offsets: whose lists these are, see the module.
+        ids: [N] int64, the tokens seen in prompt or output, each once per row.
+        counts: [N] int64, how often the token is in the output; 0 when only the prompt has it.
+        strengths: [P, 3] float32: repetition, frequency, presence.
+
+    In this order, each step rounded to float32: ``l = l / repetition if l > 0 else l * repetition``,
+    ``l -= frequency * count``, ``l -= presence * (count > 0)``.
+    """
+    _check_logits(logits)
+    _check_lists(logits, rows, offsets, ids, counts)
+    if tuple(strengths.shape) != (rows.shape[0], 3) or strengths.dtype != torch.float32:
+        raise ValueError(
+            f"strengths must be float32 [{rows.shape[0]}, 3], got {strengths.dtype} {list(strengths.shape)}"
+        )
+    chosen = native.penalise_ if native.usable(logits) else reference.penalise_
+    chosen(logits, rows, offsets, ids, counts, strengths)
+
+
+def add_bias_(
+    logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor, values: torch.Tensor
+) -> None:
+    """Adds, in place, ``values`` [N] float32 to the logits of ``ids`` [N] int64, each once per row. -inf bans a token."""
+    _check_logits(logits)
+    _check_lists(logits, rows, offsets, ids)
+    if values.shape != ids.shape or values.dtype != torch.float32:
+        raise ValueError(f"values must be float32 {list(ids.shape)}, got {values.dtype} {list(values.shape)}")
+    chosen = native.add_bias_ if native.usable(logits) else reference.add_bias_
+    chosen(logits, rows, offsets, ids, values)
+
+
+def restrict_(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor) -> None:
+    """Sets, in place, every logit of ``rows`` to -inf except those of ``ids`` [N] int64."""
+    _check_logits(logits)
+    _check_lists(logits, rows, offsets, ids)
+    chosen = native.restrict_ if native.usable(logits) else reference.restrict_
+    chosen(logits, rows, offsets, ids)
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """The most likely token of each row, lowest id first among equals: [R] int64; -1 where all are -inf."""
+    _check_logits(logits)
+    chosen = native.argmax if native.usable(logits) else reference.argmax
+    return chosen(logits)
+
+
+def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules: DrawRules) -> torch.Tensor:
+    """Draws a token for each row: [R] int64; -1 where every logit is -inf.
+
+    Args:
+        logits: [R, V] float32, not mutated.
+        slots: [R] int64, the row's entry in ``rules``.
+        indices: [R] int64, how many tokens the row has drawn before: the noise is keyed by (seed, index, id).
+        rules: the tables.
+
+    Greedy rows take their argmax, as :func:`argmax`. The others keep, one filter after the other,
+
+    1. top-k: the k most likely tokens, and every token equal to the k-th;
+    2. min-p: tokens whose probability is at least ``min_p`` times the largest;
+    3. top-p: of what is left, the smallest set of most likely tokens (lowest id first among equals)
+       whose share of the mass reaches ``top_p``, at least one token;
+
+    and take the argmax of ``(l - max l) / temperature + gumbel(seed, index, id)`` over the kept, which
+    is a sample of their softmax (lowest id first among equals). Top-p sees masses in units of 2**-40
+    of the largest probability, so a ``top_p`` below 1 drops tokens under that.
+    """
+    _check_logits(logits)
+    if slots.shape != logits.shape[:1] or indices.shape != slots.shape:
+        raise ValueError(
+            f"slots and indices must have one entry per row of logits ({logits.shape[0]}), "
+            f"got {list(slots.shape)} and {list(indices.shape)}"
+        )
+    chosen = native.draw if native.usable(logits) else reference.draw
+    return chosen(logits, slots, indices, rules)
+
+
+def logprobs(
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probabilities (natural logarithm of the softmax) of chosen tokens and of the best alternatives.
+
+    Args:
+        logits: [R, V] float32, not mutated.
+        rows: [P] int64, the rows wanted.
+        tokens: [P] int64, a token for each.
+        top: how many alternatives; more than V gives V.
+
+    Returns:
+        the token's log-probability [P] float32; its rank [P] int64, 1 for the most likely, lowest id
+        first among equals; the alternatives' ids [P, top] int64, best first in the order of rank; and
+        their log-probabilities [P, top] float32. Where every logit is -inf, so is every log-probability.
+    """
+    _check_logits(logits)
+    if rows.dim() != 1 or tokens.shape != rows.shape:
+        raise ValueError(f"rows and tokens must be of one length, got {list(rows.shape)} and {list(tokens.shape)}")
+    chosen = native.logprobs if native.usable(logits) else reference.logprobs
+    return chosen(logits, rows, tokens, min(top, logits.shape[1]))
+
+
+def _check_logits(logits: torch.Tensor) -> None:
+    if logits.dim() != 2 or logits.dtype != torch.float32 or not logits.is_contiguous() or logits.shape[1] == 0:
+        raise ValueError(
+            f"logits must be contiguous float32 [rows, vocabulary], got {logits.dtype} {list(logits.shape)} "
+            f"with strides {logits.stride()}"
+        )
+
+
+def _check_lists(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, *flat: torch.Tensor) -> None:
+    if offsets.shape[0] != rows.shape[0] + 1:
+        raise ValueError(f"offsets must have {rows.shape[0] + 1} entries for {rows.shape[0]} rows, got {len(offsets)}")
+    for list_ in flat:
+        if list_.dtype != torch.int64 or list_.shape != flat[0].shape:
+            raise ValueError(f"ids and counts must be int64 of one length, got {list_.dtype} {list(list_.shape)}")

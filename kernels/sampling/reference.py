@@ -1,0 +1,139 @@
+"""Sampling in plain torch: the definition. Every other version must choose the same tokens, bit for bit.
+
+What decides a choice is built from operations that are rounded once and summed as integers, so it
+does not depend on the order of a reduction, and a row never depends on its neighbours.
+"""
+
+import math
+
+import torch
+
+from .noise import gumbel, noise_words, row_keys
+from .rules import MASS_BITS, DrawRules
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH = 0.693145751953125
+_LN2_LOW = 1.42860682030941723e-6
+_EXP_SERIES = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
+_NO_MASS_BELOW = -40.0
+
+
+def penalise_(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    offsets: torch.Tensor,
+    ids: torch.Tensor,
+    counts: torch.Tensor,
+    strengths: torch.Tensor,
+) -> None:
+    """See :func:`stentor.kernels.sampling.penalise_`."""
+    lengths = offsets.diff()
+    where = (rows.repeat_interleave(lengths), ids)
+    repetition, frequency, presence = strengths.repeat_interleave(lengths, dim=0).unbind(1)
+    times = counts.to(torch.float32)
+    x = logits[where]
+    x = torch.where(x > 0, x / repetition, x * repetition)
+    x = x - frequency * times
+    x = x - presence * (times > 0)
+    logits[where] = x
+
+
+def add_bias_(
+    logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor, values: torch.Tensor
+) -> None:
+    """See :func:`stentor.kernels.sampling.add_bias_`."""
+    where = (rows.repeat_interleave(offsets.diff()), ids)
+    logits[where] = logits[where] + values
+
+
+def restrict_(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor) -> None:
+    """See :func:`stentor.kernels.sampling.restrict_`."""
+    where = (rows.repeat_interleave(offsets.diff()), ids)
+    kept = logits[where]
+    logits[rows] = -math.inf
+    logits[where] = kept
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """See :func:`stentor.kernels.sampling.argmax`."""
+    logits = _without_nan(logits)
+    return torch.where(logits.amax(-1) == -math.inf, -1, logits.argmax(-1))
+
+
+def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules: DrawRules) -> torch.Tensor:
+    """See :func:`stentor.kernels.sampling.draw`."""
+    logits = _without_nan(logits)
+    peak = logits.amax(-1, keepdim=True)
+    greedy = logits.argmax(-1)
+    inverse_temperature = rules.inverse_temperature[slots, None]
+    random = inverse_temperature[:, 0] > 0.0
+    top_k, top_p = rules.top_k[slots], rules.top_p[slots]
+    # Below the largest logit, which is at distance 0 even where it is infinite.
+    distance = torch.where(logits == peak, 0.0, logits - peak)
+    z = distance * inverse_temperature
+
+    kept = (logits > -math.inf) & (distance >= rules.reach[slots, None])
+    for row in (random & (top_k > 0) & (top_k < logits.shape[1])).nonzero().flatten().tolist():
+        kept[row] &= logits[row] >= logits[row].topk(int(top_k[row])).values[-1]
+    for row in (random & (top_p < 1.0)).nonzero().flatten().tolist():
+        kept[row] &= _nucleus(logits[row], torch.where(kept[row], mass(z[row]), 0), top_p[row])
+
+    keys = row_keys(rules.seed[slots], indices)[:, None]
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    value = z.to(torch.float64) + gumbel(noise_words(keys, tokens))
+    drawn = torch.where(kept, value, -math.inf).argmax(-1)
+    chosen = torch.where(random, drawn, greedy)
+    return torch.where(peak[:, 0] == -math.inf, -1, chosen)
+
+
+def mass(z: torch.Tensor) -> torch.Tensor:
+    """floor(2**40 * exp(z)) for z <= 0 (float32), as int64, from a float32 exponential that is the same everywhere."""
+    x = z.clamp(min=_NO_MASS_BELOW)
+    n = torch.round(x * _LOG2_E)
+    r = x - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    series = torch.full_like(r, _EXP_SERIES[0])
+    for coefficient in _EXP_SERIES[1:]:
+        series = series * r + coefficient
+    scaled = series.view(torch.int32) + ((n.to(torch.int32) + MASS_BITS) << 23)
+    return scaled.view(torch.float32).to(torch.int64)
+
+
+def _nucleus(logits: torch.Tensor, masses: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Which tokens [V] are in the smallest set of most likely ones (lowest id first among equals) that reaches top_p."""
+    order = logits.sort(descending=True, stable=True).indices
+    ordered = masses[order]
+    total = ordered.sum()
+    need = (top_p * total.to(torch.float64)).ceil().to(torch.int64).clamp(min=1).minimum(total)
+    before = ordered.cumsum(0) - ordered
+    inside = torch.empty_like(masses, dtype=torch.bool)
+    inside[order] = before < need
+    return inside
+
+
+def logprobs(
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """See :func:`stentor.kernels.sampling.logprobs`."""
+    logits = _without_nan(logits[rows])
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    own = logits.gather(1, tokens[:, None])
+    rank = 1 + ((logits > own) | ((logits == own) & (ids < tokens[:, None]))).sum(-1)
+    peak = logits.amax(-1, keepdim=True)
+    distance = torch.where(logits == peak, 0.0, logits - peak)
+    # A row with nothing to choose from has no distribution: everything is impossible.
+    values = torch.where(peak == -math.inf, -math.inf, distance.log_softmax(-1))
+    best = _best(logits, min(top, logits.shape[1]))
+    return values.gather(1, tokens[:, None])[:, 0], rank, best, values.gather(1, best)
+
+
+def _best(logits: torch.Tensor, top: int) -> torch.Tensor:
+    """Ids [R, top] of the largest logits, best first, lowest id first among equals."""
+    if top == 0:
+        return torch.empty((logits.shape[0], 0), dtype=torch.int64, device=logits.device)
+    return logits.sort(descending=True, stable=True).indices[:, :top]
+
+
+def _without_nan(logits: torch.Tensor) -> torch.Tensor:
+    """NaN counts as -inf: a broken model must not crash the sampler, nor win."""
+    return torch.where(logits.isnan(), -math.inf, logits)

@@ -1,0 +1,36 @@
+"""A worker that computes nothing: it answers each step at once with one token, so that what is left is our own cost."""
+
+import sys
+
+from stentor.engine.channel import Endpoint, PeerDied
+from stentor.engine.process import become_child
+from stentor.protocols.actors import Shutdown, StartWorker, WorkerReady
+from stentor.protocols.codec import decode_worker, encoder
+from stentor.protocols.steps import StepPlan, StepResult
+
+_BLOCKS = 65_536
+_MAX_MODEL_LEN = 8_192
+_TOKEN = 260
+"""Some ordinary word piece of the demo model."""
+
+
+def main() -> int:
+    inherited = become_child("stentor-echo")
+    engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
+    try:
+        while True:
+            for frame in engine.receive_blocking(None):
+                match decode_worker.decode(frame):
+                    case StartWorker():
+                        engine.send_blocking(encoder.encode(WorkerReady(_BLOCKS, _MAX_MODEL_LEN, [], [])))
+                    case StepPlan() as plan:
+                        tokens = [_TOKEN for row in plan.rows if row.sample]
+                        engine.send_blocking(encoder.encode(StepResult(plan.epoch, plan.step, tokens, None, [], 0.0)))
+                    case Shutdown():
+                        return 0
+    except PeerDied:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Other servers and libraries, measured beside Stentor in the same run."""

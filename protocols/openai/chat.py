@@ -1,0 +1,161 @@
+"""``/v1/chat/completions``: the request with its checks, the response and its parts."""
+
+from typing import Annotated, Any, Final, Literal, Protocol
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from . import limits
+from .errors import BadRequest
+from .sampling import SamplingFields, check_sampling, not_served, refuse
+from .usage import PromptLogprobs, Usage
+
+ChatFinishReason = Literal["stop", "length"]
+
+REFUSED: Final = ("functions", "function_call", "audio", "web_search_options", "moderation")
+TEMPLATE_RESERVED: Final = frozenset(
+    {
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "conversation",
+        "tokenize",
+        "tokenizer",
+        "return_dict",
+        "return_tensors",
+        "bos_token",
+        "eos_token",
+    }
+)
+"""What the server itself gives the template."""
+
+
+Messages = Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=limits.MAX_MESSAGES)]
+ChatTemplate = Annotated[str, Meta(max_length=limits.MAX_TEMPLATE_LENGTH)]
+
+
+class TemplateFields(Protocol):
+    """How messages become a prompt; the same in chat and ``/tokenize``."""
+
+    add_generation_prompt: bool
+    continue_final_message: bool
+    chat_template: str | None
+    chat_template_kwargs: dict[str, Any] | None
+    documents: list[dict[str, Any]] | None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    messages: Messages
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    add_special_tokens: bool = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: ChatTemplate | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
+
+    @property
+    def max_tokens_field(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self) -> None:
+        """Everything that the types alone do not say. Raises BadRequest."""
+        if self.max_tokens == 0:
+            raise BadRequest("`max_tokens`: expected integer >= 1.", "max_tokens", "invalid_value")
+        check_sampling(self, self.wanted_tokens, self.max_tokens_field)
+        refuse(self, REFUSED)
+        if self.tool_choice not in (None, "none"):
+            raise not_served("tool_choice", "`tool_choice` other than `none`")
+        if self.tools and self.tool_choice != "none":
+            raise not_served("tools")
+        if self.modalities and self.modalities != ["text"]:
+            raise not_served("modalities", "A modality other than `text`")
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequest("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
+        check_template(self)
+
+
+def check_template(request: TemplateFields) -> None:
+    """Raises BadRequest for template fields that contradict one another or the server's own."""
+    if request.continue_final_message and request.add_generation_prompt:
+        raise BadRequest(
+            "`continue_final_message` excludes `add_generation_prompt`; set the latter to false.",
+            "continue_final_message",
+        )
+    for name in request.chat_template_kwargs or ():
+        if name in TEMPLATE_RESERVED:
+            raise BadRequest(
+                f"`chat_template_kwargs` must not set `{name}`, which the server sets.", "chat_template_kwargs"
+            )
+
+
+# ---- responses
+
+
+class TopLogprob(msgspec.Struct, frozen=True, gc=False):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(msgspec.Struct, frozen=True, gc=False):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, gc=False):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    index: int
+    message: AssistantMessage
+    logprobs: ChoiceLogprobs | None
+    finish_reason: ChatFinishReason
+    stop_reason: int | str | None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatResponse(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+decoder: Final = msgspec.json.Decoder(ChatRequest)

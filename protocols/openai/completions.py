@@ -1,0 +1,100 @@
+"""``/v1/completions``: the request with its checks, the response and its parts."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from . import limits
+from .errors import BadRequest
+from .sampling import SamplingFields, TokenId, check_sampling, not_served, refuse
+from .usage import PromptLogprobs, Usage
+
+Prompt = str | list[int]
+
+REFUSED: Final = ("suffix", "prompt_embeds")
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=limits.MAX_CHOICES)] | None = None
+    add_special_tokens: bool = True
+
+    suffix: str | None = None
+    prompt_embeds: Any = None
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """One entry per prompt: a text or its token ids. Raises BadRequest for a list of mixed kinds."""
+        prompt = self.prompt
+        if prompt is None:
+            raise BadRequest("`prompt` is required.", "prompt", "missing_required_parameter")
+        if isinstance(prompt, str):
+            return [prompt]
+        kind = type(prompt[0])
+        tokens: list[int] = []
+        many: list[Prompt] = []
+        for index, item in enumerate(prompt):
+            if type(item) is not kind:
+                raise BadRequest(
+                    f"`prompt[{index}]`: a prompt list holds either strings, or token ids, or lists of token ids.",
+                    f"prompt[{index}]",
+                )
+            if isinstance(item, int):
+                tokens.append(item)
+            else:
+                many.append(item)
+        return [tokens] if tokens else many
+
+    def check(self) -> None:
+        """Everything that the types alone do not say. Raises BadRequest."""
+        refuse(self, REFUSED)
+        check_sampling(self, self.max_tokens, "max_tokens")
+        if self.max_tokens == 0 and not self.echo:
+            raise BadRequest("`max_tokens` may be 0 only with `echo`.", "max_tokens")
+        if self.best_of is not None and self.best_of != self.choices:
+            raise not_served("best_of", "`best_of` other than `n`")
+        prompts = len(self.prompts)
+        if prompts * self.choices > limits.MAX_SEQUENCES:
+            raise BadRequest(
+                f"`prompt`: {prompts} prompts with n={self.choices} are more than the {limits.MAX_SEQUENCES} "
+                "sequences that one request may ask for.",
+                "prompt",
+            )
+
+
+# ---- responses
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True, gc=False):
+    """Parallel lists, one entry per token; the first prompt token under echo has no log-probability."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+    stop_reason: int | str | None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionResponse(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    object: Literal["text_completion"] = "text_completion"
+
+
+decoder: Final = msgspec.json.Decoder(CompletionRequest)

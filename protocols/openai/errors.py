@@ -1,0 +1,29 @@
+"""The error object that every status carries, and the exception for what a client got wrong."""
+
+import msgspec
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    """The field at fault, as a path: ``temperature``, ``messages[0].content``."""
+    code: str | None
+
+
+class ErrorResponse(msgspec.Struct, frozen=True):
+    error: ErrorBody
+
+
+class BadRequest(Exception):
+    """What the client sent cannot be served.
+
+    ``param`` names the field at fault, ``code`` is OpenAI's machine-readable word where it has one.
+    """
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.status = status

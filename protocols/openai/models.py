@@ -1,0 +1,21 @@
+"""``/v1/models``: cards."""
+
+from typing import Literal
+
+import msgspec
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    root: str
+    max_model_len: int | None
+    """Longest sequence, prompt and output; null until the model has been loaded."""
+    parent: str | None = None
+    object: Literal["model"] = "model"
+    owned_by: str = "stentor"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+    object: Literal["list"] = "list"

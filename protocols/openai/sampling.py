@@ -1,0 +1,165 @@
+"""The fields that chat and text completions share, and their checks."""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from . import limits
+from .errors import BadRequest
+
+Probability = Annotated[float, Meta(gt=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+TokenId = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]
+StopString = Annotated[str, Meta(min_length=1, max_length=limits.MAX_STOP_LENGTH)]
+Name = Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]
+
+IGNORED_FIELDS: Final = (
+    "user",
+    "store",
+    "metadata",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "parallel_tool_calls",
+    "prediction",
+    "reasoning_effort",
+    "include_reasoning",
+    "verbosity",
+    "length_penalty",
+    "mm_processor_kwargs",
+)
+"""Accepted and without effect: they ask for nothing that would change the answer here."""
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """None means that the client said nothing: the model's own default holds."""
+
+    model: Name | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=limits.MAX_CHOICES)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Probability | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=limits.MAX_LOGIT_BIAS)] | None
+    ) = None
+    seed: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=limits.MAX_STOP_STRINGS)] | None = None
+
+    # vLLM's
+    top_k: Annotated[int, Meta(ge=-1, le=limits.INT32_MAX)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] = 0
+    ignore_eos: bool = False
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=limits.MAX_STOP_TOKENS)] | None = None
+    include_stop_str_in_output: bool = False
+    allowed_token_ids: Annotated[list[TokenId], Meta(max_length=limits.MAX_ALLOWED_TOKENS)] | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
+    request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
+
+    # Understood, so that a client hears that they are not served rather than being ignored.
+    response_format: dict[str, Any] | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    bad_words: list[Any] | None = None
+    use_beam_search: bool | None = None
+
+    @property
+    def choices(self) -> int:
+        return 1 if self.n is None else self.n
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+REFUSED_EVERYWHERE: Final = (
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "bad_words",
+    "use_beam_search",
+)
+
+
+def refuse(request: msgspec.Struct, fields: tuple[str, ...]) -> None:
+    """Raises BadRequest for the first of ``fields`` that the client gave a value."""
+    for field in fields:
+        if getattr(request, field):
+            raise not_served(field)
+
+
+def not_served(param: str, what: str | None = None) -> BadRequest:
+    return BadRequest(f"{what or f'`{param}`'} is not supported by this server; leave it out.", param, "unsupported")
+
+
+def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_field: str) -> None:
+    """The rules that span fields. Raises BadRequest."""
+    refuse(request, REFUSED_EVERYWHERE)
+    if request.response_format is not None and request.response_format.get("type") != "text":
+        raise not_served("response_format", "`response_format` of another type than `text`")
+    if request.stream_options is not None and not request.stream:
+        raise BadRequest("`stream_options` is only allowed when `stream` is true.", "stream_options")
+    if request.stream and request.prompt_logprobs is not None:
+        raise BadRequest("`prompt_logprobs` is not available when `stream` is true.", "prompt_logprobs")
+    if max_tokens is not None and request.min_tokens > max_tokens:
+        raise BadRequest(
+            f"`min_tokens` ({request.min_tokens}) must not exceed `{max_tokens_field}` ({max_tokens}).", "min_tokens"
+        )
+    if request.allowed_token_ids is not None and not request.allowed_token_ids:
+        raise BadRequest("`allowed_token_ids` must name at least one token.", "allowed_token_ids")
+
+
+def parse_logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    """Pairs of token id and bias, by id. Raises BadRequest for a key that is no token of the vocabulary."""
+    if not bias:
+        return ()
+    pairs = {}
+    for key, value in bias.items():
+        token = int(key) if key.isascii() and key.isdigit() and len(key) < 12 else -1
+        if not 0 <= token < vocab_size:
+            shown = key if len(key) <= 32 else key[:32] + "…"
+            raise BadRequest(
+                f"`logit_bias`: the key '{shown}' is not a token id between 0 and {vocab_size - 1}.", "logit_bias"
+            )
+        pairs[token] = value
+    return tuple(sorted(pairs.items()))
+
+
+def check_token_ids(tokens: list[int] | None, vocab_size: int, param: str) -> tuple[int, ...]:
+    """Raises BadRequest for the first id outside the vocabulary."""
+    if not tokens:
+        return ()
+    for position, token in enumerate(tokens):
+        if token >= vocab_size:
+            raise BadRequest(
+                f"`{param}[{position}]`: token id {token} is outside the vocabulary (0 to {vocab_size - 1}).", param
+            )
+    return tuple(tokens)

@@ -1,0 +1,52 @@
+"""``/tokenize`` and ``/detokenize``, in vLLM's shape."""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from . import limits
+from .chat import ChatTemplate, Messages, check_template
+from .errors import BadRequest
+from .sampling import Name, TokenId
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """Either a text or messages, which are rendered as chat renders them."""
+
+    model: Name | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: ChatTemplate | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+
+    def check(self) -> None:
+        """Raises BadRequest."""
+        if (self.prompt is None) == (self.messages is None):
+            raise BadRequest("Exactly one of `prompt` and `messages` is required.", "prompt")
+        check_template(self)
+
+
+class TokenizeResponse(msgspec.Struct, frozen=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    model: Name | None = None
+    tokens: Annotated[list[TokenId], Meta(max_length=limits.MAX_DETOKENIZE_TOKENS)]
+
+
+class DetokenizeResponse(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+tokenize_decoder: Final = msgspec.json.Decoder(TokenizeRequest)
+detokenize_decoder: Final = msgspec.json.Decoder(DetokenizeRequest)

@@ -1,0 +1,193 @@
+"""Prometheus metrics under vLLM's names.
+
+The engine's own figures are read when the page is asked for; what concerns requests is observed here
+as deltas pass. Labels come from the configuration or from closed sets, never from a client.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from stentor.protocols.actors import EngineReady, FinishReason, Stats
+from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+
+_TTFT: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+_STEP: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+_LONG: Final = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920)
+_COUNT: Final = tuple(float(2**power) for power in range(18))
+_SMALL: Final = (1, 2, 5, 10, 20, 50, 100)
+
+
+class EngineFigures(Protocol):
+    """What the metrics page reads of the engine."""
+
+    @property
+    def stats(self) -> Stats: ...
+
+    @property
+    def ready(self) -> EngineReady | None: ...
+
+
+class Metrics:
+    """One registry of its own; ``model`` is the only label besides the reasons."""
+
+    def __init__(self, model: str, engine: EngineFigures) -> None:
+        self.registry = CollectorRegistry()
+        self._model = model
+        self._engine = engine
+        self.registry.register(_EngineCollector(model, engine))
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
+        self.prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
+        self.generation_tokens = self._counter("generation_tokens", "Tokens delivered.")
+        success = Counter(
+            "stentor:request_success",
+            "Choices that ended, by reason.",
+            ("model_name", "finished_reason"),
+            registry=self.registry,
+        )
+        self.finished = {reason: success.labels(model, reason) for reason in get_args(FinishReason)}
+        rejections = Counter(
+            "stentor:admission_rejections",
+            "Requests turned away before they reached the engine, by reason.",
+            ("model_name", "reason"),
+            registry=self.registry,
+        )
+        self.rejected = {reason: rejections.labels(model, reason) for reason in ("starting", "draining", "failed")}
+        self.ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
+        self.inter_token = self._histogram("inter_token_latency_seconds", "Between deliveries of one request.", _STEP)
+        self.per_token = self._histogram(
+            "request_time_per_output_token_seconds", "Mean time per token after the first, per request.", _STEP
+        )
+        self.e2e = self._histogram("e2e_request_latency_seconds", "Arrival to end.", _LONG)
+        self.queue = self._histogram("request_queue_time_seconds", "Arrival in the engine to first scheduling.", _LONG)
+        self.prefill = self._histogram("request_prefill_time_seconds", "First scheduling to end of prefill.", _LONG)
+        self.decode = self._histogram("request_decode_time_seconds", "First token to last.", _LONG)
+        self.inference = self._histogram("request_inference_time_seconds", "Prefill and decode.", _LONG)
+        self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens per request.", _COUNT)
+        self.request_generation = self._histogram("request_generation_tokens", "Tokens delivered per request.", _COUNT)
+        self.params_n = self._histogram("request_params_n", "The n of requests.", _SMALL)
+        self.params_max_tokens = self._histogram("request_params_max_tokens", "The max_tokens of requests.", _COUNT)
+
+    def track(self, prompt_tokens: int, n: int, max_tokens: int, arrival: float) -> "RequestTracker":
+        """Observes one request from here on; ``arrival`` by ``time.monotonic()``."""
+        self.params_n.observe(n)
+        self.params_max_tokens.observe(max_tokens)
+        return RequestTracker(self, prompt_tokens, n, arrival)
+
+    def render(self) -> bytes:
+        """The page, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"stentor:{name}", text, ("model_name",), registry=self.registry).labels(self._model)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        histogram = Histogram(f"stentor:{name}", text, ("model_name",), registry=self.registry, buckets=buckets)
+        return histogram.labels(self._model)
+
+
+class RequestTracker:
+    """What one request contributes; fed with every batch of deltas, closed once."""
+
+    def __init__(self, metrics: Metrics, prompt_tokens: int, n: int, arrival: float) -> None:
+        self._metrics = metrics
+        self._prompt_tokens = prompt_tokens
+        self._open = n
+        self._arrival = arrival
+        self._first = 0.0
+        self._last = 0.0
+        self._prefill_seconds = 0.0
+        self._generated = 0
+        self._prompt_seen = False
+
+    def batch(self, deltas: Iterable[Delta]) -> None:
+        tokens = 0
+        for delta in deltas:
+            if type(delta) is Text:
+                tokens += len(delta.tokens)
+            elif type(delta) is Finish:
+                self._open -= 1
+                self._metrics.finished[delta.reason].inc()
+            elif type(delta) is PromptProcessed:
+                self._prompt_done(delta)
+        if not tokens:
+            return
+        now = time.monotonic()
+        if self._generated:
+            self._metrics.inter_token.observe(now - self._last)
+        else:
+            self._first = now
+            self._metrics.ttft.observe(now - self._arrival)
+        self._last = now
+        self._generated += tokens
+        self._metrics.generation_tokens.inc(tokens)
+
+    def close(self) -> None:
+        """The request is over, whether it ended or was given up; choices still open count as aborted."""
+        metrics = self._metrics
+        if self._open:
+            metrics.finished["abort"].inc(self._open)
+            self._open = 0
+        metrics.e2e.observe(time.monotonic() - self._arrival)
+        if not self._prompt_seen:
+            return
+        metrics.request_prompt.observe(self._prompt_tokens)
+        metrics.request_generation.observe(self._generated)
+        decode = self._last - self._first
+        metrics.decode.observe(decode)
+        metrics.inference.observe(self._prefill_seconds + decode)
+        if self._generated > 1:
+            metrics.per_token.observe(decode / (self._generated - 1))
+
+    def _prompt_done(self, delta: PromptProcessed) -> None:
+        self._prompt_seen = True
+        self._prefill_seconds = delta.prefill_seconds
+        self._metrics.prompt_tokens.inc(self._prompt_tokens)
+        self._metrics.prompt_tokens_cached.inc(delta.cached_tokens)
+        self._metrics.queue.observe(delta.queue_seconds)
+        self._metrics.prefill.observe(delta.prefill_seconds)
+
+
+class _EngineCollector:
+    """Reads the engine's figures at the moment of the scrape."""
+
+    def __init__(self, model: str, engine: EngineFigures) -> None:
+        self._model = model
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._engine.stats
+        gauges: tuple[tuple[str, str, float], ...] = (
+            ("num_requests_running", "Choices that the engine is running.", stats.running),
+            ("num_requests_waiting", "Choices that wait for the engine.", stats.waiting),
+            ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", stats.kv_usage),
+        )
+        for name, text, value in gauges:
+            gauge = GaugeMetricFamily(f"stentor:{name}", text, labels=("model_name",))
+            gauge.add_metric((self._model,), value)
+            yield gauge
+        counters: tuple[tuple[str, str, int], ...] = (
+            ("num_preemptions", "Choices put back to waiting for lack of KV blocks.", stats.preemptions),
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
+            ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
+            ("engine_steps", "Steps that the engine has completed.", stats.steps),
+        )
+        for name, text, value in counters:
+            counter = CounterMetricFamily(f"stentor:{name}", text, labels=("model_name",))
+            counter.add_metric((self._model,), value)
+            yield counter
+        ready = self._engine.ready
+        if ready is not None:
+            info = GaugeMetricFamily(
+                "stentor:cache_config_info",
+                "The KV cache, in labels.",
+                labels=("model_name", "block_size", "num_gpu_blocks"),
+            )
+            info.add_metric((self._model, str(ready.block_size), str(ready.num_blocks)), 1)
+            yield info

@@ -1,0 +1,43 @@
+"""Starts the other side of a channel, and sees to it that nothing of it stays."""
+
+import os
+import select
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stentor.engine.channel import ChannelPair, Endpoint
+from stentor.engine.process import Child, spawn
+from stentor.tests.engine.channel.child_programs import MODULE
+
+
+@contextmanager
+def other_side(program: str, *, capacity: int = 1 << 16) -> Iterator[tuple[Endpoint, Child]]:
+    """A child process that runs ``program`` of :mod:`child_programs`, and our end of a channel to it."""
+    pair = ChannelPair.create(capacity)
+    with pair.parent as endpoint:
+        child = spawn(MODULE, pair.child_fds, arguments=[program])
+        try:
+            endpoint.watch(child.pid, child.pidfd)
+            yield endpoint, child
+        finally:
+            child.close()
+
+
+@contextmanager
+def both_ends(capacity: int = 1 << 16) -> Iterator[tuple[Endpoint, Endpoint]]:
+    """Two ends in this one process, each taking the process itself for its peer."""
+    pair = ChannelPair.create(capacity)
+    with pair.parent as parent, Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid()) as child:
+        parent.watch(os.getpid())
+        yield parent, child
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def ends_within(pidfd: int, seconds: float) -> bool:
+    """Whether the process of ``pidfd`` is dead, or dies within ``seconds``."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))

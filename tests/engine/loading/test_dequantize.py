@@ -1,0 +1,63 @@
+"""Decoded blocks against the gguf package's own decoder."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from stentor.engine.loading.dequantize import dequantize
+from stentor.engine.loading.gguf_types import BLOCKS, FLOATS, READABLE, GGMLType
+
+HALVES = {
+    GGMLType.Q8_0: (0,),
+    GGMLType.Q4_0: (0,),
+    GGMLType.Q4_1: (0, 2),
+    GGMLType.Q5_0: (0,),
+    GGMLType.Q5_1: (0, 2),
+    GGMLType.Q4_K: (0, 2),
+    GGMLType.Q5_K: (0, 2),
+    GGMLType.Q6_K: (208,),
+}
+"""Byte offsets of the half-precision scales in a block of each type."""
+
+
+def random_blocks(kind: GGMLType, rows: int, blocks: int) -> np.ndarray:
+    """Random bytes, uint8 [rows, bytes], whose scales are finite halves of all magnitudes and both signs."""
+    rng = np.random.default_rng(int(kind))
+    raw = rng.integers(0, 256, (rows * blocks, BLOCKS[kind][1]), dtype=np.uint8)
+    for start in HALVES[kind]:
+        scales = rng.normal(0, 1, (rows * blocks, 1)) * 10.0 ** rng.integers(-6, 3, (rows * blocks, 1))
+        raw[:, start : start + 2] = scales.astype(np.float16).view(np.uint8)
+    return raw.reshape(rows, -1)
+
+
+@pytest.mark.parametrize("kind", sorted(READABLE - FLOATS), ids=lambda kind: kind.name)
+def test_random_blocks_decode_to_the_reference_values(kind: GGMLType) -> None:
+    raw = random_blocks(kind, rows=16, blocks=8)
+    expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(int(kind)))
+    found = dequantize(torch.from_numpy(raw), kind)
+    assert found.dtype == torch.float32
+    assert found.shape == (16, 8 * BLOCKS[kind][0])
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", sorted(FLOATS), ids=lambda kind: kind.name)
+def test_stored_floats_decode_to_the_reference_values(kind: GGMLType) -> None:
+    values = np.random.default_rng(7).normal(0, 3, (5, 33)).astype(np.float32)
+    raw = gguf.quants.quantize(values, gguf.GGMLQuantizationType(int(kind)))
+    expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(int(kind)))
+    found = dequantize(torch.from_numpy(np.ascontiguousarray(raw).view(np.uint8)), kind)
+    np.testing.assert_array_equal(found.numpy(), expected.astype(np.float32))
+
+
+def test_the_table_of_types_agrees_with_the_reference() -> None:
+    known = {kind.name: (int(kind), gguf.GGML_QUANT_SIZES[kind]) for kind in gguf.GGMLQuantizationType}
+    ours = {kind.name: (int(kind), BLOCKS[kind]) for kind in GGMLType}
+    for name in ours.keys() & known.keys():
+        assert ours[name] == known[name], name
+    assert {kind.name for kind in READABLE} <= known.keys()
+
+
+def test_an_unreadable_type_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="Q2_K cannot be decoded"):
+        dequantize(torch.zeros(1, 84, dtype=torch.uint8), GGMLType.Q2_K)

@@ -1,0 +1,72 @@
+"""Every architecture agrees with transformers in float32, however the work is cut."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stentor.tests.parity import tiny
+from stentor.tests.parity.paged import BLOCK, PagedDecoder
+
+LENGTH = 75
+TOLERANCE = {"rtol": 1e-4, "atol": 2e-4}
+
+
+@pytest.fixture(scope="module", params=sorted(tiny.ARCHITECTURES))
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    folder = tmp_path_factory.mktemp("tiny")
+    return tiny.make(request.param, folder), folder
+
+
+def _prompt(seed: int, length: int = LENGTH) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(3, tiny.VOCAB) for _ in range(length)]
+
+
+@torch.inference_mode()
+def _expected(model: Any, tokens: list[int]) -> torch.Tensor:
+    return model(torch.tensor([tokens])).logits[0]
+
+
+def test_a_prompt_prefilled_whole_gives_transformers_logits(pair: tuple[Any, Path]) -> None:
+    model, folder = pair
+    ours = PagedDecoder(folder)
+    prompt = _prompt(1)
+    ours.add(0, prompt)
+    (logits,) = ours.run((0, 0, LENGTH))
+    expected = _expected(model, prompt)
+    assert expected.std() > 0.05, "logits this flat would hide a mistake"
+    torch.testing.assert_close(logits, expected, **TOLERANCE)
+
+
+def test_chunks_decodes_and_neighbours_change_nothing(pair: tuple[Any, Path]) -> None:
+    model, folder = pair
+    ours = PagedDecoder(folder)
+    first, second = _prompt(2), _prompt(3, 40)
+    ours.add(3, first)
+    ours.add(5, second)
+    pieces: dict[int, list[torch.Tensor]] = {3: [], 5: []}
+    steps = [
+        [(3, 0, 17)],
+        [(5, 0, 1), (3, 17, 30)],
+        [(3, 47, 20), (5, 1, 30)],
+        *[[(5, 31 + i, 1), (3, 67 + i, 1)] for i in range(8)],
+    ]
+    for spans in steps:
+        for span, logits in zip(spans, ours.run(*spans), strict=True):
+            pieces[span[0]].append(logits)
+    torch.testing.assert_close(torch.cat(pieces[3]), _expected(model, first), **TOLERANCE)
+    torch.testing.assert_close(torch.cat(pieces[5]), _expected(model, second)[:39], **TOLERANCE)
+
+
+def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple[Any, Path]) -> None:
+    model, folder = pair
+    ours = PagedDecoder(folder)
+    first = _prompt(4)
+    second = first[: 2 * BLOCK] + _prompt(5, 30)
+    blocks = ours.add(0, first)
+    ours.run((0, 0, LENGTH))
+    ours.add(1, second, shared_blocks=blocks[:2])
+    (logits,) = ours.run((1, 2 * BLOCK, 30))
+    torch.testing.assert_close(logits, _expected(model, second)[2 * BLOCK :], **TOLERANCE)

@@ -1,0 +1,103 @@
+"""Tiny random checkpoints of every architecture, made with transformers' own classes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+VOCAB = 320
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def _rope(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **fields}}
+
+
+def _longrope(**fields: Any) -> dict[str, Any]:
+    pairs = 8
+    return _rope(
+        "longrope",
+        short_factor=[1.0 + 0.05 * i for i in range(pairs)],
+        long_factor=[1.5 + 0.3 * i for i in range(pairs)],
+        **fields,
+    )
+
+
+Build = Callable[[], Any]
+
+ARCHITECTURES: dict[str, Build] = {
+    "llama": lambda: transformers.LlamaConfig(**SHAPE),
+    "llama-biased": lambda: transformers.LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "llama-wide-heads": lambda: transformers.LlamaConfig(**SHAPE, head_dim=32, tie_word_embeddings=True),
+    "llama-linear": lambda: transformers.LlamaConfig(**SHAPE, **_rope("linear", factor=4.0)),
+    "llama-dynamic": lambda: transformers.LlamaConfig(**SHAPE, **_rope("dynamic", factor=2.0)),
+    "llama-llama3": lambda: transformers.LlamaConfig(
+        **SHAPE,
+        **_rope(
+            "llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+    ),
+    "llama-yarn": lambda: transformers.LlamaConfig(
+        **SHAPE, **_rope("yarn", factor=4.0, original_max_position_embeddings=32)
+    ),
+    "mistral": lambda: transformers.MistralConfig(**SHAPE, sliding_window=24),
+    "qwen2": lambda: transformers.Qwen2Config(**SHAPE),
+    "qwen2-window": lambda: transformers.Qwen2Config(
+        **SHAPE, use_sliding_window=True, sliding_window=24, max_window_layers=1
+    ),
+    "qwen3": lambda: transformers.Qwen3Config(**SHAPE, head_dim=32),
+    "phi3": lambda: transformers.Phi3Config(**SHAPE),
+    "phi3-longrope-short": lambda: transformers.Phi3Config(
+        **SHAPE, **_longrope(), original_max_position_embeddings=128
+    ),
+    "phi3-longrope-long": lambda: transformers.Phi3Config(
+        **SHAPE, **_longrope(), original_max_position_embeddings=32
+    ),
+    "phi3-partial": lambda: transformers.Phi3Config(**SHAPE, partial_rotary_factor=0.5, sliding_window=24),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **SHAPE, head_dim=32, query_pre_attn_scalar=24, sliding_window=24, attn_implementation="eager"
+    ),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **{**SHAPE, "num_hidden_layers": 6}, head_dim=32, query_pre_attn_scalar=24, sliding_window=24
+    ),
+    "olmo2": lambda: transformers.Olmo2Config(**SHAPE),
+    "granite": lambda: transformers.GraniteConfig(
+        **SHAPE,
+        embedding_multiplier=6.0,
+        residual_multiplier=0.3,
+        attention_multiplier=0.1,
+        logits_scaling=4.0,
+    ),
+}
+
+
+def make(name: str, folder: Path) -> Any:
+    """Saves a checkpoint into ``folder`` and returns transformers' model in float32."""
+    torch.manual_seed(sum(map(ord, name)))
+    model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name]()).float().eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("norm.weight") or "layernorm" in parameter_name:
+                parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
+            else:
+                # transformers' 0.02 would make every logit nearly equal and hide mistakes
+                parameter.normal_(0, 0.15)
+    model.save_pretrained(folder)
+    return model
