@@ -13,7 +13,6 @@ import anyio
 from stentor.protocols.actors import (
     Abort,
     Failed,
-    Finished,
     Progress,
     Shutdown,
     StartEngine,
@@ -25,9 +24,8 @@ from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
 from stentor.protocols.steps import StepResult
 
 from .channel import Endpoint, PeerDied
-from .scheduler import Scheduler
+from .scheduler import MAX_IN_FLIGHT, Scheduler
 
-_STEPS_AHEAD = 2
 _STATS_SECONDS = 0.25
 
 Message = StartEngine | Submit | Abort | Shutdown | Progress | WorkerReady | Failed | StepResult
@@ -86,7 +84,7 @@ class EngineLoop:
                 case other:
                     assert_never(other)
         # the worker first: it may be waiting, the client never is
-        while self._scheduler.in_flight < _STEPS_AHEAD:
+        while self._scheduler.in_flight < MAX_IN_FLIGHT:
             plan = self._scheduler.plan(time.monotonic())
             if plan is None:
                 break
@@ -121,8 +119,5 @@ class EngineLoop:
         self._arrived.set()
 
     async def _end_all(self, why: str) -> None:
-        finished = [
-            Finished(rid, index, "error", None, why) for rid, index in self._scheduler.live_choices()
-        ]
-        await self._client.send(encoder.encode(TokensBatch([], [], finished)))
+        await self._client.send(encoder.encode(self._scheduler.end_all("error", why)))
         raise WorkerLost(why)

@@ -114,5 +114,6 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
     return respond(status, body, error.headers)
 
 
-async def handle_disconnect(_request: Request, _error: Exception) -> None:
-    """No answer: nobody would read it."""
+async def handle_disconnect(_request: Request, _error: Exception) -> Response:
+    """Nobody will read it; the status is for the log."""
+    return Response(status_code=499)

@@ -45,8 +45,6 @@ class ServerState:
     """What the operator asked to be served, for the model card; empty means the first served name."""
     defaults: GenerationDefaults = GenerationDefaults()
     api_keys: tuple[str, ...] = ()
-    chat_template: str | None = None
-    """Overrides the model's own."""
     keep_alive: float = KEEP_ALIVE_SECONDS
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
@@ -92,6 +90,8 @@ class ServerState:
             if refusal.code is not None:
                 self.metrics.rejected[refusal.code].inc()
             raise
+        if self._live == 0:
+            self._idle = anyio.Event()
         self._live += 1
         try:
             yield
@@ -104,6 +104,5 @@ class ServerState:
         """Waits up to ``timeout`` seconds for the last live request; False if some are left."""
         with anyio.move_on_after(timeout):
             while self._live:
-                self._idle = anyio.Event()
                 await self._idle.wait()
         return self._live == 0

@@ -90,6 +90,7 @@ class Endpoint:
         if self.try_send(frame):
             return
         async with self._sending:
+            self._raise_if_gone()
             armed = False
             try:
                 for _ in self._writer.write_gradually(frame):
@@ -123,6 +124,7 @@ class Endpoint:
                     frames = self._read()
                     if not frames:
                         await bells.data.wait()
+                        frames = self._read()
                 finally:
                     self._disarm(self._reader)
             return frames

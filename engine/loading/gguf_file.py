@@ -1,8 +1,8 @@
 """Reader of GGUF headers, versions 2 and 3, little endian.
 
     magic "GGUF" | u32 version | u64 tensor count | u64 key count
-    key count    × string key | u32 value type | value
-    tensor count × string name | u32 dimensions | u64 × dimensions | u32 type | u64 offset
+    key count    * string key | u32 value type | value
+    tensor count * string name | u32 dimensions | u64 * dimensions | u32 type | u64 offset
     padding to the alignment, then the data that the offsets count from
 
 A string is a u64 length and UTF-8 bytes; an array is a u32 element type, a u64 count and the

@@ -56,7 +56,8 @@ def _files(folder: Path) -> list[Path]:
             raise CheckpointError(f"Cannot load {folder}: it holds no *.safetensors file.")
         if len(files) > 1:
             raise CheckpointError(
-                f"Cannot load {folder}: it holds {len(files)} *.safetensors files but no {index.name} to say which belong."
+                f"Cannot load {folder}: it holds {len(files)} *.safetensors files but no {index.name} "
+                "to say which belong to the model."
             )
         return files
     weight_map = read_json(index).get("weight_map")

@@ -118,6 +118,10 @@ class _TensorReader:
             columns = tensor.shape[0]
         stored = row_bytes(tensor.type, columns)
         rows = tensor.nbytes // stored
+        if heads and rows % (2 * heads):
+            raise CheckpointError(
+                f"Cannot load {self._path}: {tensor.name} has {rows} rows, expected a multiple of {2 * heads}."
+            )
         out = torch.empty(rows, columns, dtype=dtype)
         # Row r of a head is stored at 2r, row r + half at 2r + 1: the result seen in stored order.
         target = out.view(heads, 2, -1, columns).transpose(1, 2) if heads else out.unsqueeze(1)
@@ -126,13 +130,14 @@ class _TensorReader:
         for start in range(0, len(target), step):
             items = target[start : start + step]
             piece = self._piece(tensor, start * per_item * stored, len(items) * per_item * stored)
-            items.copy_(dequantize(piece.view(-1, stored), tensor.type).add_(shift).view(items.shape))
+            values = dequantize(piece.view(-1, stored), tensor.type)
+            items.copy_((values + shift if shift else values).view(items.shape))
         return out.view(tensor.shape[::-1])
 
     def _piece(self, tensor: GGUFTensor, start: int, count: int) -> torch.Tensor:
         """Stored bytes [start, start + count) of a tensor, uint8 [count]."""
-        piece = torch.empty(count, dtype=torch.uint8)
-        view = memoryview(piece.numpy())
+        buffer = bytearray(count)
+        view = memoryview(buffer)
         try:
             self._file.seek(tensor.offset + start)
             filled = 0
@@ -143,4 +148,4 @@ class _TensorReader:
                 filled += got
         except OSError as error:
             raise CheckpointError(f"Cannot load {self._path}: {error.strerror or error}.") from error
-        return piece
+        return torch.frombuffer(buffer, dtype=torch.uint8)

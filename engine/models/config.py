@@ -93,3 +93,9 @@ class DecoderConfig:
     def scale(self) -> float:
         """The factor applied to q·k."""
         return self.attention_scale or self.head_dim**-0.5
+
+
+def alternating_layers(layers: int, period: int) -> tuple[LayerType, ...]:
+    """Each ``period``-th layer is a full one, the others slide."""
+    types: list[LayerType] = ["full" if (layer + 1) % period == 0 else "sliding" for layer in range(layers)]
+    return tuple(types)

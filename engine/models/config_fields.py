@@ -92,10 +92,12 @@ class Fields:
         value = self.get(name)
         if value is None:
             return ()
-        ids = value if isinstance(value, list | tuple) else [value]
-        if not all(isinstance(x, int) and not isinstance(x, bool) and x < LARGEST_SIZE for x in ids):
-            raise self._wrong(name, "a token id or a list of them")
-        return tuple(sorted({x for x in ids if x >= 0}))
+        ids: list[int] = []
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if not isinstance(item, int) or isinstance(item, bool) or item >= LARGEST_SIZE:
+                raise self._wrong(name, "a token id or a list of them")
+            ids.append(item)
+        return tuple(sorted({token for token in ids if token >= 0}))
 
     def token_id(self, name: str) -> int | None:
         """The first id; None when absent."""

@@ -5,11 +5,11 @@ head, biases) is read off its tensors or fixed here by architecture, as llama.cp
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .config import ConfigError, DecoderConfig, LayerType, NormPlacement, RopeConfig, RopeKind
+from .config import ConfigError, DecoderConfig, LayerType, NormPlacement, RopeConfig, alternating_layers
 from .config_fields import Fields
 
 ReadFloats = Callable[[str], tuple[float, ...]]
@@ -31,6 +31,10 @@ class GGUFArchitecture:
     """GELU, scaled embeddings, and norms that were stored with their 1 added."""
     window_pattern: int = 0
     """Every such layer is a full one, the others slide; 0: all layers are alike."""
+    local_theta: float | None = None
+    """Rotary base of sliding layers where it is not that of the others."""
+    attention_softcap: float = 0.0
+    logits_softcap: float = 0.0
 
 
 ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
@@ -38,9 +42,21 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
     "qwen2": GGUFArchitecture("Qwen2ForCausalLM"),
     "qwen3": GGUFArchitecture("Qwen3ForCausalLM", qk_norm="head"),
     "phi3": GGUFArchitecture("Phi3ForCausalLM", fused_projections=True),
-    "gemma2": GGUFArchitecture("Gemma2ForCausalLM", norm_placement="sandwich", gemma=True, window_pattern=2),
+    "gemma2": GGUFArchitecture(
+        "Gemma2ForCausalLM",
+        norm_placement="sandwich",
+        gemma=True,
+        window_pattern=2,
+        attention_softcap=50.0,
+        logits_softcap=30.0,
+    ),
     "gemma3": GGUFArchitecture(
-        "Gemma3ForCausalLM", norm_placement="sandwich", qk_norm="head", gemma=True, window_pattern=6
+        "Gemma3ForCausalLM",
+        norm_placement="sandwich",
+        qk_norm="head",
+        gemma=True,
+        window_pattern=6,
+        local_theta=10000.0,
     ),
     "olmo2": GGUFArchitecture("Olmo2ForCausalLM", norm_placement="post", qk_norm="full"),
     "granite": GGUFArchitecture("GraniteForCausalLM", permuted=True),
@@ -49,7 +65,8 @@ ARCHITECTURES: Mapping[str, GGUFArchitecture] = {
 GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 """The sizes whose attention is scaled by hidden_size / heads instead of the head's own size."""
 
-GEMMA3_LOCAL_THETA = 10000.0
+_STRETCHES_FULL_LAYERS_ONLY = frozenset({"gemma3", "olmo2"})
+"""Sliding layers rotate unstretched. OLMo-3 is stored under OLMo-2's name, told apart by its window."""
 
 
 def gguf_architecture(metadata: Mapping[str, object]) -> GGUFArchitecture:
@@ -106,8 +123,8 @@ def decoder_config_from_gguf(
         residual_scale=fields.number("residual_scale", 1.0),
         attention_scale=fields.number("attention.scale", 0.0),
         logits_divisor=fields.number("logit_scale", 1.0) or 1.0,
-        attention_softcap=fields.number("attn_logit_softcapping", 0.0),
-        logits_softcap=fields.number("final_logit_softcapping", 0.0),
+        attention_softcap=fields.number("attn_logit_softcapping", architecture.attention_softcap),
+        logits_softcap=fields.number("final_logit_softcapping", architecture.logits_softcap),
         sliding_window=window,
         layer_types=layer_types,
         rope=rope,
@@ -116,9 +133,10 @@ def decoder_config_from_gguf(
     )
     if GEMMA_27B_LAYERS.get(name) == layers:
         config = replace(config, attention_scale=(hidden / heads) ** -0.5)
-    if name == "gemma3":
-        theta = fields.number("rope.freq_base_swa", GEMMA3_LOCAL_THETA)
-        config = replace(config, rope_sliding=RopeConfig(theta=theta, rotary_dim=rope.rotary_dim))
+    local_theta = architecture.local_theta or rope.theta
+    local = RopeConfig(theta=fields.number("rope.freq_base_swa", local_theta), rotary_dim=rope.rotary_dim)
+    if "sliding" in layer_types and name in _STRETCHES_FULL_LAYERS_ONLY and local != rope:
+        config = replace(config, rope_sliding=local)
     return config
 
 
@@ -144,16 +162,26 @@ def _head_dim(fields: Fields, shapes: Mapping[str, tuple[int, ...]], hidden: int
 def _windows(fields: Fields, architecture: GGUFArchitecture, layers: int) -> tuple[int, tuple[LayerType, ...]]:
     """The sliding window and each layer's type; no window, no types."""
     window = fields.integer("attention.sliding_window", 0, least=0)
-    if not window or window >= fields.integer("context_length"):
-        return 0, ()
+    context = fields.integer("context_length")
     pattern = fields.get("attention.sliding_window_pattern")
-    if isinstance(pattern, list) and len(pattern) == layers:
-        return window, tuple("sliding" if slides else "full" for slides in pattern)
-    if architecture.window_pattern == 0:
-        # llama.cpp reads the window of these architectures from Phi-3's files alone.
-        return (window, ("sliding",) * layers) if architecture.fused_projections else (0, ())
-    period = fields.integer("attention.sliding_window_pattern", architecture.window_pattern)
-    return window, tuple("full" if (layer + 1) % period == 0 else "sliding" for layer in range(layers))
+    if not window:
+        return 0, ()
+    types: Sequence[LayerType]
+    if isinstance(pattern, list):
+        types = ["sliding" if slides else "full" for slides in pattern]
+        if len(types) != layers:
+            raise ConfigError(f"attention.sliding_window_pattern names {len(types)} layers, expected {layers}")
+    elif architecture.window_pattern:
+        period = fields.integer("attention.sliding_window_pattern", architecture.window_pattern)
+        types = alternating_layers(layers, period)
+    elif architecture.fused_projections:
+        types = ["sliding"] * layers
+    else:
+        return 0, ()
+    # A window that no sequence can outgrow is none, but Gemma-3's rotary base depends on the types too.
+    if (window >= context and architecture.local_theta is None) or "sliding" not in types:
+        return 0, ()
+    return window, tuple(types)
 
 
 def _rope(
@@ -169,7 +197,6 @@ def _rope(
     rope = RopeConfig(
         theta=fields.number("rope.freq_base", 10000.0),
         rotary_dim=0 if rotary == head_dim else rotary,
-        attention_factor=fields.optional_number("rope.scaling.attn_factor"),
     )
     if "rope_factors_long.weight" in shapes and "rope_factors_short.weight" in shapes:
         return replace(
@@ -179,22 +206,26 @@ def _rope(
             original_max_position=original,
             short_factor=read_floats("rope_factors_short.weight"),
             long_factor=read_floats("rope_factors_long.weight"),
+            attention_factor=fields.optional_number("rope.scaling.attn_factor"),
         )
-    rope = replace(rope, attention_factor=None)
     if "rope_freqs.weight" in shapes:
         rope = replace(rope, frequency_divisors=read_floats("rope_freqs.weight"))
-    kind = fields.text("rope.scaling.type", "none")
-    if kind == "none":
-        return rope
-    kinds: dict[str, RopeKind] = {"linear": "linear", "yarn": "yarn"}
-    if kind not in kinds:
-        raise ConfigError(f"rope.scaling.type is {kind!r}, expected one of none, {', '.join(kinds)}")
-    return replace(
-        rope,
-        kind=kinds[kind],
-        factor=fields.number("rope.scaling.factor", 1.0),
-        original_max_position=original if kind == "yarn" else 0,
-        beta_fast=fields.number("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
-        attention_factor=fields.optional_number("rope.scaling.yarn_attn_factor"),
-    )
+    linear = fields.number("rope.scale_linear", 1.0)  # what old converters wrote
+    kind = fields.text("rope.scaling.type", "linear" if linear != 1.0 else "none")
+    match kind:
+        case "none":
+            return rope
+        case "linear":
+            return replace(rope, kind="linear", factor=fields.number("rope.scaling.factor", linear))
+        case "yarn":
+            return replace(
+                rope,
+                kind="yarn",
+                factor=fields.number("rope.scaling.factor", max(1.0, context / original)),
+                original_max_position=original,
+                beta_fast=fields.number("rope.scaling.yarn_beta_fast", 32.0),
+                beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
+                attention_factor=fields.optional_number("rope.scaling.attn_factor"),
+            )
+        case _:
+            raise ConfigError(f"rope.scaling.type is {kind!r}, expected none, linear or yarn")

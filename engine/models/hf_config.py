@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from .config import Activation, ConfigError, DecoderConfig, LayerType
+from .config import Activation, ConfigError, DecoderConfig, LayerType, alternating_layers
 from .config_fields import Fields
 from .hf_rope import rope_from_hf, stretched_context
 
@@ -75,9 +75,8 @@ def _llama(fields: Fields, name: str) -> DecoderConfig:
 
 def _mistral(fields: Fields, name: str) -> DecoderConfig:
     config = _common(fields, name)
-    # A null window means none; a file without the field has transformers' default.
-    window = fields.integer("sliding_window", 4096 if "sliding_window" not in fields.values else 0, least=0)
-    return _slide(config, window, ("sliding",) * config.num_layers)
+    window = _window(fields)
+    return _slide(config, window, _all_sliding(config))
 
 
 def _qwen2(fields: Fields, name: str) -> DecoderConfig:
@@ -93,7 +92,7 @@ def _qwen3(fields: Fields, name: str) -> DecoderConfig:
 def _qwen_windows(fields: Fields, config: DecoderConfig) -> DecoderConfig:
     if not fields.flag("use_sliding_window"):
         return config
-    window = fields.integer("sliding_window", 4096 if "sliding_window" not in fields.values else 0, least=0)
+    window = _window(fields)
     first = fields.integer("max_window_layers", 28, least=0)
     default: tuple[LayerType, ...] = tuple(
         "sliding" if layer >= first else "full" for layer in range(config.num_layers)
@@ -103,7 +102,7 @@ def _qwen_windows(fields: Fields, config: DecoderConfig) -> DecoderConfig:
 
 def _phi3(fields: Fields, name: str) -> DecoderConfig:
     config = replace(_common(fields, name, eps=1e-5), fused_projections=True)
-    return _slide(config, fields.integer("sliding_window", 0, least=0), ("sliding",) * config.num_layers)
+    return _slide(config, fields.integer("sliding_window", 0, least=0), _all_sliding(config))
 
 
 def _gemma(fields: Fields, name: str) -> DecoderConfig:
@@ -131,8 +130,8 @@ def _gemma2(fields: Fields, name: str) -> DecoderConfig:
         attention_softcap=_softcap(fields, "attn_logit_softcapping", 50.0),
         logits_softcap=_softcap(fields, "final_logit_softcapping", 30.0),
     )
-    window = fields.integer("sliding_window", 4096 if "sliding_window" not in fields.values else 0, least=0)
-    return _slide(config, window, _layer_types(fields) or _every(2, config.num_layers))
+    window = _window(fields)
+    return _slide(config, window, _layer_types(fields) or alternating_layers(config.num_layers, 2))
 
 
 def _gemma3(fields: Fields, name: str) -> DecoderConfig:
@@ -158,9 +157,9 @@ def _gemma3(fields: Fields, name: str) -> DecoderConfig:
         rope=full,
         rope_sliding=sliding,
     )
-    window = fields.integer("sliding_window", 4096 if "sliding_window" not in fields.values else 0, least=0)
+    window = _window(fields)
     period = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
-    types = _layer_types(fields) or _every(period, config.num_layers)
+    types = _layer_types(fields) or alternating_layers(config.num_layers, period)
     # Layers keep their types whatever the window: the rotary base depends on them.
     return replace(config, sliding_window=window or config.max_position, layer_types=types)
 
@@ -194,9 +193,14 @@ def _layer_types(fields: Fields) -> tuple[LayerType, ...]:
     return tuple(_LAYER_TYPES[kind] for kind in named)
 
 
-def _every(period: int, layers: int) -> tuple[LayerType, ...]:
-    """Each ``period``-th layer is a full one."""
-    return tuple("full" if (layer + 1) % period == 0 else "sliding" for layer in range(layers))
+def _all_sliding(config: DecoderConfig) -> tuple[LayerType, ...]:
+    types: list[LayerType] = ["sliding"] * config.num_layers
+    return tuple(types)
+
+
+def _window(fields: Fields) -> int:
+    """A null window means none, 0 here; a file without the field has transformers' default."""
+    return fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096, least=0)
 
 
 def _slide(config: DecoderConfig, window: int, types: tuple[LayerType, ...]) -> DecoderConfig:

@@ -15,11 +15,18 @@ class Output:
     makes it, moves the choice to FINISHED and thereby refuses to make another.
     """
 
-    __slots__ = ("memory", "requests")
+    __slots__ = ("live_choices", "memory", "requests")
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.requests: dict[int, Request] = {}
+        self.live_choices = 0
+
+    def accept(self, request: Request) -> None:
+        """From here on every choice of the request is owed a terminal message."""
+        self.requests[request.rid] = request
+        self.live_choices += request.live
+        self.memory.queue.push(request.leader)
 
     def finish(
         self, choice: Choice, reason: FinishReason, stop_token: int | None = None, message: str | None = None
@@ -36,6 +43,7 @@ class Output:
                 choice.move((ChoiceState.HELD, ChoiceState.PREEMPTED), ChoiceState.FINISHED)
         self.memory.settle_fork(choice)
         request.live -= 1
+        self.live_choices -= 1
         if not request.live:
             del self.requests[request.rid]
         return Finished(request.rid, choice.index, reason, stop_token, message)
@@ -80,7 +88,7 @@ class Output:
             if samples:
                 logprobs = result.logprobs[sampled] if result.logprobs is not None else None
                 self._append(choice, result.tokens[sampled], logprobs, batch, now)
-            elif choice.exhausted:
+            elif end == choice.length and not choice.samples:
                 self._finish_prompt(choice.request, batch, now)
                 if choice.state is not ChoiceState.FINISHED:
                     batch.finished.extend(self.finish_all(choice.request, "length"))

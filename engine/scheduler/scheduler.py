@@ -10,6 +10,7 @@ from stentor.protocols.steps import StepPlan, StepResult
 from ..cache.prefix import MAX_TOKEN_ID
 from ..request import Choice, ChoiceState, Request
 from .decode import plan_decodes
+from .integrity import check_integrity
 from .output import Output
 from .preemption import Memory
 from .prefill import admit_waiting, plan_chunks
@@ -83,8 +84,7 @@ class Scheduler:
             request, number=self._submitted, max_model_len=self._max_model_len, aging_seconds=self._aging_seconds
         )
         self._submitted += 1
-        self._output.requests[request.rid] = accepted
-        self._memory.queue.push(accepted.leader)
+        self._output.accept(accepted)
         return None
 
     def abort(self, rid: int, index: int) -> TokensBatch | None:
@@ -191,7 +191,7 @@ class Scheduler:
         running = len(self._rows.running)
         return Stats(
             running=running,
-            waiting=sum(request.live for request in self._output.requests.values()) - running,
+            waiting=self._output.live_choices - running,
             kv_usage=1 - free / memory.pool.num_blocks,
             preemptions=memory.preemptions,
             prefix_queries=memory.prefix.queries,
@@ -202,34 +202,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise AssertionError with what is wrong, if anything is. Costs as much as all state; for tests and idling."""
-        self._memory.check_integrity()
-        requests = self._output.requests
-        by_state: dict[ChoiceState, set[str]] = {state: set() for state in ChoiceState}
-        for rid, request in requests.items():
-            live = [choice for choice in request.choices if choice.state is not ChoiceState.FINISHED]
-            assert rid == request.rid, f"request {request.rid} is kept as {rid}"
-            assert request.live == len(live) > 0, f"request {rid} counts {request.live} living choices, not {len(live)}"
-            forks = sum(choice.forked for choice in live)
-            assert forks == request.forks_left, f"request {rid} expects {request.forks_left} forks, not {forks}"
-            assert request.leader in live or request.prompt_done, f"request {rid} has nobody to prefill its prompt"
-            for choice in live:
-                by_state[choice.state].add(choice.name)
-                expected = request.prompt_len + len(choice.outputs) + choice.pending
-                assert choice.length == expected, f"choice {choice.name} has length {choice.length}, not {expected}"
-                if choice.state is ChoiceState.HELD:
-                    assert not request.prompt_done, f"choice {choice.name} waits for a prompt that is done"
-        assert by_state[ChoiceState.RUNNING] == {choice.name for choice in self._rows.running}, "running rows differ"
-        assert len(by_state[ChoiceState.WAITING]) == len(self._memory.queue), "waiting choices differ from the queue"
-        pending: dict[str, int] = {}
-        for flight in self._flights:
-            for choice, _, _, samples in flight.owners:
-                if samples and choice.state is not ChoiceState.FINISHED:
-                    pending[choice.name] = pending.get(choice.name, 0) + 1
-        counted = {choice.name: choice.pending for r in requests.values() for choice in r.choices if choice.pending}
-        living = {name: count for name, count in counted.items() if name not in by_state[ChoiceState.FINISHED]}
-        assert pending == {n: c for n, c in living.items() if any(n in names for names in by_state.values())}, (
-            "tokens in flight differ from what choices expect"
-        )
+        check_integrity(self._memory, self._output, self._flights)
         working = sum(not choice.exhausted for choice in self._rows.running)
         assert working <= self._max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 

@@ -1,5 +1,7 @@
 """From a worker's configuration to a model that has completed a real step."""
 
+import math
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,12 +138,19 @@ def load_model(
 def allocate_caches(
     config: DecoderConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> list[LayerCache]:
-    """K and V of every layer, zeroed: on a CPU pages cost nothing until they are written."""
+    """K and V of every layer, zeroed."""
     k_shape, v_shape = kernels.kv_cache_shape(num_blocks, config.num_kv_heads, config.head_dim, block_size)
     return [
-        (torch.zeros(k_shape, dtype=dtype, device=device), torch.zeros(v_shape, dtype=dtype, device=device))
+        (_zeros(k_shape, dtype, device), _zeros(v_shape, dtype, device))
         for _ in range(config.num_layers)
     ]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # torch.zeros writes every page; fresh pages of the kernel are zero and cost nothing until they are used
+    return torch.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
 
 
 def _complete_a_step(

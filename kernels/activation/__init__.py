@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle, need
+from ..guards import FLOATS, describe, native_obstacle
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
@@ -41,7 +41,8 @@ def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice =
     Raises:
         ValueError: an unknown kind, an odd width, a dtype or a stride that does not fit.
     """
-    need(kind in _KINDS, "gated_activation", f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
+    if kind not in _KINDS:
+        raise ValueError(f"gated_activation: kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     if gate_up.dim() != 2 or gate_up.shape[1] % 2 or gate_up.dtype not in FLOATS:
         raise ValueError(f"gated_activation: gate_up {describe(gate_up)} must be [T, 2I] of a float dtype")
     rows, width = gate_up.shape

@@ -10,7 +10,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle, need
+from ..guards import FLOATS, describe, native_obstacle
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
@@ -36,11 +36,10 @@ def kv_cache_shape(
     Raises:
         ValueError: ``block_size`` is not a positive multiple of 16.
     """
-    need(
-        block_size > 0 and block_size % BLOCK_MULTIPLE == 0,
-        "kv_cache_shape",
-        f"block_size must be a positive multiple of {BLOCK_MULTIPLE}, not {block_size}",
-    )
+    if block_size <= 0 or block_size % BLOCK_MULTIPLE:
+        raise ValueError(
+            f"kv_cache_shape: block_size must be a positive multiple of {BLOCK_MULTIPLE}, not {block_size}"
+        )
     return (num_blocks, num_kv_heads, head_dim, block_size), (num_blocks, num_kv_heads, block_size, head_dim)
 
 
@@ -79,19 +78,15 @@ def write_kv_(
         IndexError: a slot outside the cache; nothing has been written then.
     """
     blocks, heads, dim, size = check_caches(k_cache, v_cache, "write_kv_")
+    if slots.dim() != 1 or slots.dtype != torch.int64 or not slots.is_contiguous():
+        raise ValueError(f"write_kv_: slots {describe(slots)} must be contiguous int64 [T]")
     tokens = slots.shape[0]
     for name, rows in (("k", k), ("v", v)):
         if rows.shape != (tokens, heads, dim) or rows.dtype != k_cache.dtype or rows.dtype not in FLOATS:
-            raise ValueError(
-                f"write_kv_: {name} {describe(rows)} does not fit {tokens} slots and k_cache {describe(k_cache)}"
-            )
-        if rows.stride()[1:] != (dim, 1):
+            raise ValueError(f"write_kv_: {name} {describe(rows)} does not fit {tokens} slots of {describe(k_cache)}")
+        _, head_stride, dim_stride = rows.stride()
+        if dim_stride != 1 or (head_stride != dim and heads > 1):
             raise ValueError(f"write_kv_: heads and dims of {name} must be contiguous, strides are {rows.stride()}")
-    need(
-        slots.dim() == 1 and slots.dtype == torch.int64 and slots.is_contiguous(),
-        "write_kv_",
-        f"slots {describe(slots)} must be contiguous int64 [T]",
-    )
     if choose(k, variant) == "reference":
         reference.write_kv_(k, v, k_cache, v_cache, slots)
         return

@@ -1,40 +1,97 @@
 """Dense linear layers: y = x Wᵀ + b."""
 
+import ctypes
+
+import torch
 from torch import Tensor
 
-from ..guards import describe, need
+from ..guards import describe, native_obstacle
+from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
 
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, _I)
+_NATIVE = {
+    torch.float32: NativeFunction("stentor_linear_f32", *_ARGUMENTS),
+    torch.bfloat16: NativeFunction("stentor_linear_bf16", *_ARGUMENTS),
+}
+_ROWS = {
+    torch.float32: NativeFunction("stentor_linear_rows_f32", restype=_I),
+    torch.bfloat16: NativeFunction("stentor_linear_rows_bf16", restype=_I),
+}
+_faster_up_to: dict[torch.dtype, int] = {}
+
 
 def choose(x: Tensor, weight: Tensor, *, invariant: bool = False, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`linear` runs on these arguments. Raises ValueError as it does."""
-    return settle(variant, "not written")
+    """The variant that :func:`linear` runs on these arguments.
+
+    Without ``invariant`` the native one runs where it is the faster: in float32 for any number of rows
+    on AVX-512, in bfloat16 for a few. With it, wherever it can run.
+
+    Raises:
+        ValueError: ``native`` is asked for and cannot run.
+    """
+    obstacle = native_obstacle(_NATIVE.get(x.dtype), x)
+    if obstacle is None:
+        if x.stride(1) != 1 or weight.stride(1) != 1:
+            obstacle = "it takes contiguous rows"
+        elif variant == "auto" and not invariant and x.shape[0] > _native_rows(x.dtype):
+            obstacle = "torch is the faster"
+    return settle(variant, obstacle)
 
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, invariant: bool = False, variant: Choice = "auto"
 ) -> Tensor:
-    """Multiplies each row of ``x`` by ``weight`` transposed and adds ``bias``.
+    """Multiplies each row of ``x`` by ``weight`` transposed and adds ``bias``; sums are in float32.
 
     Args:
         x: [T, K], any float dtype.
         weight: [N, K], the dtype of ``x``.
-        bias: [N] or None, the dtype of ``x``.
-        invariant: bitwise the same row whatever T, the row's place in the batch or the thread count;
-            float32 only.
+        bias: [N] or None, the dtype of ``x``, contiguous.
+        invariant: the same row whatever T and the row's place in the batch, bitwise, and with the native
+            variant (float32 and bfloat16) whatever the thread count. The reference takes one row at a
+            time, which is slow.
         variant: forces an implementation.
 
     Returns:
-        [T, N], a new tensor.
+        [T, N], a new contiguous tensor.
 
     Raises:
         ValueError: shapes or dtypes that do not agree.
     """
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
         raise ValueError(f"linear: x {describe(x)} does not fit weight {describe(weight)}; want [T, K] and [N, K]")
-    if bias is not None:
-        need(bias.shape == weight.shape[:1], "linear", f"bias {describe(bias)} does not fit weight {describe(weight)}")
-    if invariant:
-        return reference.linear_invariant(x, weight, bias)
-    return reference.linear(x, weight, bias)
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype or not bias.is_contiguous()):
+        raise ValueError(f"linear: bias {describe(bias)} does not fit weight {describe(weight)}; want contiguous [N]")
+    if choose(x, weight, invariant=invariant, variant=variant) == "reference":
+        if invariant:
+            return reference.linear_invariant(x, weight, bias)
+        return reference.linear(x, weight, bias)
+    function = _NATIVE[x.dtype].bind()
+    assert function is not None
+    rows, inner = x.shape
+    columns = weight.shape[0]
+    out = x.new_empty((rows, columns))
+    function(
+        x.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        rows,
+        columns,
+        inner,
+        x.stride(0),
+        weight.stride(0),
+        threads(),
+    )
+    return out
+
+
+def _native_rows(dtype: torch.dtype) -> int:
+    rows = _faster_up_to.get(dtype)
+    if rows is None:
+        function = _ROWS[dtype].bind()
+        rows = _faster_up_to[dtype] = int(function()) if function else 0
+    return rows

@@ -77,7 +77,7 @@ def _run(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, plus_on
     assert function is not None
     shape, stride = x.shape, x.stride()
     width = shape[-1]
-    out = torch.empty(shape, dtype=x.dtype)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if len(shape) == 3:
         outer, inner, outer_stride, inner_stride = shape[0], shape[1], stride[0], stride[1]
     elif len(shape) == 2:
@@ -102,7 +102,7 @@ def _run(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, plus_on
 
 
 def _check(x: Tensor, weight: Tensor) -> None:
-    if x.shape[-1:] != weight.shape or x.dtype != weight.dtype or x.dtype not in FLOATS:
+    if weight.dim() != 1 or x.shape[-1] != weight.shape[0] or x.dtype != weight.dtype or x.dtype not in FLOATS:
         raise ValueError(f"rms_norm: x {describe(x)} does not fit weight {describe(weight)}; want [..., H] and [H]")
     if (x.stride(-1) != 1 and x.shape[-1] > 1) or not weight.is_contiguous():
         raise ValueError(f"rms_norm: the last dim of x and weight must be contiguous, x has strides {x.stride()}")

@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle, need
+from ..guards import FLOATS, describe, native_obstacle
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
@@ -39,27 +39,13 @@ def rotary_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *
         ValueError: shapes, dtypes or strides that do not fit.
         IndexError: a position outside the table.
     """
-    tokens, _, dim = _check_heads(q, "q")
-    need(
-        _check_heads(k, "k")[0] == tokens and k.shape[2] == dim and k.dtype == q.dtype,
-        "rotary_",
-        f"q {describe(q)} does not fit k {describe(k)}",
-    )
-    need(
-        cos.dim() == 2
-        and cos.shape == sin.shape
-        and cos.dtype == sin.dtype == torch.float32
-        and cos.is_contiguous()
-        and sin.is_contiguous()
-        and 2 * cos.shape[1] <= dim,
-        "rotary_",
-        f"cos {describe(cos)} and sin {describe(sin)} must be contiguous float32 [P, R/2] with R <= {dim}",
-    )
-    need(
-        positions.shape == (tokens,) and positions.dtype == torch.int64 and positions.is_contiguous(),
-        "rotary_",
-        f"positions {describe(positions)} must be contiguous int64 [{tokens}]",
-    )
+    tokens, q_heads, dim, q_stride = _check_heads(q, "q")
+    k_tokens, k_heads, k_dim, k_stride = _check_heads(k, "k")
+    if (k_tokens, k_dim) != (tokens, dim) or k.dtype != q.dtype:
+        raise ValueError(f"rotary_: q {describe(q)} does not fit k {describe(k)}")
+    _check_table(cos, sin, dim)
+    if positions.shape != (tokens,) or positions.dtype != torch.int64 or not positions.is_contiguous():
+        raise ValueError(f"rotary_: positions {describe(positions)} must be contiguous int64 [{tokens}]")
     if choose(q, variant) == "reference":
         reference.rotary_(q, k, cos, sin, positions)
         return
@@ -72,12 +58,12 @@ def rotary_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *
         sin.data_ptr(),
         positions.data_ptr(),
         tokens,
-        q.shape[1],
-        k.shape[1],
+        q_heads,
+        k_heads,
         dim,
         cos.shape[1],
-        q.stride(0),
-        k.stride(0),
+        q_stride,
+        k_stride,
         cos.shape[0],
         threads(),
     )
@@ -85,10 +71,20 @@ def rotary_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *
         raise IndexError(f"rotary_: position {int(positions[bad])} lies outside the table of {cos.shape[0]}")
 
 
-def _check_heads(heads: Tensor, name: str) -> tuple[int, int, int]:
+def _check_heads(heads: Tensor, name: str) -> tuple[int, int, int, int]:
     if heads.dim() != 3 or heads.dtype not in FLOATS:
         raise ValueError(f"rotary_: {name} {describe(heads)} must be [T, heads, D] of a float dtype")
     tokens, count, dim = heads.shape
-    if heads.stride()[1:] != (dim, 1):
+    row_stride, head_stride, dim_stride = heads.stride()
+    if dim_stride != 1 or (head_stride != dim and count > 1):
         raise ValueError(f"rotary_: heads and dims of {name} must be contiguous, strides are {heads.stride()}")
-    return tokens, count, dim
+    return tokens, count, dim, row_stride
+
+
+def _check_table(cos: Tensor, sin: Tensor, dim: int) -> None:
+    fits = cos.dim() == 2 and cos.shape == sin.shape and 2 * cos.shape[1] <= dim
+    fits = fits and cos.dtype == sin.dtype == torch.float32 and cos.is_contiguous() and sin.is_contiguous()
+    if not fits:
+        raise ValueError(
+            f"rotary_: cos {describe(cos)} and sin {describe(sin)} must be contiguous float32 [P, R/2] with R <= {dim}"
+        )

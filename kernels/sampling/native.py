@@ -1,8 +1,140 @@
+"""The native version on a CPU; see the package for shapes. Arguments are checked there."""
+
+from ctypes import c_int64, c_void_p
+
 import torch
 
+from ..native import NativeFunction, threads
+from .rules import DrawRules
 
-def usable(l: torch.Tensor) -> bool:
-    return False
+_LISTS = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p)
+_penalise = NativeFunction("stentor_sampling_penalise", *_LISTS, c_void_p, c_void_p, restype=c_int64)
+_add_bias = NativeFunction("stentor_sampling_add_bias", *_LISTS, c_void_p, restype=c_int64)
+_restrict = NativeFunction("stentor_sampling_restrict", *_LISTS, restype=c_int64)
+_argmax = NativeFunction("stentor_sampling_argmax", c_void_p, c_int64, c_int64, c_void_p, c_int64)
+_draw = NativeFunction(
+    "stentor_sampling_draw", c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64, *[c_void_p] * 6, c_int64,
+    restype=c_int64,
+)  # fmt: skip
+_logprobs = NativeFunction(
+    "stentor_sampling_logprobs", c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, *[c_void_p] * 4,
+    c_int64, restype=c_int64,
+)  # fmt: skip
 
 
-from .reference import *
+def usable(logits: torch.Tensor) -> bool:
+    """Whether the native version can take these logits: on the CPU, and there is a library."""
+    return logits.device.type == "cpu" and _argmax.bind() is not None
+
+
+def penalise_(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    offsets: torch.Tensor,
+    ids: torch.Tensor,
+    counts: torch.Tensor,
+    strengths: torch.Tensor,
+) -> None:
+    counts, strengths = counts.contiguous(), strengths.contiguous()
+    _edit(_penalise, logits, rows, offsets, ids, counts.data_ptr(), strengths.data_ptr())
+
+
+def add_bias_(
+    logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor, values: torch.Tensor
+) -> None:
+    values = values.contiguous()
+    _edit(_add_bias, logits, rows, offsets, ids, values.data_ptr())
+
+
+def restrict_(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor) -> None:
+    _edit(_restrict, logits, rows, offsets, ids)
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    call = _argmax.bind()
+    assert call is not None
+    tokens = torch.empty(logits.shape[0], dtype=torch.int64)
+    call(logits.data_ptr(), *logits.shape, tokens.data_ptr(), threads())
+    return tokens
+
+
+def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules: DrawRules) -> torch.Tensor:
+    call = _draw.bind()
+    assert call is not None
+    slots, indices = _int64(slots), _int64(indices)
+    tokens = torch.empty(logits.shape[0], dtype=torch.int64)
+    status = call(
+        logits.data_ptr(),
+        *logits.shape,
+        slots.data_ptr(),
+        indices.data_ptr(),
+        rules.seed.shape[0],
+        rules.inverse_temperature.data_ptr(),
+        rules.top_k.data_ptr(),
+        rules.reach.data_ptr(),
+        rules.top_p.data_ptr(),
+        rules.seed.data_ptr(),
+        tokens.data_ptr(),
+        threads(),
+    )
+    if status:
+        raise IndexError(f"a slot is outside the tables of {rules.seed.shape[0]} slots")
+    return tokens
+
+
+def logprobs(
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    call = _logprobs.bind()
+    assert call is not None
+    rows, tokens = _int64(rows), _int64(tokens)
+    wanted = rows.shape[0]
+    values = torch.empty(wanted, dtype=torch.float32)
+    ranks = torch.empty(wanted, dtype=torch.int64)
+    best = torch.empty((wanted, top), dtype=torch.int64)
+    best_values = torch.empty((wanted, top), dtype=torch.float32)
+    status = call(
+        logits.data_ptr(),
+        *logits.shape,
+        wanted,
+        rows.data_ptr(),
+        tokens.data_ptr(),
+        top,
+        values.data_ptr(),
+        ranks.data_ptr(),
+        best.data_ptr(),
+        best_values.data_ptr(),
+        threads(),
+    )
+    if status:
+        raise IndexError(f"a row or token is outside logits of shape {list(logits.shape)}")
+    return values, ranks, best, best_values
+
+
+def _edit(
+    function: NativeFunction,
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    offsets: torch.Tensor,
+    ids: torch.Tensor,
+    *rest: int,
+) -> None:
+    call = function.bind()
+    assert call is not None
+    rows, offsets, ids = _int64(rows), _int64(offsets), _int64(ids)
+    status = call(
+        logits.data_ptr(),
+        *logits.shape,
+        rows.shape[0],
+        rows.data_ptr(),
+        offsets.data_ptr(),
+        ids.shape[0],
+        ids.data_ptr(),
+        *rest,
+    )
+    if status:
+        raise IndexError(f"a row, offset or id is outside logits of shape {list(logits.shape)}")
+
+
+def _int64(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.int64).contiguous()

@@ -1,0 +1,79 @@
+# `make help` lists what there is. Everything is installed into .venv and nowhere else.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+# A Python of your choice: make venv PYTHON=python3.12
+PYTHON ?=
+# An extra package index for torch: make venv TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+# Flags for `make serve`, `make bench`, `make pull` and `make pytest`: make serve ARGS="--port 9000"
+ARGS ?=
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv serve pull test lint format pytest bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## make .venv with everything that is needed, if it is not there or out of date
+
+serve: $(STAMP) ## serve the demo model, or what ARGS says
+	$(BIN)/stentor serve $(ARGS)
+
+pull: $(STAMP) ## fetch the demo model into the cache, or what ARGS names
+	$(BIN)/stentor pull $(ARGS)
+
+test: lint pytest ## every check: lint, types, layers, tests
+
+lint: $(STAMP) ## style, types and layers
+	@echo "==> ruff"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@echo "==> mypy"
+	$(BIN)/mypy -p stentor
+	@echo "==> import-linter"
+	$(BIN)/lint-imports --no-logo
+
+pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
+	@echo "==> pytest"
+	$(BIN)/python -P -m pytest $(ARGS)
+
+format: $(STAMP) ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## measure against transformers and print a table
+	$(BIN)/python -P -m stentor.loadtest $(ARGS)
+
+clean: ## remove .venv, caches and build output; models in the cache stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A virtual environment that is there is kept: only what changed is installed again.
+$(STAMP): pyproject.toml constraints.txt | .link/stentor
+	@set -e; \
+	if [ ! -x $(BIN)/python ]; then \
+	  python="$(PYTHON)"; \
+	  for candidate in $${python:-python3 python3.11 python3.12 python3.13 python3.14}; do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$candidate"; break; fi; \
+	  done; \
+	  if [ -z "$${found:-}" ]; then \
+	    echo "make: no Python 3.11 or newer found (looked for $${python:-python3, python3.11 to python3.14}); install one, or name it: make venv PYTHON=/path/to/python" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "==> $(VENV) with $$("$$found" --version)"; \
+	  "$$found" -m venv $(VENV) || { rm -rf $(VENV); echo "make: $$found cannot make a virtual environment; on Debian install python3-venv" >&2; exit 1; }; \
+	fi
+	@echo "==> installing what Stentor needs (torch is large: the first time takes minutes)"
+	$(PIP) install -c constraints.txt pip setuptools
+	$(PIP) install -c constraints.txt $(INDEX) --no-build-isolation -e '.[dev,all]'
+	@touch $@
+
+# mypy finds the package through this link: the repository root is the package `stentor`.
+.link/stentor:
+	@mkdir -p .link
+	@ln -sfn .. $@

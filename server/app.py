@@ -1,0 +1,43 @@
+"""The ASGI application over one :class:`~.state.ServerState`; nothing of it is global."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+
+from stentor.engine.client import EngineUnavailable
+from stentor.protocols.openai.errors import BadRequest
+
+from .auth import RequireKey
+from .errors import ClientDisconnected, ServerError, handle_disconnect, handle_error, handle_http_exception
+from .request_id import NameRequests
+from .routes import chat, completions, models, operations, tokens
+from .state import ServerState
+
+
+def create_app(state: ServerState) -> Starlette:
+    """Every endpoint, guarded by ``state.api_keys`` where there are any."""
+    middleware = [Middleware(NameRequests)]
+    if state.api_keys:
+        middleware.append(Middleware(RequireKey, keys=state.api_keys))
+    app = Starlette(
+        routes=[
+            *chat.routes(state),
+            *completions.routes(state),
+            *models.routes(state),
+            *tokens.routes(state),
+            *operations.routes(state),
+        ],
+        middleware=middleware,
+        exception_handlers={
+            BadRequest: handle_error,
+            ServerError: handle_error,
+            EngineUnavailable: handle_error,
+            HTTPException: handle_http_exception,
+            ClientDisconnect: handle_disconnect,
+            ClientDisconnected: handle_disconnect,
+        },
+    )
+    # A redirect would drop the body of a POST and the status of a wrong path.
+    app.router.redirect_slashes = False
+    return app

@@ -1,0 +1,101 @@
+"""Log-probabilities as chat, completions and ``prompt_logprobs`` show them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from stentor.protocols.openai.chat import ChoiceLogprobs, TokenLogprob, TopLogprob
+from stentor.protocols.openai.completions import CompletionLogprobs
+from stentor.protocols.openai.usage import PromptLogprob, PromptLogprobs
+from stentor.protocols.steps import TokenLogprobs
+
+LOWEST: Final = -9999.0
+"""Stands for minus infinity, which JSON does not have."""
+
+
+class Vocabulary(Protocol):
+    """What the encoders ask of a tokenizer."""
+
+    def token_to_text(self, token: int, /) -> str: ...
+
+    def token_bytes(self, token: int, /) -> bytes: ...
+
+
+class TokenNames:
+    """Tokens as a client sees them: their text, or ``token_id:7`` where it asked for that."""
+
+    def __init__(self, vocabulary: Vocabulary, as_ids: bool) -> None:
+        self._vocabulary = vocabulary
+        self._as_ids = as_ids
+
+    def name(self, token: int) -> str:
+        return f"token_id:{token}" if self._as_ids else self._vocabulary.token_to_text(token)
+
+    def raw(self, token: int) -> bytes:
+        return self._vocabulary.token_bytes(token)
+
+
+def chat_logprobs(entries: Iterable[TokenLogprobs], names: TokenNames, top: int) -> ChoiceLogprobs:
+    """``top`` alternatives at each position."""
+    return ChoiceLogprobs(
+        [
+            TokenLogprob(
+                names.name(entry.token),
+                finite(entry.logprob),
+                list(names.raw(entry.token)),
+                [
+                    TopLogprob(names.name(token), finite(value), list(names.raw(token)))
+                    for token, value in entry.top[:top]
+                ],
+            )
+            for entry in entries
+        ]
+    )
+
+
+def prompt_logprobs(entries: Sequence[TokenLogprobs | None], names: TokenNames, top: int) -> PromptLogprobs:
+    """vLLM's shape: the prompt's token and ``top`` alternatives by id, with ranks."""
+    return [None if entry is None else _prompt_entry(entry, names, top) for entry in entries]
+
+
+def _prompt_entry(entry: TokenLogprobs, names: TokenNames, top: int) -> dict[str, PromptLogprob]:
+    shown = {str(entry.token): PromptLogprob(finite(entry.logprob), entry.rank, names.name(entry.token))}
+    for rank, (token, value) in enumerate(entry.top[:top], start=1):
+        shown.setdefault(str(token), PromptLogprob(finite(value), rank, names.name(token)))
+    return shown
+
+
+class CompletionLogprobsBuilder:
+    """Builds the four parallel lists, counting where in the text each token begins.
+
+    A token that begins inside a character is given the character's own offset.
+    """
+
+    def __init__(self, names: TokenNames, top: int, offset: int = 0) -> None:
+        self._names = names
+        self._top = top
+        self._characters = offset
+
+    def add(self, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
+        """The lists for ``tokens``, which follow those of earlier calls; ``entries`` runs beside them."""
+        lists = CompletionLogprobs([], [], [], [])
+        for token, entry in zip(tokens, entries, strict=True):
+            raw = self._names.raw(token)
+            inside = bool(raw) and raw[0] & 0xC0 == 0x80
+            lists.tokens.append(self._names.name(token))
+            lists.text_offset.append(max(0, self._characters - inside))
+            lists.token_logprobs.append(None if entry is None else finite(entry.logprob))
+            lists.top_logprobs.append(None if entry is None else self._alternatives(entry))
+            self._characters += sum(byte & 0xC0 != 0x80 for byte in raw)
+        return lists
+
+    def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:
+        """The token itself is always among them, so there may be one more than asked for."""
+        shown: dict[str, float] = {}
+        for token, value in entry.top[: self._top]:
+            shown.setdefault(self._names.name(token), finite(value))
+        shown.setdefault(self._names.name(entry.token), finite(entry.logprob))
+        return shown
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, LOWEST)

@@ -1,0 +1,1 @@
+"""The endpoints, one file a family; each is thin: decode, admit, generate, encode."""

@@ -1,0 +1,127 @@
+"""From a validated request and its prompt to what the engine is given: lengths, parameters, seeds."""
+
+import os
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
+from stentor.protocols.sampling import SamplingParams
+
+from ..state import ServerState
+
+Value = TypeVar("Value")
+
+_SEEDS: Final = 2**64
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many tokens a request wants, and how its fields are called in messages to the client."""
+
+    wanted: int | None
+    """None: the client said nothing."""
+    default: int | None
+    """Then this many, or None for the rest of the context."""
+    wanted_field: str
+    prompt_field: str
+
+
+def context_length(state: ServerState) -> int:
+    """Raises Unavailable before the engine is ready."""
+    state.check_available()
+    length = state.max_model_len
+    assert length is not None
+    return length
+
+
+def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int) -> list[int]:
+    """The last ``limit`` tokens; -1 keeps as many as leave room for the answer. Raises BadRequest."""
+    if limit is None:
+        return prompt
+    if limit > context:
+        raise BadRequest(
+            f"`truncate_prompt_tokens` ({limit}) is more than the model's context of {context} tokens.",
+            "truncate_prompt_tokens",
+        )
+    if limit < 0:
+        limit = max(1, context - max(1, budget.wanted or budget.default or 1))
+    return prompt[max(0, len(prompt) - limit) :]
+
+
+def check_prompt(prompt: list[int], vocab_size: int, param: str) -> None:
+    """Raises BadRequest for a prompt without tokens or with one outside the vocabulary."""
+    if not prompt:
+        raise BadRequest(f"`{param}` must hold at least one token.", param)
+    if max(prompt) >= vocab_size:
+        check_token_ids(prompt, vocab_size, param)
+
+
+def output_room(prompt_len: int, budget: Budget, context: int) -> int:
+    """The resolved ``max_tokens``. Raises BadRequest where prompt and output do not fit the context."""
+    room = context - prompt_len
+    if room < (1 if budget.wanted != 0 else 0):
+        raise BadRequest(
+            f"The prompt has {prompt_len} tokens; the model's context is {context} tokens, prompt and output "
+            "together. Shorten the prompt.",
+            budget.prompt_field,
+            "context_length_exceeded",
+        )
+    if budget.wanted is None:
+        return room if budget.default is None else min(budget.default, room)
+    if budget.wanted > room:
+        raise BadRequest(
+            f"`{budget.wanted_field}` is {budget.wanted} and the prompt has {prompt_len} tokens; the model's context "
+            f"is {context} tokens, prompt and output together. At most {room} can be generated.",
+            budget.wanted_field,
+            "context_length_exceeded",
+        )
+    return budget.wanted
+
+
+def resolve_sampling(
+    request: SamplingFields,
+    state: ServerState,
+    max_tokens: int,
+    *,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    """The request's values over the model's defaults. Raises BadRequest."""
+    if request.min_tokens > max_tokens > 0:
+        raise BadRequest(
+            f"`min_tokens` ({request.min_tokens}) is more than the {max_tokens} tokens that can be generated.",
+            "min_tokens",
+        )
+    defaults = state.defaults
+    vocab = state.vocab_size
+    top_k = _given(request.top_k, defaults.top_k)
+    allowed = check_token_ids(request.allowed_token_ids, vocab, "allowed_token_ids")
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=request.min_tokens,
+        temperature=_given(request.temperature, defaults.temperature),
+        top_k=max(0, top_k),
+        top_p=_given(request.top_p, defaults.top_p),
+        min_p=_given(request.min_p, defaults.min_p),
+        repetition_penalty=_given(request.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        eos_token_ids=() if request.ignore_eos else defaults.eos_token_ids,
+        stop_token_ids=check_token_ids(request.stop_token_ids, vocab, "stop_token_ids"),
+        logit_bias=parse_logit_bias(request.logit_bias, vocab),
+        allowed_token_ids=allowed or None,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def draw_seeds(seed: int | None, n: int) -> list[int]:
+    """One seed per choice, unsigned 64 bits: counted up from the client's, or random."""
+    if seed is None:
+        return [int.from_bytes(os.urandom(8), "little") for _ in range(n)]
+    return [(seed + index) % _SEEDS for index in range(n)]
+
+
+def _given(value: Value | None, default: Value) -> Value:
+    return default if value is None else value

@@ -1,0 +1,85 @@
+"""``POST /v1/chat/completions``."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.deltas import Delta
+from stentor.protocols.openai.chat import ChatRequest, decoder
+from stentor.protocols.openai.decoding import decode
+
+from ..encoders.chat import ChatShape, ChatStream, chat_response
+from ..encoders.collect import collect
+from ..encoders.logprobs import TokenNames
+from ..sse import EventStream, unless_disconnected
+from ..state import ServerState
+from .admission import Budget, check_prompt, context_length, output_room, resolve_sampling, truncate
+from .endpoint import GenerationEndpoint, json_response, read_body
+from .generation import generation_request, observed
+from .identity import response_id
+from .rendering import render_messages
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [Route("/v1/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"])]
+
+
+async def chat_completions(state: ServerState, request: Request) -> ASGIApp:
+    arrival = time.monotonic()
+    body = decode(decoder, await read_body(request))
+    body.check()
+    model = state.resolve_model(body.model)
+    context = context_length(state)
+    budget = Budget(body.wanted_tokens, None, body.max_tokens_field, "messages")
+    prompt = await render_messages(state, body, body.messages)
+    prompt = truncate(prompt, body.truncate_prompt_tokens, budget, context)
+    check_prompt(prompt, state.vocab_size, "messages")
+    params = resolve_sampling(
+        body,
+        state,
+        output_room(len(prompt), budget, context),
+        logprobs=body.wanted_logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+    shape = _shape(state, body, request, model, prompt)
+    batches = observed(state, generation_request(body, prompt, params), arrival)
+    if body.stream:
+        return EventStream(_frames(batches, ChatStream(shape)), state.keep_alive)
+    return await unless_disconnected(request.receive, _respond(batches, shape))
+
+
+async def _respond(batches: AsyncGenerator[list[Delta], None], shape: ChatShape) -> Response:
+    async with aclosing(batches):
+        return json_response(chat_response(shape, await collect(batches, shape.n)))
+
+
+async def _frames(batches: AsyncGenerator[list[Delta], None], stream: ChatStream) -> AsyncGenerator[bytes, None]:
+    async with aclosing(batches):
+        async for batch in batches:
+            if frames := stream.encode(batch):
+                yield frames
+            if stream.failed:
+                return
+    yield stream.end()
+
+
+def _shape(state: ServerState, body: ChatRequest, request: Request, model: str, prompt: list[int]) -> ChatShape:
+    options = body.stream_options
+    return ChatShape(
+        response_id=response_id("chatcmpl", request, body.request_id),
+        created=int(time.time()),
+        model=model,
+        prompt=prompt,
+        n=body.choices,
+        names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        top_logprobs=body.wanted_logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        token_ids=bool(body.return_token_ids),
+        include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),
+        continuous_usage=options is not None and options.continuous_usage_stats,
+    )

@@ -1,0 +1,192 @@
+"""``POST /v1/completions``."""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.deltas import Delta, Finish, PromptProcessed
+from stentor.protocols.openai.completions import CompletionRequest, decoder
+from stentor.protocols.openai.completions import Prompt as RawPrompt
+from stentor.protocols.openai.decoding import decode
+
+from ..encoders.collect import Generation, collect
+from ..encoders.completions import CompletionShape, CompletionStream, Prompt, Tally, completion_response
+from ..encoders.logprobs import TokenNames
+from ..sse import DONE, EventStream, unless_disconnected
+from ..state import ServerState
+from .admission import Budget, check_prompt, context_length, output_room, resolve_sampling, truncate
+from .endpoint import GenerationEndpoint, json_response, read_body
+from .generation import generation_request, observed
+from .identity import response_id
+from .merging import merge
+
+DEFAULT_MAX_TOKENS = 16
+
+Batches = AsyncGenerator[list[Delta], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    prompt: Prompt
+    batches: Batches
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [Route("/v1/completions", GenerationEndpoint(state, completions), methods=["POST"])]
+
+
+async def completions(state: ServerState, request: Request) -> ASGIApp:
+    arrival = time.monotonic()
+    body = decode(decoder, await read_body(request))
+    body.check()
+    model = state.resolve_model(body.model)
+    raw = body.prompts
+    encoded = await _encode(state, body, raw)
+    jobs = [await _job(state, body, index, raw[index], tokens, arrival) for index, tokens in enumerate(encoded)]
+    shape = _shape(state, body, request, model)
+    if body.stream:
+        frames = _one_frames if len(jobs) == 1 else _many_frames
+        return EventStream(frames(shape, jobs), state.keep_alive)
+    return await unless_disconnected(request.receive, _respond(shape, jobs))
+
+
+async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
+    """Token ids of every prompt, as the client sent them or from its text."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
+    if not texts:
+        return tokens
+    if len(texts) == 1:
+        return [await state.pool.encode(texts[0], add_special_tokens=body.add_special_tokens)]
+    return await state.pool.encode_batch(texts, add_special_tokens=body.add_special_tokens)
+
+
+async def _job(
+    state: ServerState, body: CompletionRequest, index: int, raw: RawPrompt, tokens: list[int], arrival: float
+) -> Job:
+    context = context_length(state)
+    budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
+    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context)
+    check_prompt(prompt, state.vocab_size, "prompt")
+    max_tokens = output_room(len(prompt), budget, context)
+    prompt_logprobs = body.prompt_logprobs
+    if body.echo and body.logprobs is not None:
+        prompt_logprobs = max(body.logprobs, prompt_logprobs or 0)
+    prompt_only = max_tokens == 0
+    if prompt_only and prompt_logprobs is not None:
+        # The engine scores a prompt on the way to its first token, which is then not delivered.
+        max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), context)
+    params = resolve_sampling(body, state, max_tokens, logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+    echo = await _echo(state, raw, prompt, prompt is tokens) if body.echo else None
+    batches: Batches
+    if prompt_only and prompt_logprobs is None:
+        batches = _nothing(body.choices)
+    else:
+        batches = observed(state, generation_request(body, prompt, params), arrival)
+        if prompt_only:
+            batches = _only_prompt(batches, body.choices)
+    return Job(Prompt(index, prompt, echo), batches)
+
+
+async def _echo(state: ServerState, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
+    """The prompt as text: the client's own where it sent text and nothing was cut off."""
+    if whole and isinstance(raw, str):
+        return raw
+    return await anyio.to_thread.run_sync(lambda: state.pool.decode(prompt, skip_special_tokens=False))
+
+
+async def _nothing(n: int) -> Batches:
+    """A generation of no tokens, for which the engine is not asked."""
+    yield [PromptProcessed(0, None), *_ends(n)]
+
+
+async def _only_prompt(batches: Batches, n: int) -> Batches:
+    """The prompt's part of a generation; the rest is given up."""
+    async with aclosing(batches):
+        async for batch in batches:
+            for delta in batch:
+                if isinstance(delta, PromptProcessed):
+                    yield [delta, *_ends(n)]
+                    return
+                if isinstance(delta, Finish):
+                    yield [delta]
+                    return
+
+
+def _ends(n: int) -> list[Delta]:
+    return [Finish(index, "length", None, None) for index in range(n)]
+
+
+async def _respond(shape: CompletionShape, jobs: list[Job]) -> Response:
+    generations: dict[int, Generation] = {}
+    failures: list[Exception] = []
+
+    async def run(job: Job, scope: anyio.CancelScope) -> None:
+        try:
+            async with aclosing(job.batches):
+                generations[job.prompt.index] = await collect(job.batches, shape.n)
+        except Exception as error:
+            failures.append(error)
+            scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for job in jobs:
+            tasks.start_soon(run, job, tasks.cancel_scope)
+    if failures:
+        raise failures[0]
+    ordered = [generations[job.prompt.index] for job in jobs]
+    return json_response(completion_response(shape, [job.prompt for job in jobs], ordered))
+
+
+async def _one_frames(shape: CompletionShape, jobs: list[Job]) -> AsyncGenerator[bytes, None]:
+    job = jobs[0]
+    frame = shape.frame()
+    tally = Tally(len(job.prompt.tokens))
+    stream = CompletionStream(shape, frame, job.prompt, tally)
+    async with aclosing(job.batches):
+        async for batch in job.batches:
+            if frames := stream.encode(batch):
+                yield frames
+            if stream.failed:
+                return
+    yield frame.last(tally.usage()) + DONE
+
+
+async def _many_frames(shape: CompletionShape, jobs: list[Job]) -> AsyncGenerator[bytes, None]:
+    frame = shape.frame()
+    tally = Tally(sum(len(job.prompt.tokens) for job in jobs))
+    streams = [CompletionStream(shape, frame, job.prompt, tally) for job in jobs]
+    async with aclosing(merge([job.batches for job in jobs])) as merged:
+        async for items in merged:
+            frames = []
+            for number, batch in items:
+                frames.append(streams[number].encode(batch))
+                if streams[number].failed:
+                    yield b"".join(frames)
+                    return
+            if joined := b"".join(frames):
+                yield joined
+    yield frame.last(tally.usage()) + DONE
+
+
+def _shape(state: ServerState, body: CompletionRequest, request: Request, model: str) -> CompletionShape:
+    options = body.stream_options
+    return CompletionShape(
+        response_id=response_id("cmpl", request, body.request_id),
+        created=int(time.time()),
+        model=model,
+        n=body.choices,
+        names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        logprobs=body.logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        token_ids=bool(body.return_token_ids),
+        include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),
+        continuous_usage=options is not None and options.continuous_usage_stats,
+    )

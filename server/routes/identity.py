@@ -1,0 +1,13 @@
+"""Names of responses."""
+
+from starlette.requests import Request
+
+from ..request_id import SANE, SCOPE_KEY, new_request_id
+
+
+def response_id(prefix: str, request: Request, wanted: str | None) -> str:
+    """``prefix`` and the request's id; a sane ``request_id`` in the body names the request anew."""
+    if wanted is not None and SANE.fullmatch(wanted.encode()):
+        request.scope[SCOPE_KEY] = wanted
+    named: str = request.scope.get(SCOPE_KEY) or new_request_id()
+    return f"{prefix}-{named}"

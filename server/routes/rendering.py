@@ -1,0 +1,26 @@
+"""Messages to prompt tokens, as chat and ``/tokenize`` both do it."""
+
+from typing import Any
+
+from stentor.protocols.openai.chat import TemplateFields
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.messages import normalize
+
+from ..state import ServerState
+from ..text.pool import TemplateError
+
+
+async def render_messages(state: ServerState, fields: TemplateFields, messages: list[dict[str, Any]]) -> list[int]:
+    """Raises BadRequest for bad messages and for a template that fails on them."""
+    try:
+        return await state.pool.render_chat(
+            normalize(messages),
+            add_generation_prompt=fields.add_generation_prompt,
+            continue_final_message=fields.continue_final_message,
+            chat_template=fields.chat_template,
+            template_kwargs=fields.chat_template_kwargs or {},
+            documents=fields.documents,
+        )
+    except TemplateError as error:
+        param = "messages" if fields.chat_template is None else "chat_template"
+        raise BadRequest(f"The chat template could not be applied: {error}", param, "template_error") from None

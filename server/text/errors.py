@@ -1,0 +1,21 @@
+"""What turning text into tokens can raise.
+
+    TextError
+    ├── TokenizerError   a model's tokenizer cannot be found, read or used
+    └── TemplateError    a chat template cannot be compiled or rendered
+
+Every message is one line that may be shown to a client: it holds no paths and no source lines of
+ours. :class:`TokenizerError` alone may name the path that the operator gave.
+"""
+
+
+class TextError(Exception):
+    """The base of everything that this package raises."""
+
+
+class TokenizerError(TextError):
+    """A tokenizer cannot be found, read or used."""
+
+
+class TemplateError(TextError):
+    """A chat template cannot be compiled or rendered, or was given what it may not be given."""

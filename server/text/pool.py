@@ -1,0 +1,120 @@
+"""Tokenizing off the event loop: an async front over a few threads."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from .chat_template import ChatTemplate
+from .detokenizer import Detokenizers
+from .tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+INLINE_CHARS: Final = 500
+"""Shorter texts are encoded where they are: that takes less time than a hop to a thread and back."""
+
+
+class TokenizerPool:
+    """A model's tokenizer and chat template, for the event loop.
+
+    The library releases the interpreter's lock, so threads are enough. ``max_pending`` jobs are in
+    the pool at a time; further callers wait, and a job whose caller has gone is skipped if it has
+    not begun.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        threads: int = 2,
+        max_pending: int = 256,
+        render_seconds: float = 5.0,
+    ) -> None:
+        self.tokenizer: Final = tokenizer
+        self.detokenizers: Final = Detokenizers(tokenizer)
+        self.chat_template: Final = ChatTemplate(
+            tokenizer.chat_template, tokenizer.special_tokens, max_seconds=render_seconds
+        )
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
+        self._places = asyncio.Semaphore(max_pending)
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+        if len(text) <= INLINE_CHARS:
+            return self.tokenizer.encode(text, add_special_tokens)
+        return await self._run(lambda: self.tokenizer.encode(text, add_special_tokens))
+
+    async def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Token ids of each text."""
+        if sum(map(len, texts)) <= INLINE_CHARS:
+            return [self.tokenizer.encode(text, add_special_tokens) for text in texts]
+        return await self._run(lambda: self.tokenizer.encode_batch(texts, add_special_tokens))
+
+    async def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> str:
+        """The text of token ids."""
+        return await self._run(
+            lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens)
+        )
+
+    async def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        chat_template: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_special_tokens: bool = False,
+    ) -> list[int]:
+        """Token ids of a conversation, as the chat template writes it.
+
+        ``chat_template`` is the name of one of the model's templates or a template itself. With
+        ``add_special_tokens`` a BOS that the template has written is not written again. Raises
+        :class:`~.errors.TemplateError`.
+        """
+
+        def job() -> list[int]:
+            text = self.chat_template.render(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template=chat_template,
+                template_kwargs=template_kwargs,
+                tools=tools,
+                documents=documents,
+            )
+            return self.tokenizer.encode(text, add_special_tokens and not self._brings_bos(text))
+
+        return await self._run(job)
+
+    def _brings_bos(self, text: str) -> bool:
+        bos = self.tokenizer.bos_token
+        return bool(bos) and text.startswith(bos or "")
+
+    async def _run(self, job: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        await self._places.acquire()
+        try:
+            future = self._executor.submit(job)
+        except BaseException:
+            self._places.release()
+            raise
+        # the place is taken until the job has really ended, whether or not its caller still waits
+        future.add_done_callback(lambda _: self._give_back_place(loop))
+        return await asyncio.wrap_future(future)
+
+    def _give_back_place(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._places.release)
+
+    def close(self) -> None:
+        """Skips what has not begun and lets the threads end."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+_ = Future

@@ -1,0 +1,104 @@
+"""One model's tokenizer: the ``tokenizers`` library's own, with what serving needs around it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tokenizers import Tokenizer as Backend
+
+from .pieces import DecoderShape, byte_level_bytes, byte_token_value, decoder_shape
+
+ChatTemplates = str | dict[str, str] | None
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    Encoding and decoding hold no lock and may be called from any thread. ``special_tokens`` maps
+    the names that chat templates know (``bos_token``, ``eos_token``, …) to their text.
+    """
+
+    def __init__(
+        self, backend: Backend, special_tokens: Mapping[str, str], chat_template: ChatTemplates = None
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        # the library would lengthen each of its own thread pools for our threads; ours are enough
+        self.backend: Final = backend
+        self.special_tokens: Final = dict(special_tokens)
+        self.chat_template: Final = chat_template
+        self.shape: Final[DecoderShape] = decoder_shape(backend)
+        self.vocab_size: Final = backend.get_vocab_size(with_added_tokens=True)
+        """Distinct tokens, added ones included. Ids may reach further where they have gaps."""
+        added = backend.get_added_tokens_decoder()
+        self.added_ids: Final = frozenset(added)
+        self.special_ids: Final = frozenset(id for id, token in added.items() if token.special)
+        self.bos_token: Final = self.special_tokens.get("bos_token")
+        self.eos_token: Final = self.special_tokens.get("eos_token")
+        self.pad_token: Final = self.special_tokens.get("pad_token")
+        self.unk_token: Final = self.special_tokens.get("unk_token")
+        self.bos_token_id: Final = self._id_of(self.bos_token)
+        self.eos_token_id: Final = self._id_of(self.eos_token)
+        self.pad_token_id: Final = self._id_of(self.pad_token)
+        self.unk_token_id: Final = self._id_of(self.unk_token)
+
+    def _id_of(self, token: str | None) -> int | None:
+        return None if token is None else self.backend.token_to_id(token)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of ``text``.
+
+        With ``add_special_tokens`` the model's own BOS and EOS are added where it wants them, but
+        never a second BOS before a text that brings its own.
+        """
+        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return self._single_bos(text, ids) if add_special_tokens else ids
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """:meth:`encode` of each text."""
+        batch = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        if not add_special_tokens:
+            return [encoding.ids for encoding in batch]
+        return [self._single_bos(text, encoding.ids) for text, encoding in zip(texts, batch, strict=True)]
+
+    def _single_bos(self, text: str, ids: list[int]) -> list[int]:
+        bos = self.bos_token_id
+        if bos is not None and self.bos_token and ids[:2] == [bos, bos] and text.startswith(self.bos_token):
+            return ids[1:]
+        return ids
+
+    def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> str:
+        """The text of a whole sequence. Ids that no token has stand for nothing.
+
+        Without ``spaces_between_special_tokens``, a decoder that joins tokens with spaces puts
+        none between two added tokens that follow each other.
+        """
+        if skip_special_tokens or spaces_between_special_tokens or self.shape.kind != "other":
+            return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        runs: list[list[int]] = [[]]
+        for id in ids:
+            if runs[-1] and id in self.added_ids and runs[-1][-1] in self.added_ids:
+                runs.append([])
+            runs[-1].append(id)
+        return "".join(self.backend.decode(run, skip_special_tokens=False) for run in runs)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that one token adds to a text; none for an id that no token has.
+
+        A leading space is kept; an added token stands for its own text.
+        """
+        token = self.backend.id_to_token(id)
+        if token is None:
+            return b""
+        if self.shape.kind == "byte_level":
+            return byte_level_bytes(token)
+        if self.shape.byte_fallback and (value := byte_token_value(token)) is not None:
+            return bytes([value])
+        if self.shape.kind == "sentencepiece":
+            return token.replace("▁", " ").encode()
+        return self.backend.decode([id], skip_special_tokens=False).encode()
+
+    def token_to_text(self, id: int) -> str:
+        """The text of one token alone; bytes that are no whole character become U+FFFD."""
+        return self.token_bytes(id).decode("utf-8", "replace")

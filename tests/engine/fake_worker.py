@@ -1,0 +1,332 @@
+"""A worker without a model: it keeps rows and KV as a real one does, and checks every plan it is sent.
+
+The next token is a hash of all tokens so far, the seed and the output index, so a row that was
+given a wrong token, block or position yields other tokens than it does alone.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from stentor.engine.scheduler import Scheduler
+from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Submit, TokensBatch
+from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import PromptLogprobs, StepPlan, StepResult, TokenLogprobs
+
+VOCAB = 12
+
+
+def _hash(*parts: object) -> int:
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+
+
+def next_token(tokens: Sequence[int], prompt_len: int, params: SamplingParams, seed: int) -> int:
+    """The token drawn after ``tokens``; stops are masked below ``min_tokens``."""
+    index = len(tokens) - prompt_len
+    token = _hash(list(tokens), seed, index) % VOCAB
+    if index < params.min_tokens:
+        stops = set(params.eos_token_ids) | set(params.stop_token_ids)
+        while token in stops:
+            token = (token + 1) % VOCAB
+    return token
+
+
+def token_logprobs(tokens: Sequence[int], position: int) -> TokenLogprobs:
+    """A value that depends on the token at ``position`` and all before it."""
+    return TokenLogprobs(tokens[position], -float(_hash(list(tokens[: position + 1])) % 997), 1, [])
+
+
+@dataclass
+class Alone:
+    """What a choice yields when nothing else exists."""
+
+    tokens: list[int]
+    reason: str
+    stop_token: int | None
+
+
+def alone(submit: Submit, index: int, max_model_len: int) -> Alone:
+    """Computed straight from the definition of the fake model."""
+    params, tokens, prompt_len = submit.params, list(submit.prompt), len(submit.prompt)
+    limit = min(prompt_len + params.max_tokens, max_model_len)
+    while len(tokens) < limit:
+        count = len(tokens) - prompt_len
+        token = next_token(tokens, prompt_len, params, submit.seeds[index])
+        tokens.append(token)
+        if count >= params.min_tokens:
+            if token in params.eos_token_ids:
+                return Alone(tokens[prompt_len:], "stop", None)
+            if token in params.stop_token_ids:
+                return Alone(tokens[prompt_len:], "stop", token)
+    return Alone(tokens[prompt_len:], "length", None)
+
+
+@dataclass
+class Row:
+    tokens: list[int]
+    prompt_len: int
+    params: SamplingParams
+    seed: int
+    blocks: list[int]
+    computed: int | None = None
+    """Positions with KV; None until the row's first step says where it starts."""
+
+
+class FakeWorker:
+    """Applies plans in order; raises AssertionError on one that a real worker could not run rightly."""
+
+    def __init__(self, *, num_blocks: int, block_size: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.rows: dict[int, Row] = {}
+        self.kv: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self.last_step = -1
+        self.computed_tokens = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        assert plan.step > self.last_step, "steps must be sent in order"
+        self.last_step = plan.step
+        assert len(set(plan.freed)) == len(plan.freed), "a slot is freed twice"
+        for slot in plan.freed:
+            assert slot in self.rows, f"slot {slot} is freed but empty"
+            del self.rows[slot]
+        for new in plan.new:
+            assert 0 <= new.slot < self.max_num_seqs
+            assert new.slot not in self.rows, f"slot {new.slot} is taken"
+            assert 0 < new.prompt_len <= len(new.tokens)
+            self.rows[new.slot] = Row(list(new.tokens), new.prompt_len, new.params, new.seed, list(new.blocks))
+        assert plan.rows, "an empty step"
+        assert sum(step.count for step in plan.rows) <= self.max_num_batched_tokens, "the step is over its budget"
+        assert len({step.slot for step in plan.rows}) == len(plan.rows), "a row appears twice"
+        assert {new.slot for new in plan.new} <= {step.slot for step in plan.rows}, "a new row has no work"
+        tokens: list[int] = []
+        logprobs: list[TokenLogprobs | None] = []
+        pieces: list[PromptLogprobs] = []
+        for step in plan.rows:
+            self.rows[step.slot].blocks.extend(step.new_blocks)
+        self._check_writers(plan)
+        for step in plan.rows:
+            row = self.rows[step.slot]
+            end = step.start + step.count
+            assert step.count > 0
+            assert end <= len(row.tokens), f"slot {step.slot} computes positions it has no tokens for"
+            assert end <= len(row.blocks) * self.block_size, f"slot {step.slot} has too few blocks"
+            assert step.start == row.computed or row.computed is None, f"slot {step.slot} skips or repeats positions"
+            for position in range(step.start):
+                assert self.kv.get(self._place(row, position)) == self._entry(row, position), (
+                    f"slot {step.slot} reads KV at position {position} that is not its own"
+                )
+            for position in range(step.start, end):
+                self.kv[self._place(row, position)] = self._entry(row, position)
+            row.computed = end
+            self.computed_tokens += step.count
+            if row.params.prompt_logprobs is not None and step.start < row.prompt_len:
+                positions = range(step.start + 1, min(end + 1, row.prompt_len))
+                if positions:
+                    piece = [token_logprobs(row.tokens, position) for position in positions]
+                    pieces.append(PromptLogprobs(step.slot, positions.start, piece))
+            if step.sample:
+                assert end == len(row.tokens), f"slot {step.slot} draws a token before its last position"
+                row.tokens.append(next_token(row.tokens, row.prompt_len, row.params, row.seed))
+                tokens.append(row.tokens[-1])
+                wanted = row.params.logprobs is not None
+                logprobs.append(token_logprobs(row.tokens, len(row.tokens) - 1) if wanted else None)
+        some = any(entry is not None for entry in logprobs)
+        return StepResult(plan.epoch, plan.step, tokens, logprobs if some else None, pieces, 0.0)
+
+    def _check_writers(self, plan: StepPlan) -> None:
+        """A block that one row writes stands in the table of no other row."""
+        holders: dict[int, set[int]] = {}
+        for slot, row in self.rows.items():
+            assert len(set(row.blocks)) == len(row.blocks), f"slot {slot} has a block twice"
+            for block in row.blocks:
+                assert 0 <= block < self.num_blocks
+                holders.setdefault(block, set()).add(slot)
+        for step in plan.rows:
+            row = self.rows[step.slot]
+            last = (step.start + step.count - 1) // self.block_size
+            for block in row.blocks[step.start // self.block_size : last + 1]:
+                assert holders[block] == {step.slot}, f"block {block} is written by slot {step.slot} and not its alone"
+
+    def _place(self, row: Row, position: int) -> tuple[int, int]:
+        return row.blocks[position // self.block_size], position % self.block_size
+
+    def _entry(self, row: Row, position: int) -> tuple[int, int, int]:
+        return row.tokens[position], position, _hash(row.tokens[: position + 1])
+
+
+@dataclass
+class Client:
+    """What one request was sent."""
+
+    submit: Submit
+    prompts: list[PromptDone] = field(default_factory=list)
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    finished: dict[int, Finished] = field(default_factory=dict)
+    aborted: set[int] = field(default_factory=set)
+
+
+class Engine:
+    """Scheduler and fake worker in a loop with a manual clock, one step ahead.
+
+    A plan is run at once, but its result is kept back until :meth:`deliver`: the scheduler makes
+    the next plan without knowing it.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 16,
+        block_size: int = 4,
+        max_num_seqs: int = 4,
+        max_num_batched_tokens: int = 16,
+        max_model_len: int = 64,
+        config: SchedulerConfig | None = None,
+    ) -> None:
+        self.max_model_len = max_model_len
+        self.sizes = {
+            "num_blocks": num_blocks,
+            "block_size": block_size,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+        }
+        self.scheduler = Scheduler(**self.sizes, max_model_len=max_model_len, config=config or SchedulerConfig())
+        self.worker = FakeWorker(**self.sizes)
+        self.results: deque[StepResult] = deque()
+        self.lost: list[StepResult] = []
+        self.clients: dict[int, Client] = {}
+        self.plans: list[StepPlan] = []
+        self.now = 0.0
+        self._next_rid = 0
+
+    def submit(
+        self,
+        prompt: list[int],
+        params: SamplingParams | None = None,
+        *,
+        seeds: Sequence[int] = (1,),
+        priority: int = 0,
+        salt: str = "",
+        max_tokens: int = 4,
+    ) -> int:
+        rid = self._next_rid
+        self._next_rid += 1
+        params = params or SamplingParams(max_tokens=max_tokens)
+        submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now)
+        self.clients[rid] = Client(submit)
+        refused = self.scheduler.submit(submit, self.now)
+        if refused is not None:
+            self.receive(refused)
+        return rid
+
+    def abort(self, rid: int, index: int = -1) -> None:
+        client = self.clients[rid]
+        indices = range(len(client.submit.seeds)) if index == -1 else [index]
+        client.aborted.update(i for i in indices if i not in client.finished)
+        batch = self.scheduler.abort(rid, index)
+        if batch is not None:
+            self.receive(batch)
+
+    def plan(self) -> bool:
+        self.now += 0.01
+        plan = self.scheduler.plan(self.now)
+        if plan is None:
+            return False
+        self.plans.append(plan)
+        self.results.append(self.worker.run(plan))
+        return True
+
+    def deliver(self) -> None:
+        self.now += 0.01
+        self.receive(self.scheduler.complete(self.results.popleft(), self.now))
+
+    def kill_worker(self) -> None:
+        self.lost.extend(self.results)
+        self.results.clear()
+        self.worker = FakeWorker(**self.sizes)
+        self.scheduler.recover(self.now)
+
+    def step(self) -> None:
+        """One turn of the loop: plan ahead, then take the oldest result."""
+        planned = self.plan()
+        if len(self.results) > 1 or (self.results and not planned):
+            self.deliver()
+        self.scheduler.check_integrity()
+
+    def drain(self, limit: int = 5000) -> None:
+        """Run until nothing lives and nothing is in flight; a deadlock is an AssertionError."""
+        for _ in range(limit):
+            if not self.scheduler.has_work and not self.scheduler.in_flight:
+                break
+            assert self.plan() or self.results, f"deadlock: {self.scheduler.stats()}"
+            if self.results and (len(self.results) > 1 or not self.scheduler.has_work or not self.plan()):
+                self.deliver()
+            self.scheduler.check_integrity()
+        else:
+            raise AssertionError(f"still running after {limit} turns: {self.scheduler.stats()}")
+        self.check_empty()
+
+    def receive(self, batch: TokensBatch) -> None:
+        ended = {(each.rid, each.index) for client in self.clients.values() for each in client.finished.values()}
+        for prompt in batch.prompts:
+            client = self.clients[prompt.rid]
+            assert not client.tokens, "PromptDone after the first token"
+            client.prompts.append(prompt)
+            assert len(client.prompts) == 1, "PromptDone twice"
+        for gained in batch.tokens:
+            self._receive_tokens(gained, ended)
+        for finished in batch.finished:
+            client = self.clients[finished.rid]
+            assert finished.index not in client.finished, f"choice {finished.rid}.{finished.index} finished twice"
+            client.finished[finished.index] = finished
+
+    def _receive_tokens(self, gained: ChoiceTokens, ended: set[tuple[int, int]]) -> None:
+        client = self.clients[gained.rid]
+        assert (gained.rid, gained.index) not in ended, "tokens after the end"
+        assert client.prompts, "tokens before PromptDone"
+        assert (gained.logprobs is not None) == (client.submit.params.logprobs is not None)
+        client.tokens.setdefault(gained.index, []).extend(gained.tokens)
+        client.logprobs.setdefault(gained.index, []).extend(gained.logprobs or [])
+
+    def check_empty(self) -> None:
+        """Nothing lives: every block is free, nothing waits."""
+        stats = self.scheduler.stats()
+        assert stats.free_blocks == self.sizes["num_blocks"], f"{stats.free_blocks} blocks free after all has ended"
+        assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
+
+    def check_clients(self) -> None:
+        """Every choice ended once, with the tokens that it gives alone."""
+        for client in self.clients.values():
+            self._check_client(client)
+
+    def _check_client(self, client: Client) -> None:
+        submit = client.submit
+        assert set(client.finished) == set(range(len(submit.seeds))), f"request {submit.rid} lacks terminal messages"
+        for index, finished in client.finished.items():
+            got = client.tokens.get(index, [])
+            expected = alone(submit, index, self.max_model_len)
+            whole = [*submit.prompt, *got]
+            if submit.params.logprobs is not None:
+                start = len(submit.prompt)
+                assert client.logprobs.get(index, []) == [token_logprobs(whole, i) for i in range(start, len(whole))]
+            if finished.reason == "error":
+                assert finished.message
+                assert not got
+            elif finished.reason == "abort":
+                assert index in client.aborted, f"choice {submit.rid}.{index} was aborted by nobody"
+                assert got == expected.tokens[: len(got)]
+            else:
+                assert got == expected.tokens, f"choice {submit.rid}.{index} gave other tokens than alone"
+                assert (finished.reason, finished.stop_token) == (expected.reason, expected.stop_token)
+                (prompt,) = client.prompts
+                if submit.params.prompt_logprobs is not None:
+                    rest = [token_logprobs(submit.prompt, i) for i in range(1, len(submit.prompt))]
+                    assert prompt.logprobs == [None, *rest]
+                    assert prompt.cached_tokens == 0
+                else:
+                    assert prompt.logprobs is None

@@ -1,0 +1,108 @@
+"""The scheduler and a real runner in one process, one step ahead as in production."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from stentor.engine.worker.setup import set_up
+from stentor.protocols.actors import Finished, PromptDone, Submit, TokensBatch
+from stentor.protocols.config import SchedulerConfig, WorkerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import StepPlan, TokenLogprobs
+
+
+@dataclass
+class Outcome:
+    """What one choice got."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finished: Finished | None = None
+
+
+class LocalEngine:
+    """Submit, then :meth:`run` until every choice has ended."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        setup = set_up(config, lambda phase, done, total: None)
+        self.config = config
+        self.ready = setup.ready
+        self.runner = setup.runner
+        self.steps = 0
+        self.restart(setup.ready.num_blocks)
+
+    def restart(self, num_blocks: int, *, prefix_cache: bool = True, max_num_batched_tokens: int = 0) -> None:
+        """A fresh scheduler over the same model, with fewer blocks or a smaller budget if asked."""
+        self.runner.release(list(range(self.config.max_num_seqs)))
+        self.scheduler = Scheduler(
+            num_blocks=num_blocks,
+            block_size=self.config.block_size,
+            max_num_seqs=self.config.max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens or self.config.max_num_batched_tokens,
+            max_model_len=self.ready.max_model_len,
+            config=SchedulerConfig(prefix_cache=prefix_cache),
+        )
+        self.outcomes: dict[tuple[int, int], Outcome] = {}
+        self.prompts: dict[int, PromptDone] = {}
+        self._clock = 0.0
+        self._next_rid = 0
+
+    def submit(self, prompt: list[int], params: SamplingParams, seeds: list[int] | None = None, salt: str = "") -> int:
+        rid, self._next_rid = self._next_rid, self._next_rid + 1
+        seeds = seeds or [0]
+        for index in range(len(seeds)):
+            self.outcomes[rid, index] = Outcome()
+        refused = self.scheduler.submit(Submit(rid, prompt, params, seeds, 0, salt, self._clock), self._clock)
+        self._clock += 1e-3
+        if refused is not None:
+            self._take(refused)
+        return rid
+
+    def run(self, *, check: bool = False) -> None:
+        pending: deque[StepPlan] = deque()
+        while True:
+            self._clock += 1e-3
+            while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
+                pending.append(plan)
+            if not pending:
+                assert not self.scheduler.has_work, "requests live and nothing can be planned"
+                return
+            self.steps += 1
+            self._take(self.scheduler.complete(self.runner.step(pending.popleft()), self._clock))
+            if check:
+                self.scheduler.check_integrity()
+
+    def generate(self, prompt: list[int], params: SamplingParams, seed: int = 0) -> list[int]:
+        """One request alone."""
+        rid = self.submit(prompt, params, [seed])
+        self.run()
+        return self.outcomes[rid, 0].tokens
+
+    def _take(self, batch: TokensBatch) -> None:
+        for prompt in batch.prompts:
+            self.prompts[prompt.rid] = prompt
+        for gained in batch.tokens:
+            outcome = self.outcomes[gained.rid, gained.index]
+            assert outcome.finished is None, "tokens after the end"
+            outcome.tokens += gained.tokens
+            outcome.logprobs += gained.logprobs or []
+        for end in batch.finished:
+            outcome = self.outcomes[end.rid, end.index]
+            assert outcome.finished is None, "two terminal messages"
+            outcome.finished = end
+
+
+def model_config(model: Path, **changes: object) -> WorkerConfig:
+    """A float32 CPU worker with a small cache."""
+    fields: dict[str, object] = {
+        "model": str(model),
+        "device": "cpu",
+        "dtype": "float32",
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 256,
+        "block_size": 16,
+        "kv_cache_memory": 256 << 20,
+        **changes,
+    }
+    return WorkerConfig(**fields)  # type: ignore[arg-type]
