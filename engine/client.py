@@ -168,7 +168,11 @@ class EngineClient:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send_all, pair)
-                why = await self._receive_all(pair)
+                try:
+                    why = await self._receive_all(pair)
+                except PeerDied:
+                    await child.wait()
+                    why = f"the engine process was lost: {child.description}"
                 tasks.cancel_scope.cancel()
         finally:
             self._failure = why
@@ -180,13 +184,9 @@ class EngineClient:
                 await self._end(pair, child)
 
     async def _receive_all(self, pair: ChannelPair) -> str:
-        """Dispatches until the engine ends; returns why it did."""
+        """Dispatches until the engine says that it cannot go on; returns why. Raises PeerDied."""
         while True:
-            try:
-                frames = await pair.parent.receive()
-            except PeerDied as death:
-                return f"the engine process ended: {death}"
-            for frame in frames:
+            for frame in await pair.parent.receive():
                 match decode_client.decode(frame):
                     case TokensBatch() as batch:
                         self._dispatch(batch)

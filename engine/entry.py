@@ -68,8 +68,8 @@ async def _serve(client: Endpoint, worker: Endpoint, config: EngineConfig) -> in
     )
     try:
         await EngineLoop(client, worker, scheduler).run()
-    except* WorkerLost as lost:
-        await client.send(encoder.encode(Failed(str(lost.exceptions[0]))))
+    except WorkerLost as lost:
+        await client.send(encoder.encode(Failed(str(lost))))
         return 1
     return 0
 
@@ -105,7 +105,7 @@ def main() -> int:
     client = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
         return anyio.run(run, client, backend_options={"use_uvloop": True})
-    except* PeerDied:
+    except PeerDied:
         # the server is gone: nobody is left to tell
         return 0
 

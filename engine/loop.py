@@ -50,13 +50,19 @@ class EngineLoop:
     async def run(self) -> None:
         """Raises :class:`WorkerLost` after every live choice has got its terminal message, :class:`PeerDied` when
         the client is gone."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._pump_client)
-            tasks.start_soon(self._pump_worker)
-            await self._send_stats()
-            while await self._turn():
-                pass
-            tasks.cancel_scope.cancel()
+        death: Exception | None = None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._pump_client)
+                tasks.start_soon(self._pump_worker)
+                await self._send_stats()
+                while await self._turn():
+                    pass
+                tasks.cancel_scope.cancel()
+        except* (WorkerLost, PeerDied) as group:
+            death = group.exceptions[0]
+        if death is not None:
+            raise death
 
     async def _turn(self) -> bool:
         """One round; false when told to end."""

@@ -176,19 +176,14 @@ class _Cursor:
         try:
             with path.open("rb") as file:
                 self.size = file.seek(0, 2)
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else None
+                if not self.size:
+                    raise CheckpointError(f"Cannot read {path} as GGUF: it is empty; fetch it again.")
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"Cannot open {path}: {error}.") from error
 
-    @property
-    def data(self) -> mmap.mmap:
-        if self._bytes is None:
-            self.fail("it is empty")
-        return self._bytes
-
     def close(self) -> None:
-        if self._bytes is not None:
-            self._bytes.close()
+        self.data.close()
 
     def fail(self, why: str) -> NoReturn:
         raise CheckpointError(f"Cannot read {self.path} as GGUF: {why}.")

@@ -68,9 +68,7 @@ class Sampler:
         """The row leaves; a free slot stays as it is."""
         self._rows[slot] = None
 
-    def sample(
-        self, logits: torch.Tensor, slots: Sequence[int]
-    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
+    def sample(self, logits: torch.Tensor, slots: Sequence[int]) -> tuple[list[int], list[TokenLogprobs | None] | None]:
         """Draws one token for each of ``slots`` and appends it to the row.
 
         Args:

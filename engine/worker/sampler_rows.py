@@ -81,9 +81,7 @@ class SampledRow:
         self._bias = _bias(params, (), vocab_size, device)
         self._early_bias = self._bias
         if self.index < params.min_tokens:
-            self._early_bias = _bias(
-                params, (*params.eos_token_ids, *params.stop_token_ids), vocab_size, device
-            )
+            self._early_bias = _bias(params, (*params.eos_token_ids, *params.stop_token_ids), vocab_size, device)
         self.edits = any(x is not None for x in (self.seen, self.allowed, self._bias, self._early_bias))
         self.plain = self.greedy and not self.edits and self.logprobs is None
 

@@ -10,12 +10,11 @@ from msgspec import UNSET
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
 from stentor.protocols.openai.usage import Usage
-from stentor.protocols.steps import TokenLogprobs
 
 from ..errors import GenerationFailed, error_frame
 from .chunks import NULL, ChunkFrame, encode
 from .collect import Choice, Generation
-from .logprobs import CompletionLogprobsBuilder, TokenNames, prompt_logprobs
+from .logprobs import CompletionLogprobsBuilder, TokenNames, joined, prompt_logprobs
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,8 @@ class CompletionShape:
     names: TokenNames
     logprobs: int | None = None
     """Alternatives at each position; None: no log-probabilities."""
+    silent: frozenset[int] = frozenset()
+    """Tokens that add nothing to the text."""
     prompt_logprobs: int | None = None
     token_ids: bool = False
     include_usage: bool = False
@@ -82,13 +83,13 @@ def _choice(
     assert finish is not None
     logprobs = None
     if shape.logprobs is not None:
-        builder = CompletionLogprobsBuilder(shape.names, shape.logprobs)
-        entries: list[TokenLogprobs | None] = [*choice.logprobs]
-        tokens = choice.tokens
+        builder = CompletionLogprobsBuilder(shape.names, shape.logprobs, shape.silent)
+        echoed = None
         if prompt.echo is not None:
-            entries = [*(generation.prompt_logprobs or ()), *entries]
-            tokens = prompt.tokens + tokens
-        logprobs = builder.add(tokens, entries)
+            echoed = builder.add_prompt(prompt.echo, prompt.tokens, generation.prompt_logprobs or ())
+        logprobs = builder.add(choice.tokens, choice.logprobs)
+        if echoed is not None:
+            logprobs = joined(echoed, logprobs)
     wanted = shape.prompt_logprobs
     return CompletionChoice(
         index=index,
@@ -121,7 +122,9 @@ class CompletionStream:
         self._plain_tail = b',"logprobs":null,"finish_reason":null}' + frame.tail(tally.usage())
         self._builders: list[CompletionLogprobsBuilder] = []
         if shape.logprobs is not None:
-            self._builders = [CompletionLogprobsBuilder(shape.names, shape.logprobs) for _ in range(shape.n)]
+            self._builders = [
+                CompletionLogprobsBuilder(shape.names, shape.logprobs, shape.silent) for _ in range(shape.n)
+            ]
         self._opened = False
         self.failed = False
 
@@ -135,7 +138,7 @@ class CompletionStream:
                     if delta.text:
                         frames.append(self._heads[delta.index] + encode(delta.text) + self._plain_tail)
                 elif delta.text or delta.tokens:
-                    frames.append(self._rich(delta.index, delta.text, delta.tokens, delta.logprobs or ()))
+                    frames.append(self._rich(delta))
             elif type(delta) is Finish:
                 if delta.reason not in ("stop", "length"):
                     self.failed = True
@@ -153,20 +156,22 @@ class CompletionStream:
         if prompt.echo is None and not shape.token_ids:
             return b""
         ids = b',"prompt_token_ids":' + encode(prompt.tokens) if shape.token_ids else b""
-        tokens, entries = (prompt.tokens, delta.logprobs or ()) if prompt.echo is not None else ([], ())
-        return b"".join(
-            self._chunk(index, prompt.echo or "", self._logprobs(index, tokens, entries), ids)
-            for index in range(shape.n)
-        )
+        text = prompt.echo or ""
+        frames = []
+        for index in range(shape.n):
+            logprobs = None
+            if self._builders and prompt.echo is not None:
+                logprobs = self._builders[index].add_prompt(text, prompt.tokens, delta.logprobs or ())
+            frames.append(self._chunk(index, text, logprobs, ids))
+        return b"".join(frames)
 
-    def _rich(self, index: int, text: str, tokens: list[int], entries: list[TokenLogprobs] | tuple[()]) -> bytes:
-        ids = b',"token_ids":' + encode(tokens) if self._shape.token_ids else b""
-        return self._chunk(index, text, self._logprobs(index, tokens, entries), ids)
-
-    def _logprobs(
-        self, index: int, tokens: list[int], entries: list[TokenLogprobs] | list[TokenLogprobs | None] | tuple[()]
-    ) -> CompletionLogprobs | None:
-        return self._builders[index].add(tokens, entries) if self._builders and tokens else None
+    def _rich(self, delta: Text) -> bytes:
+        """A chunk with whatever else was asked for: log-probabilities, token ids, usage so far."""
+        logprobs = None
+        if self._builders and delta.tokens:
+            logprobs = self._builders[delta.index].add(delta.tokens, delta.logprobs or ())
+        ids = b',"token_ids":' + encode(delta.tokens) if self._shape.token_ids else b""
+        return self._chunk(delta.index, delta.text, logprobs, ids)
 
     def _chunk(self, index: int, text: str, logprobs: CompletionLogprobs | None, extra: bytes) -> bytes:
         shown = NULL if logprobs is None else encode(logprobs)

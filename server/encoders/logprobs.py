@@ -67,25 +67,44 @@ def _prompt_entry(entry: TokenLogprobs, names: TokenNames, top: int) -> dict[str
 class CompletionLogprobsBuilder:
     """Builds the four parallel lists, counting where in the text each token begins.
 
-    A token that begins inside a character is given the character's own offset.
+    ``silent`` tokens add nothing to the text. A token that begins inside a character is given the
+    character's own offset.
     """
 
-    def __init__(self, names: TokenNames, top: int, offset: int = 0) -> None:
+    def __init__(self, names: TokenNames, top: int, silent: frozenset[int]) -> None:
         self._names = names
         self._top = top
-        self._characters = offset
+        self._silent = silent
+        self._characters = 0
+
+    def add_prompt(
+        self, text: str, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None]
+    ) -> CompletionLogprobs:
+        """The lists for a prompt whose echo is ``text``.
+
+        Offsets are counted back from its end: what stands before the text (a BOS) is put at 0.
+        """
+        self._characters = len(text) - sum(_starts(self._names.raw(token)) for token in tokens)
+        lists = self._lists(tokens, entries, frozenset())
+        self._characters = len(text)
+        return lists
 
     def add(self, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
-        """The lists for ``tokens``, which follow those of earlier calls; ``entries`` runs beside them."""
+        """The lists for generated ``tokens``, which follow those of earlier calls; ``entries`` runs beside them."""
+        return self._lists(tokens, entries, self._silent)
+
+    def _lists(
+        self, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None], silent: frozenset[int]
+    ) -> CompletionLogprobs:
         lists = CompletionLogprobs([], [], [], [])
         for token, entry in zip(tokens, entries, strict=True):
-            raw = self._names.raw(token)
+            raw = b"" if token in silent else self._names.raw(token)
             inside = bool(raw) and raw[0] & 0xC0 == 0x80
             lists.tokens.append(self._names.name(token))
             lists.text_offset.append(max(0, self._characters - inside))
             lists.token_logprobs.append(None if entry is None else finite(entry.logprob))
             lists.top_logprobs.append(None if entry is None else self._alternatives(entry))
-            self._characters += sum(byte & 0xC0 != 0x80 for byte in raw)
+            self._characters += _starts(raw)
         return lists
 
     def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:
@@ -95,6 +114,20 @@ class CompletionLogprobsBuilder:
             shown.setdefault(self._names.name(token), finite(value))
         shown.setdefault(self._names.name(entry.token), finite(entry.logprob))
         return shown
+
+
+def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+    return CompletionLogprobs(
+        first.tokens + second.tokens,
+        first.token_logprobs + second.token_logprobs,
+        first.top_logprobs + second.top_logprobs,
+        first.text_offset + second.text_offset,
+    )
+
+
+def _starts(raw: bytes) -> int:
+    """Characters that begin in ``raw``."""
+    return sum(byte & 0xC0 != 0x80 for byte in raw)
 
 
 def finite(logprob: float) -> float:

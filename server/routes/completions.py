@@ -99,7 +99,7 @@ async def _echo(state: ServerState, raw: RawPrompt, prompt: list[int], whole: bo
     """The prompt as text: the client's own where it sent text and nothing was cut off."""
     if whole and isinstance(raw, str):
         return raw
-    return await anyio.to_thread.run_sync(lambda: state.pool.decode(prompt, skip_special_tokens=False))
+    return await state.pool.decode(prompt, skip_special_tokens=False)
 
 
 async def _nothing(n: int) -> Batches:
@@ -185,6 +185,7 @@ def _shape(state: ServerState, body: CompletionRequest, request: Request, model:
         n=body.choices,
         names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         logprobs=body.logprobs,
+        silent=state.pool.tokenizer.special_ids if body.skip_special_tokens else frozenset(),
         prompt_logprobs=body.prompt_logprobs,
         token_ids=bool(body.return_token_ids),
         include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),

@@ -26,9 +26,7 @@ def generation_request(request: SamplingFields, prompt: list[int], params: Sampl
     )
 
 
-async def observed(
-    state: ServerState, request: GenerationRequest, arrival: float
-) -> AsyncGenerator[list[Delta], None]:
+async def observed(state: ServerState, request: GenerationRequest, arrival: float) -> AsyncGenerator[list[Delta], None]:
     """The batches of ``request``, counted; closing it aborts the request in the engine."""
     tracker = state.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, arrival)
     try:

@@ -7,10 +7,12 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.messages import normalize
 
 from ..state import ServerState
-from ..text.pool import TemplateError
+from ..text.errors import TemplateError
 
 
-async def render_messages(state: ServerState, fields: TemplateFields, messages: list[dict[str, Any]]) -> list[int]:
+async def render_messages(
+    state: ServerState, fields: TemplateFields, messages: list[dict[str, Any]], add_special_tokens: bool
+) -> list[int]:
     """Raises BadRequest for bad messages and for a template that fails on them."""
     try:
         return await state.pool.render_chat(
@@ -20,6 +22,7 @@ async def render_messages(state: ServerState, fields: TemplateFields, messages: 
             chat_template=fields.chat_template,
             template_kwargs=fields.chat_template_kwargs or {},
             documents=fields.documents,
+            add_special_tokens=add_special_tokens,
         )
     except TemplateError as error:
         param = "messages" if fields.chat_template is None else "chat_template"

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -34,7 +33,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     body.check()
     state.resolve_model(body.model)
     if body.messages is not None:
-        tokens = await render_messages(state, body, body.messages)
+        tokens = await render_messages(state, body, body.messages, bool(body.add_special_tokens))
     else:
         special = body.add_special_tokens is not False
         tokens = await state.pool.encode(body.prompt or "", add_special_tokens=special)
@@ -46,5 +45,4 @@ async def detokenize(state: ServerState, request: Request) -> Response:
     body = decode(detokenize_decoder, await read_body(request))
     state.resolve_model(body.model)
     check_token_ids(body.tokens, state.vocab_size, "tokens")
-    text = await anyio.to_thread.run_sync(lambda: state.pool.decode(body.tokens, skip_special_tokens=False))
-    return json_response(DetokenizeResponse(text))
+    return json_response(DetokenizeResponse(await state.pool.decode(body.tokens, skip_special_tokens=False)))

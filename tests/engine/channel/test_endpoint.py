@@ -127,18 +127,25 @@ async def test_a_cancelled_send_of_a_large_frame_leaves_the_channel_usable() -> 
 
 @pytest.mark.anyio
 async def test_a_cancelled_receive_loses_nothing() -> None:
+    """The receiver is cancelled again and again, while it waits and while it lets others run."""
+    received: list[bytes] = []
+
+    async def receive_all() -> None:
+        while True:
+            received.extend(await right.receive())
+
     with both_ends() as (left, right):
-        for number in range(20):
-            with anyio.move_on_after(0.001 if number % 2 else 0) as scope:
-                await right.receive()
-            assert scope.cancelled_caught
-            await left.send(b"%d" % number)
-            await left.send(b"and")
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                await right.receive()
-                await right.receive()
-            assert await right.receive() == [b"%d" % number, b"and"]
+        for number in range(300):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(receive_all)
+                for _ in range(number % 4):
+                    await anyio.sleep(0)
+                await left.send(b"%d" % number)
+                for _ in range(number % 3):
+                    await anyio.sleep(0)
+                tasks.cancel_scope.cancel()
+        received += right.try_receive()
+    assert received == [b"%d" % number for number in range(300)]
 
 
 @pytest.mark.anyio

@@ -1,0 +1,202 @@
+"""Conversations to prompt text, through a model's chat template."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any, Final
+
+import jinja2
+
+from .errors import TemplateError
+from .messages import ContentFormat, content_format, prepare_messages
+from .sandbox import MAX_CHARS, Overrun, RaisedByTemplate, make_environment, set_deadline
+from .tokenizer import ChatTemplates
+
+MAX_TEMPLATE_CHARS: Final = 1 << 18
+MAX_COMPILED: Final = 32
+"""Compiled templates kept: the model's own, and the latest that requests brought."""
+MAX_MESSAGE_CHARS: Final = 300
+"""Of an error that a template wrote itself."""
+RESERVED_KWARGS: Final = frozenset(
+    {
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+        *("chat_template", "tokenize", "conversation", "add_special_tokens"),
+        *("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"),
+        *("raise_exception", "strftime_now", "namespace", "range", "dict", "cycler", "joiner"),
+    }
+)
+_FINAL_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class _Compiled:
+    """A template ready to run and what its source says about the messages it wants."""
+
+    def __init__(self, environment: jinja2.Environment, source: str) -> None:
+        self.template: Final = environment.from_string(source)
+        self.source: Final = source
+        self.format: Final[ContentFormat] = content_format(environment.parse(source))
+        self.knows_developer: Final = "developer" in source
+
+
+class ChatTemplate:
+    """The chat templates of one model, and those that requests bring. Safe to use from any thread.
+
+    ``templates`` is the model's own: one, several by name (``default``, ``tool_use``, …) or none.
+    """
+
+    def __init__(
+        self, templates: ChatTemplates, special_tokens: Mapping[str, str], *, max_seconds: float = 5.0
+    ) -> None:
+        self._named: Final = {"default": templates} if isinstance(templates, str) else dict(templates or {})
+        self._special_tokens: Final = dict(special_tokens)
+        self._max_seconds: Final = max_seconds
+        self._environment = make_environment()
+        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        """Names that template arguments from a client may not take."""
+        return RESERVED_KWARGS | self._special_tokens.keys()
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The prompt text of a conversation.
+
+        ``chat_template`` is the name of one of the model's templates or a template itself. With
+        ``continue_final_message`` the text ends where the content of the last message ends, for
+        the model to go on. Raises :class:`TemplateError`.
+        """
+        self._check(messages, add_generation_prompt, continue_final_message, template_kwargs or {})
+        set_deadline(time.monotonic() + self._max_seconds)
+        try:
+            compiled = self._get(chat_template, with_tools=bool(tools))
+            chat = prepare_messages(messages, compiled.format, knows_developer=compiled.knows_developer)
+            if continue_final_message:
+                final = _mark_end(chat[-1])
+            text = compiled.template.render(
+                {
+                    **self._special_tokens,
+                    **(template_kwargs or {}),
+                    "messages": chat,
+                    "tools": list(tools) if tools else None,
+                    "documents": list(documents) if documents else None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
+            )
+        except TemplateError:
+            raise
+        except Exception as error:
+            raise _explain(error, self._max_seconds) from error
+        finally:
+            set_deadline(float("inf"))
+        return _cut_at_mark(text, final) if continue_final_message else text
+
+    def _check(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        if not messages:
+            raise TemplateError("There are no messages; give at least one.")
+        if add_generation_prompt and continue_final_message:
+            raise TemplateError(
+                "add_generation_prompt and continue_final_message exclude each other; set one of them to false."
+            )
+        taken = sorted(name for name in kwargs if name in self.reserved or name.startswith("_"))
+        if taken:
+            raise TemplateError(f"chat_template_kwargs may not set {', '.join(taken)}; leave them out.")
+
+    def _get(self, choice: str | None, *, with_tools: bool) -> _Compiled:
+        source = self._named.get(choice) if choice is not None else None
+        if choice is not None:
+            source = source if source is not None else choice
+        elif with_tools and "tool_use" in self._named:
+            source = self._named["tool_use"]
+        else:
+            source = self._named.get("default")
+        if source is None:
+            names = f"; it has {', '.join(sorted(self._named))}" if self._named else ""
+            raise TemplateError(f"The model has no default chat template{names}. Send one as chat_template.")
+        return self._compile(source)
+
+    def _compile(self, source: str) -> _Compiled:
+        with self._lock:
+            found = self._compiled.get(source)
+            if found is not None:
+                self._compiled.move_to_end(source)
+                return found
+        if len(source) > MAX_TEMPLATE_CHARS:
+            raise TemplateError(
+                f"The chat template is {len(source)} characters long, at most {MAX_TEMPLATE_CHARS} are allowed."
+            )
+        compiled = _Compiled(self._environment, source)
+        with self._lock:
+            self._compiled[source] = compiled
+            while len(self._compiled) > MAX_COMPILED:
+                self._compiled.popitem(last=False)
+        return compiled
+
+
+def _mark_end(message: dict[str, Any]) -> str:
+    """Puts a mark after the final message's text, and returns that text."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + _FINAL_TAG
+        return content
+    for part in reversed(content if isinstance(content, list) else []):
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            text: str = part["text"]
+            part["text"] = text + _FINAL_TAG
+            return text
+    raise TemplateError("continue_final_message is set, but the last message has no text to continue.")
+
+
+def _cut_at_mark(text: str, final: str) -> str:
+    tag = _FINAL_TAG.strip()
+    at = text.rfind(tag)
+    if at < 0 or final.strip() not in text:
+        raise TemplateError(
+            "continue_final_message is set, but the chat template does not write the last message as it is."
+        )
+    if text[at : at + len(_FINAL_TAG)] == _FINAL_TAG:
+        return text[:at]
+    return text[:at].rstrip()  # the template trims its messages, so the mark lost its own space
+
+
+def _explain(error: Exception, seconds: float) -> TemplateError:
+    """One line without paths: a template's errors are shown to whoever sent the request."""
+    match error:
+        case Overrun(args=("time",)):
+            return TemplateError(f"The chat template took longer than {seconds:g} seconds to render.")
+        case Overrun():
+            return TemplateError(f"The chat template makes too large a value: at most {MAX_CHARS} characters are allowed.")
+        case RaisedByTemplate():
+            return TemplateError(f"The chat template refused the conversation: {_short(str(error.message))}")
+        case jinja2.TemplateSyntaxError():
+            return TemplateError(f"The chat template is wrong in line {error.lineno}: {_short(str(error.message))}")
+        case jinja2.TemplateError():
+            return TemplateError(f"The chat template failed: {_short(str(error.message))}")
+        case RecursionError():
+            return TemplateError("The chat template is nested too deeply.")
+        case MemoryError():
+            return TemplateError("The chat template needs too much memory.")
+        case _:
+            return TemplateError(f"The chat template failed on this conversation with a {type(error).__name__}.")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_MESSAGE_CHARS else line[:MAX_MESSAGE_CHARS] + "…"

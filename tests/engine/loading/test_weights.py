@@ -1,0 +1,196 @@
+"""Weights as they come out of every format, against transformers' own."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from stentor.engine.loading import weights as weights_module
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.weights import iterate_weights
+from stentor.engine.models.config import RopeConfig
+from stentor.engine.models.hf_config import decoder_config_from_hf
+from stentor.engine.models.shapes import weight_shapes
+from stentor.tests.engine.loading.tiny_gguf import ARCHITECTURES, tiny_model, write_gguf
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+Weights = dict[str, torch.Tensor]
+
+
+def loaded(path: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Weights:
+    pairs = list(iterate_weights(open_checkpoint(path), dtype, **options))
+    found = dict(pairs)
+    assert len(found) == len(pairs), "a name came twice"
+    return found
+
+
+def expected(model: transformers.PreTrainedModel) -> Weights:
+    weights = dict(model.state_dict())
+    if model.config.tie_word_embeddings:
+        weights.pop("lm_head.weight", None)
+    return weights
+
+
+def assert_same(found: Weights, wanted: Weights, tolerance: float = 0.0) -> None:
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(
+            found[name], tensor, rtol=0.0, atol=tolerance, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_gguf_file_gives_back_the_model_it_was_made_from(arch: str, tmp_path: Path) -> None:
+    model = tiny_model(arch)
+    write_gguf(tmp_path / "m.gguf", model, arch)
+    # The +1 that Gemma's files carry costs its norms a rounding.
+    assert_same(loaded(tmp_path), expected(model), 1e-7 if arch.startswith("gemma") else 0.0)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_gguf_file_describes_the_model_it_was_made_from(arch: str, tmp_path: Path) -> None:
+    model = tiny_model(arch)
+    write_gguf(tmp_path / "m.gguf", model, arch)
+    found = open_checkpoint(tmp_path).config
+    wanted = decoder_config_from_hf(model.config.to_dict())
+    if arch == "phi3":
+        attention = (1 + np.log(4.0) / np.log(32)) ** 0.5
+        assert found.rope.attention_factor in (None, pytest.approx(attention))
+    if found.attention_scale == 0.0:
+        assert wanted.scale == pytest.approx(found.scale)
+        wanted = replace(wanted, attention_scale=0.0)
+    assert found == wanted
+    assert weight_shapes(found) == {name: tuple(t.shape) for name, t in expected(model).items()}
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"])
+def test_tiny_gguf_files_mean_the_same_to_transformers(arch: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    model = tiny_model(arch)
+    write_gguf(path, model, arch, gguf.GGMLQuantizationType.Q8_0)
+    theirs = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    ours = loaded(path)
+    assert_same(ours, {name: theirs[name].reshape(ours[name].shape) for name in ours}, 1e-7)
+
+
+def test_the_demo_models_weights_are_those_that_transformers_reads(demo_gguf: Path) -> None:
+    description = load_gguf_checkpoint(str(demo_gguf))["config"]
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**{k: v for k, v in description.items() if k not in ("model_type",)})
+        )
+    theirs = load_gguf_checkpoint(str(demo_gguf), return_tensors=True, model_to_load=model)["tensors"]
+    ours = loaded(demo_gguf)
+    assert len(ours) == 272
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+def test_quantised_matrices_come_out_as_the_reference_decodes_them(quantization: str, tmp_path: Path) -> None:
+    kind = gguf.GGMLQuantizationType[quantization]
+    model = tiny_model("qwen2")
+    write_gguf(tmp_path / "m.gguf", model, "qwen2", kind)
+    found = loaded(tmp_path)
+    for name, weight in expected(model).items():
+        if weight.ndim == 2:
+            stored = gguf.quants.quantize(weight.numpy(), kind)
+            weight = torch.from_numpy(np.array(gguf.quants.dequantize(stored, kind), np.float32))
+        assert torch.equal(found[name], weight), name
+
+
+@pytest.mark.parametrize("pieces", [1, 100, 1000])
+def test_tensors_read_in_pieces_are_whole(pieces: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("granite")
+    write_gguf(tmp_path / "m.gguf", model, "granite")
+    monkeypatch.setattr(weights_module, "PIECE_ELEMENTS", pieces)
+    assert_same(loaded(tmp_path), expected(model))
+
+
+def test_gguf_weights_are_rounded_to_the_dtype_asked_for(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    write_gguf(tmp_path / "m.gguf", model, "llama")
+    for dtype in (torch.bfloat16, torch.float16):
+        assert_same(loaded(tmp_path, dtype), {name: tensor.to(dtype) for name, tensor in expected(model).items()})
+
+
+@pytest.mark.parametrize("shard_size", ["20KB", "1GB"])
+def test_safetensors_give_back_the_model_they_were_made_from(shard_size: str, tmp_path: Path) -> None:
+    model = tiny_model("phi3")
+    model.save_pretrained(tmp_path, max_shard_size=shard_size)
+    assert len(list(tmp_path.glob("*.safetensors"))) == (1 if shard_size == "1GB" else 3)
+    assert_same(loaded(tmp_path), expected(model))
+    rounded = {name: tensor.bfloat16() for name, tensor in expected(model).items()}
+    assert_same(loaded(tmp_path, torch.bfloat16), rounded)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf", "dummy"])
+def test_progress_rises_to_the_total(form: str, tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path)
+    path = tmp_path
+    if form == "gguf":
+        path = tmp_path / "m.gguf"
+        write_gguf(path, model, "llama")
+    checkpoint = open_checkpoint(path, "dummy" if form == "dummy" else "auto")
+    assert checkpoint.format == form
+    told: list[tuple[int, int]] = []
+    for _ in iterate_weights(checkpoint, torch.float32, progress=lambda *at: told.append(at)):
+        pass
+    done = [at for at, _ in told]
+    assert done == sorted(done)
+    assert {total for _, total in told} == {done[-1]}
+    assert done[-1] == 4 * sum(p.numel() for p in model.parameters())
+
+
+def test_a_stretch_stored_as_frequency_divisors_is_llama3s(tmp_path: Path) -> None:
+    divisors = (1.0, 1.0, 3.5, 8.0)
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", extra={"rope_freqs.weight": divisors})
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.config.rope == RopeConfig(frequency_divisors=divisors)
+    assert "rope_freqs.weight" not in dict(iterate_weights(checkpoint, torch.float32))
+
+
+def test_a_tensor_of_no_known_name_keeps_its_own(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", extra={"blk.0.attn_sinks.weight": [1.0, 2.0]})
+    assert torch.equal(loaded(tmp_path)["blk.0.attn_sinks.weight"], torch.tensor([1.0, 2.0]))
+
+
+def test_a_gguf_file_cut_short_after_opening_ends_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path, tiny_model("llama"), "llama")
+    found = iterate_weights(open_checkpoint(path), torch.float32)
+    next(found)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    with pytest.raises(CheckpointError, match="it ends within .* fetch it again"):
+        list(found)
+
+
+def test_dummy_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
+    tiny_model("gemma3").config.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path, "dummy")
+    first, again, other = (dict(iterate_weights(checkpoint, torch.bfloat16, seed=seed)) for seed in (1, 1, 2))
+    shorter = replace(checkpoint, config=replace(checkpoint.config, num_layers=2))
+    assert {name: tuple(t.shape) for name, t in first.items()} == weight_shapes(checkpoint.config)
+    assert_same(again, first)
+    for name, tensor in iterate_weights(shorter, torch.bfloat16, seed=1):
+        assert torch.equal(tensor, first[name])
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(first[name], other[name])
+    assert not torch.equal(first[name], first["model.layers.1.mlp.up_proj.weight"])
+    assert float(first[name].float().std()) == pytest.approx(0.02, rel=0.1)
+    assert float(first["model.norm.weight"].abs().max()) == 0.0, "Gemma's norms add the 1 themselves"
+
+
+def test_a_large_dummy_matrix_does_not_repeat_its_rows(tmp_path: Path) -> None:
+    model = tiny_model("llama").config
+    model.vocab_size = 50_000
+    model.save_pretrained(tmp_path)
+    name, embedding = next(iterate_weights(open_checkpoint(tmp_path, "dummy"), torch.float32))
+    assert name == "model.embed_tokens.weight"
+    assert len(torch.unique(embedding[:, 0])) > 45_000

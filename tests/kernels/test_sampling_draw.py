@@ -1,0 +1,339 @@
+"""Draws: the definition against plain arithmetic, its distributions, and the native version against the definition."""
+
+import math
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stentor.kernels import sampling
+from stentor.kernels.native import unavailable_reason
+from stentor.kernels.sampling import DrawRules, native, reference
+from stentor.kernels.sampling.noise import gumbel, noise_words, row_keys
+
+CPU = torch.device("cpu")
+needs_native = pytest.mark.skipif(
+    not native.usable(torch.zeros(1, 1)), reason=unavailable_reason() or "the native library is loaded"
+)
+VERSIONS = [pytest.param(reference, id="reference"), pytest.param(native, id="native", marks=needs_native)]
+
+
+def make_rules(*rows: dict[str, float]) -> DrawRules:
+    """One slot per row; a key left out is neutral, and the seed is the slot."""
+    rules = DrawRules.empty(len(rows), CPU)
+    for slot, row in enumerate(rows):
+        rules.set(
+            slot,
+            temperature=row.get("temperature", 1.0),
+            top_k=int(row.get("top_k", 0)),
+            top_p=row.get("top_p", 1.0),
+            min_p=row.get("min_p", 0.0),
+            seed=int(row.get("seed", slot)),
+        )
+    return rules
+
+
+def draw_many(version: ModuleType, logits: list[float], count: int, **rule: float) -> torch.Tensor:
+    """Tokens [count] of one row at output indices 0, 1, …"""
+    batch = torch.tensor([logits]).repeat(count, 1)
+    tokens: torch.Tensor = version.draw(
+        batch, torch.zeros(count, dtype=torch.int64), torch.arange(count), make_rules(rule)
+    )
+    return tokens
+
+
+def assert_distributed(counts: torch.Tensor, probabilities: torch.Tensor) -> None:
+    """Pearson's chi-square within five standard deviations of its mean."""
+    possible = probabilities > 0
+    assert counts[~possible].sum() == 0
+    expected = probabilities[possible] * counts.sum()
+    chi_square = ((counts[possible] - expected) ** 2 / expected).sum().item()
+    freedom = max(int(possible.sum()) - 1, 1)
+    assert chi_square < freedom + 5 * math.sqrt(2 * freedom), f"{chi_square} with {freedom} degrees of freedom"
+
+
+def softmax(logits: list[float], temperature: float = 1.0) -> torch.Tensor:
+    return torch.softmax(torch.tensor(logits, dtype=torch.float64) / temperature, -1)
+
+
+LOGITS = [1.0, 0.0, -1.0, 2.0, 0.5, -3.0, 1.5, -0.5]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
+def test_tokens_follow_the_softmax_at_the_temperature(version: ModuleType, temperature: float) -> None:
+    tokens = draw_many(version, LOGITS, 40000, temperature=temperature)
+    assert_distributed(torch.bincount(tokens, minlength=8), softmax(LOGITS, temperature))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_successive_tokens_are_independent(version: ModuleType) -> None:
+    tokens = draw_many(version, LOGITS, 40001)
+    joint = torch.bincount(tokens[:-1] * 8 + tokens[1:], minlength=64)
+    p = softmax(LOGITS)
+    assert_distributed(joint, torch.outer(p, p).flatten())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rows_of_neighbouring_seeds_are_independent(version: ModuleType) -> None:
+    pairs = draw_many(version, LOGITS, 20000, seed=8) * 8 + draw_many(version, LOGITS, 20000, seed=9)
+    p = softmax(LOGITS)
+    assert_distributed(torch.bincount(pairs, minlength=64), torch.outer(p, p).flatten())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        ({"top_k": 3}, {3, 6, 0}),
+        ({"top_p": 0.5}, {3, 6}),
+        ({"min_p": 0.3}, {3, 6, 0}),
+        ({"top_k": 4, "top_p": 0.8}, {3, 6, 0}),
+        ({"top_k": 5, "min_p": 0.2, "top_p": 0.95}, {3, 6, 0, 4}),
+    ],
+)
+def test_filters_keep_the_likely_and_renormalise(version: ModuleType, rule: dict[str, float], kept: set[int]) -> None:
+    tokens = draw_many(version, LOGITS, 20000, **rule)
+    p = softmax(LOGITS)
+    inside = torch.tensor([token in kept for token in range(8)])
+    p = torch.where(inside, p, 0.0)
+    assert_distributed(torch.bincount(tokens, minlength=8), p / p.sum())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_top_p_looks_at_what_top_k_left(version: ModuleType) -> None:
+    equal = [0.0] * 10
+    # Two of four tokens have half of the mass that top-k left; of all ten it would take five.
+    logits = [1.0] * 4 + equal
+    kept = set(draw_many(version, logits, 500, top_k=4, top_p=0.5).tolist())
+    assert kept == {0, 1}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_ties_at_the_top_k_limit_are_all_kept(version: ModuleType) -> None:
+    kept = set(draw_many(version, [0.0, 2.0, 1.0, 1.0, 1.0, -1.0], 2000, top_k=2).tolist())
+    assert kept == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_ties_at_the_top_p_limit_go_to_the_lowest_ids(version: ModuleType) -> None:
+    assert set(draw_many(version, [0.0] * 10, 2000, top_p=0.35).tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "rule",
+    [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-9}, {"top_p": 0.0}, {"min_p": 1.0}, {"temperature": 1e-40}],
+)
+def test_every_rule_that_leaves_one_token_is_greedy(version: ModuleType, rule: dict[str, float]) -> None:
+    assert set(draw_many(version, LOGITS, 300, **rule).tolist()) == {3}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_top_k_beyond_the_vocabulary_keeps_all(version: ModuleType) -> None:
+    assert torch.equal(draw_many(version, LOGITS, 500, top_k=9), draw_many(version, LOGITS, 500))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_endless_temperature_is_uniform(version: ModuleType) -> None:
+    tokens = draw_many(version, LOGITS, 20000, temperature=1e38)
+    assert_distributed(torch.bincount(tokens, minlength=8), torch.full((8,), 1 / 8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_greedy_takes_the_lowest_id_among_equals(version: ModuleType) -> None:
+    logits = torch.zeros(3, 1000)
+    logits[0, [700, 300, 999]] = 5.0
+    logits[1, 64] = torch.finfo(torch.float32).max
+    logits[2, [20, 10]] = math.inf
+    assert version.argmax(logits).tolist() == [300, 64, 10]
+    greedy = make_rules({"temperature": 0.0})
+    slots = torch.zeros(3, dtype=torch.int64)
+    assert version.draw(logits, slots, slots, greedy).tolist() == [300, 64, 10]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("rule", [{}, {"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_broken_logits_never_win_and_never_crash(version: ModuleType, rule: dict[str, float]) -> None:
+    nan, inf = math.nan, math.inf
+    for logits, possible in [
+        ([nan] * 5, {-1}),
+        ([-inf] * 5, {-1}),
+        ([nan, -inf, nan, -7.0, nan], {3}),
+        ([-inf, -inf, -inf, -inf, -3e38], {4}),
+        ([nan, inf, 3.0, -inf, 1e38], {1}),
+    ]:
+        assert set(draw_many(version, logits, 50, **rule).tolist()) == possible
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_infinite_logits_share_the_mass_among_themselves(version: ModuleType) -> None:
+    logits = [math.inf, 0.0, math.inf, math.inf, math.nan]
+    assert set(draw_many(version, logits, 300).tolist()) == {0, 2, 3}
+    assert set(draw_many(version, logits, 300, top_p=0.6).tolist()) == {0, 2}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_draw_is_the_argmax_of_logits_and_noise(version: ModuleType) -> None:
+    generator = torch.Generator().manual_seed(11)
+    logits = torch.randn(20, 3000, generator=generator)
+    indices = torch.arange(20) * 13
+    slots = torch.zeros(20, dtype=torch.int64)
+    noise = gumbel(noise_words(row_keys(torch.full((20,), 77), indices)[:, None], torch.arange(3000)))
+    expected = (logits.double() / 0.8 + noise).argmax(-1)
+    drawn = version.draw(logits, slots, indices, make_rules({"temperature": 0.8, "seed": 77}))
+    assert torch.equal(drawn, expected)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_draws_keep_their_golden_values(version: ModuleType) -> None:
+    logits = [math.sin(7.0 * token) * 3.0 for token in range(100)]
+    assert draw_many(version, logits, 10, seed=2**64 - 1).tolist() == [12, 47, 90, 90, 30, 81, 80, 82, 11, 20]
+    assert draw_many(version, logits, 10, seed=1234, temperature=0.7, top_k=40, top_p=0.9).tolist() == [
+        37,
+        2,
+        37,
+        47,
+        90,
+        55,
+        81,
+        55,
+        20,
+        98,
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_row_draws_the_same_in_any_batch(version: ModuleType) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(24, 5000, generator=generator) * 3
+    rules = make_rules(
+        *({"top_k": 7.0 * (slot % 3), "top_p": 1.0 - 0.1 * (slot % 2), "seed": slot * 31} for slot in range(24))
+    )
+    slots, indices = torch.arange(24), torch.arange(24) * 5
+    together = version.draw(logits, slots, indices, rules)
+    alone = [version.draw(logits[r : r + 1], slots[r : r + 1], indices[r : r + 1], rules).item() for r in range(24)]
+    order = torch.randperm(24, generator=generator)
+    shuffled = version.draw(logits[order], slots[order], indices[order], rules)
+    assert together.tolist() == alone
+    assert torch.equal(together[order], shuffled)
+
+
+KINDS = ("normal", "peaked", "ties", "constant", "masked", "one", "broken", "wide")
+
+
+def make_logits(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, vocabulary, generator=generator) * 3
+    chance = torch.rand(rows, vocabulary, generator=generator)
+    match kind:
+        case "peaked":
+            return x - 20 * (chance > 0.02)
+        case "ties":
+            return (x / 2).round()
+        case "constant":
+            return torch.full_like(x, x[0, 0].item())
+        case "masked":
+            return torch.where(chance < 0.8, -math.inf, x)
+        case "one":
+            return torch.full_like(x, -math.inf).scatter_(1, torch.full((rows, 1), seed % vocabulary), 1.0)
+        case "broken":
+            x = torch.where(chance < 0.1, math.nan, x)
+            return torch.where(chance > 0.97, math.inf, x)
+        case "wide":
+            return x * 10.0 ** (chance * 70 - 35)
+    return x
+
+
+rule_rows = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.0, 1e-3, 0.3, 0.7, 1.0, 1.7, 50.0]),
+        "top_k": st.sampled_from([0, 0, 1, 2, 5, 20, 63, 64, 65, 500, 5000]),
+        "top_p": st.sampled_from([1.0, 1.0, 0.0, 1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1 - 1e-9]),
+        "min_p": st.sampled_from([0.0, 0.0, 1e-6, 0.05, 0.3, 1.0]),
+        "seed": st.integers(0, 2**64 - 1),
+    }
+)
+
+
+@needs_native
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(
+    rows=st.lists(rule_rows, min_size=1, max_size=5),
+    kind=st.sampled_from(KINDS),
+    vocabulary=st.sampled_from([1, 2, 15, 16, 17, 63, 64, 65, 200, 1000, 4099]),
+    seed=st.integers(0, 2**31),
+)
+def test_the_native_version_chooses_what_the_definition_chooses(
+    rows: list[dict[str, float]], kind: str, vocabulary: int, seed: int
+) -> None:
+    logits = make_logits(kind, len(rows), vocabulary, seed)
+    before = logits.clone()
+    rules = make_rules(*rows)
+    slots = torch.arange(len(rows))
+    for start in (0, seed):
+        indices = slots + start
+        assert torch.equal(native.draw(logits, slots, indices, rules), reference.draw(logits, slots, indices, rules))
+    assert torch.equal(native.argmax(logits), reference.argmax(logits))
+    assert torch.equal(logits.view(torch.int32), before.view(torch.int32))
+
+
+@needs_native
+@pytest.mark.parametrize("rule", [{}, {"top_p": 0.95}, {"top_k": 50}, {"top_k": 900}, {"min_p": 0.02}])
+def test_the_native_version_agrees_on_a_real_vocabulary(rule: dict[str, float]) -> None:
+    for kind in ("normal", "peaked", "ties"):
+        logits = make_logits(kind, 4, 49152, 17)
+        rules, slots = make_rules(*[rule] * 4), torch.arange(4)
+        assert torch.equal(native.draw(logits, slots, slots, rules), reference.draw(logits, slots, slots, rules))
+
+
+@needs_native
+def test_threads_do_not_change_a_draw() -> None:
+    logits = make_logits("normal", 16, 20000, 4)
+    rules, slots = make_rules(*[{"top_p": 0.9}, {}] * 8), torch.arange(16)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = native.draw(logits, slots, slots, rules)
+        torch.set_num_threads(4)
+        assert torch.equal(native.draw(logits, slots, slots, rules), one)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_native
+def test_the_native_version_is_the_one_that_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "draw", None)
+    rules, slots = make_rules({}), torch.zeros(1, dtype=torch.int64)
+    assert sampling.draw(torch.zeros(1, 4), slots, slots, rules).shape == (1,)
+
+
+def test_the_definition_runs_where_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "usable", lambda logits: False)
+    monkeypatch.setattr(native, "draw", None)
+    rules, slots = make_rules({}), torch.zeros(1, dtype=torch.int64)
+    assert sampling.draw(torch.zeros(1, 4), slots, slots, rules).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [torch.zeros(4), torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(3, 4).t(), torch.zeros(2, 0)],
+    ids=["one dimension", "bfloat16", "transposed", "no vocabulary"],
+)
+def test_logits_of_another_layout_are_refused(logits: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="contiguous float32"):
+        sampling.argmax(logits)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_slot_outside_the_tables_is_an_error(version: ModuleType) -> None:
+    with pytest.raises(IndexError):
+        version.draw(torch.zeros(1, 4), torch.tensor([3]), torch.tensor([0]), make_rules({}))
+
+
+def test_no_rows_give_no_tokens() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    assert sampling.draw(torch.zeros(0, 5), none, none, make_rules({})).shape == (0,)
+    assert sampling.argmax(torch.zeros(0, 5)).shape == (0,)
