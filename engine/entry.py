@@ -38,18 +38,22 @@ async def run(client: Endpoint) -> int:
     child = spawn(config.worker_module, pair.child_fds, env_extra=WORKER_ENVIRONMENT)
     pair.parent.watch(child.pid, child.pidfd)
     try:
-        return await _serve(client, pair.parent, config)
+        return await _serve(client, pair.parent, child, config)
     finally:
         with anyio.CancelScope(shield=True):
             await _end_worker(pair.parent, child)
 
 
-async def _serve(client: Endpoint, worker: Endpoint, config: EngineConfig) -> int:
+async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: EngineConfig) -> int:
     await worker.send(encoder.encode(StartWorker(config.worker)))
     try:
         ready = await _await_worker(client, worker)
-    except (PeerDied, WorkerLost) as death:
-        await client.send(encoder.encode(Failed(str(death))))
+    except WorkerLost as lost:
+        await client.send(encoder.encode(Failed(str(lost))))
+        return 1
+    except PeerDied:
+        await child.wait()
+        await client.send(encoder.encode(Failed(f"the worker process was lost while starting: {child.description}")))
         return 1
     scheduler = Scheduler(
         num_blocks=ready.num_blocks,
@@ -67,7 +71,7 @@ async def _serve(client: Endpoint, worker: Endpoint, config: EngineConfig) -> in
         )
     )
     try:
-        await EngineLoop(client, worker, scheduler).run()
+        await EngineLoop(client, worker, child, scheduler).run()
     except WorkerLost as lost:
         await client.send(encoder.encode(Failed(str(lost))))
         return 1

@@ -24,6 +24,7 @@ from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
 from stentor.protocols.steps import StepResult
 
 from .channel import Endpoint, PeerDied
+from .process import Child
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 
 _STATS_SECONDS = 0.25
@@ -38,9 +39,10 @@ class WorkerLost(Exception):
 class EngineLoop:
     """Runs from the moment that the worker is ready until :class:`Shutdown` or a death."""
 
-    def __init__(self, client: Endpoint, worker: Endpoint, scheduler: Scheduler) -> None:
+    def __init__(self, client: Endpoint, worker: Endpoint, worker_child: Child, scheduler: Scheduler) -> None:
         self._client = client
         self._worker = worker
+        self._worker_child = worker_child
         self._scheduler = scheduler
         self._inbox: list[Message] = []
         self._arrived = anyio.Event()
@@ -116,8 +118,9 @@ class EngineLoop:
         try:
             while True:
                 self._deliver(await self._worker.receive(), decode_engine_worker.decode)
-        except PeerDied as death:
-            self._inbox.append(Failed(f"the worker process ended: {death}"))
+        except PeerDied:
+            await self._worker_child.wait()
+            self._inbox.append(Failed(f"the worker process was lost: {self._worker_child.description}"))
             self._arrived.set()
 
     def _deliver(self, frames: list[bytes], decode: Callable[[bytes], Message]) -> None:

@@ -91,7 +91,7 @@ class Child:
     async def stop(self, grace: float) -> int:
         """Ask to end, kill after ``grace`` seconds, reap; returns :attr:`returncode`.
 
-        Cancelled, it kills and reaps at once.
+        Cancelled, it kills at once.
         """
         try:
             self.terminate()
@@ -99,11 +99,12 @@ class Child:
                 return await self.wait()
         finally:
             self.kill()
-            self._process.wait()
+            with anyio.CancelScope(shield=True):
+                await self.wait()
         return self._process.wait()
 
     def close(self) -> None:
-        """Kill it if it still runs, reap it and give the pidfd back. May be called again."""
+        """Kill it if it still runs, block until it is dead, reap it and give the pidfd back. May be called again."""
         if self._closed:
             return
         self.kill()

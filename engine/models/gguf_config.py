@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .config import ConfigError, DecoderConfig, LayerType, NormPlacement, RopeConfig, alternating_layers
+from .config import ConfigError, DecoderConfig, LayerType, NormPlacement, RopeConfig, alternating_layers, checked
 from .config_fields import Fields
 
 ReadFloats = Callable[[str], tuple[float, ...]]
@@ -137,7 +137,7 @@ def decoder_config_from_gguf(
     local = RopeConfig(theta=fields.number("rope.freq_base_swa", local_theta), rotary_dim=rope.rotary_dim)
     if "sliding" in layer_types and name in _STRETCHES_FULL_LAYERS_ONLY and local != rope:
         config = replace(config, rope_sliding=local)
-    return config
+    return checked(config)
 
 
 def _same_in_every_layer(fields: Fields, name: str, default: int | None = None) -> int:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from .config import Activation, ConfigError, DecoderConfig, LayerType, alternating_layers
+from .config import Activation, ConfigError, DecoderConfig, LayerType, alternating_layers, checked
 from .config_fields import Fields
 from .hf_rope import rope_from_hf, stretched_context
 
@@ -35,9 +35,7 @@ def decoder_config_from_hf(config: Mapping[str, object]) -> DecoderConfig:
         raise ConfigError(
             f"its architecture {', '.join(named)} is not supported, expected one of {', '.join(_ARCHITECTURES)}"
         )
-    found = _ARCHITECTURES[name](fields, name)
-    _check(found)
-    return found
+    return checked(_ARCHITECTURES[name](fields, name))
 
 
 def _common(fields: Fields, name: str, *, head_dim: int | None = None, eps: float = 1e-6) -> DecoderConfig:
@@ -208,18 +206,6 @@ def _slide(config: DecoderConfig, window: int, types: tuple[LayerType, ...]) -> 
     if not window or window >= config.max_position or "sliding" not in types:
         return config
     return replace(config, sliding_window=window, layer_types=types)
-
-
-def _check(config: DecoderConfig) -> None:
-    if config.num_heads % config.num_kv_heads:
-        raise ConfigError(
-            f"num_attention_heads is {config.num_heads}, expected a multiple of num_key_value_heads, "
-            f"{config.num_kv_heads}"
-        )
-    if config.layer_types and len(config.layer_types) != config.num_layers:
-        raise ConfigError(
-            f"layer_types names {len(config.layer_types)} layers, expected num_hidden_layers, {config.num_layers}"
-        )
 
 
 _ARCHITECTURES: Mapping[str, Callable[[Fields, str], DecoderConfig]] = {

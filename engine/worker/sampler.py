@@ -136,7 +136,8 @@ class Sampler:
                 restricted.rows.append(position)
                 restricted.parts.append((row.allowed,))
         if penalised.rows:
-            sampling.penalise_(logits, *penalised.flat(self._device), torch.tensor(strengths, device=self._device))
+            powers = torch.tensor(strengths, dtype=torch.float32, device=self._device)
+            sampling.penalise_(logits, powers, *penalised.flat(self._device))
         if biased.rows:
             sampling.add_bias_(logits, *biased.flat(self._device))
         if restricted.rows:

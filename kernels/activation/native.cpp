@@ -12,12 +12,16 @@ struct Silu {
 };
 struct GeluTanh {
     static vf apply(vf x) {
-        const vf inner = set1(0.7978845608028654f) * fma(set1(0.044715f) * x * x, x, x);
-        return set1(0.5f) * x * (set1(1.0f) + tanh(inner));
+        // (1 + tanh(u)) / 2 is 1 / (1 + e^-2u): no cancellation where x is negative.
+        const vf twice = set1(1.5957691216057308f) * fma(set1(0.044715f) * x * x, x, x);
+        return x / (set1(1.0f) + exp(-twice));
     }
 };
 struct Gelu {
-    static vf apply(vf x) { return set1(0.5f) * x * (set1(1.0f) + erf(x * set1(0.7071067811865476f))); }
+    static vf apply(vf x) {
+        const vf tail = set1(0.5f) * erfc(abs(x) * set1(0.7071067811865476f));
+        return x * select(x < vf{}, tail, set1(1.0f) - tail);
+    }
 };
 
 template <class Act, class T>

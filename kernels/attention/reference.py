@@ -18,7 +18,13 @@ def paged_attention(
         count = end - begin
         if count == 0:
             continue
+        first = max(0, length - count - window + 1) // size if window > 0 else 0
         blocks = batch.block_tables[s, : -(-length // size)].long()
+        blocks[:first] = 0  # no query sees them
+        if length < count or len(blocks) * size < length or bool(((blocks < 0) | (blocks >= k_cache.shape[0])).any()):
+            raise IndexError(
+                f"paged_attention: the lengths or the block table of sequence {s} lead outside the batch or the cache"
+            )
         k = k_cache[blocks].permute(1, 2, 0, 3).reshape(kv_heads, 1, dim, -1)[..., :length].float()
         v = v_cache[blocks].permute(1, 0, 2, 3).reshape(kv_heads, 1, -1, dim)[:, :, :length].float()
         queries = q[begin:end].float().reshape(count, kv_heads, group, dim).permute(1, 2, 0, 3)

@@ -45,16 +45,14 @@ def kv_cache_shape(
 
 def check_caches(k_cache: Tensor, v_cache: Tensor, operation: str) -> tuple[int, int, int, int]:
     """Returns (blocks, kv heads, head dim, block size). Raises ValueError where the pair is not laid out as above."""
-    fits = k_cache.dim() == 4 and v_cache.dim() == 4
-    if fits:
+    if k_cache.dim() == 4 and k_cache.dtype == v_cache.dtype and k_cache.is_contiguous() and v_cache.is_contiguous():
         blocks, heads, dim, size = k_cache.shape
-        fits = v_cache.shape == (blocks, heads, size, dim) and size % BLOCK_MULTIPLE == 0
-    if not fits or k_cache.dtype != v_cache.dtype or not (k_cache.is_contiguous() and v_cache.is_contiguous()):
-        raise ValueError(
-            f"{operation}: caches {describe(k_cache)} and {describe(v_cache)} must be contiguous, of one dtype, "
-            "[blocks, heads, dim, size] and [blocks, heads, size, dim] with size a multiple of 16"
-        )
-    return blocks, heads, dim, size
+        if v_cache.shape == (blocks, heads, size, dim) and size % BLOCK_MULTIPLE == 0:
+            return blocks, heads, dim, size
+    raise ValueError(
+        f"{operation}: caches {describe(k_cache)} and {describe(v_cache)} must be contiguous, of one dtype, "
+        "[blocks, heads, dim, size] and [blocks, heads, size, dim] with size a multiple of 16"
+    )
 
 
 def choose(k: Tensor, variant: Choice = "auto") -> Variant:

@@ -41,25 +41,21 @@ static inline vf tanh(vf x) {
     return select(abs(x) < set1(0.625f), near, far);
 }
 
-// The error function as x·P(x²)/Q(x²) on [-4, 4], beyond which it is one in float.
-static inline vf erf(vf x) {
-    const vf limit = set1(4.0f);
-    vf c = select(x < -limit, -limit, x);
-    c = select(c > limit, limit, c);
-    const vf z = c * c;
-    vf p = set1(-2.72614225801306e-10f);
-    p = fma(p, z, set1(2.77068142495902e-08f));
-    p = fma(p, z, set1(-2.10102402082508e-06f));
-    p = fma(p, z, set1(-5.69250639462346e-05f));
-    p = fma(p, z, set1(-7.34990630326855e-04f));
-    p = fma(p, z, set1(-2.95459980854025e-03f));
-    p = fma(p, z, set1(-1.60960333262415e-02f));
-    vf q = set1(-1.45660718464996e-05f);
-    q = fma(q, z, set1(-2.13374055278905e-04f));
-    q = fma(q, z, set1(-1.68282697438203e-03f));
-    q = fma(q, z, set1(-7.37332916720468e-03f));
-    q = fma(q, z, set1(-1.42647390514189e-02f));
-    return c * p / q;
+// The complementary error function of x >= 0, to about 1e-7 relative also where it is tiny: a Chebyshev
+// fit of its logarithm in 1 / (1 + x/2).
+static inline vf erfc(vf x) {
+    const vf t = set1(1.0f) / fma(set1(0.5f), x, set1(1.0f));
+    vf p = set1(0.17087277f);
+    p = fma(p, t, set1(-0.82215223f));
+    p = fma(p, t, set1(1.48851587f));
+    p = fma(p, t, set1(-1.13520398f));
+    p = fma(p, t, set1(0.27886807f));
+    p = fma(p, t, set1(-0.18628806f));
+    p = fma(p, t, set1(0.09678418f));
+    p = fma(p, t, set1(0.37409196f));
+    p = fma(p, t, set1(1.00002368f));
+    p = fma(p, t, set1(-1.26551223f));
+    return t * exp(fma(-x, x, p));
 }
 
 }  // namespace stentor

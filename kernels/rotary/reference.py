@@ -5,6 +5,9 @@ from torch import Tensor
 
 def rotary_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
     half = cos.shape[1]
+    outside = positions[(positions < 0) | (positions >= cos.shape[0])]
+    if outside.numel():
+        raise IndexError(f"rotary_: position {int(outside[0])} lies outside the table of {cos.shape[0]}")
     c = cos[positions].unsqueeze(1)  # [tokens, 1, rotary_dim / 2]
     s = sin[positions].unsqueeze(1)
     for heads in (q, k):

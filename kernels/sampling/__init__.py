@@ -18,20 +18,20 @@ __all__ = ["DrawRules", "add_bias_", "argmax", "draw", "logprobs", "penalise_", 
 
 def penalise_(
     logits: torch.Tensor,
+    strengths: torch.Tensor,
     rows: torch.Tensor,
     offsets: torch.Tensor,
     ids: torch.Tensor,
     counts: torch.Tensor,
-    strengths: torch.Tensor,
 ) -> None:
     """Lowers, in place, the logits of tokens already seen.
 
     Args:
         logits: [R, V] float32, mutated.
+        strengths: [P, 3] float32: repetition, frequency, presence.
         rows, offsets: whose lists these are, see the module.
         ids: [N] int64, the tokens seen in prompt or output, each once per row.
         counts: [N] int64, how often the token is in the output; 0 when only the prompt has it.
-        strengths: [P, 3] float32: repetition, frequency, presence.
 
     In this order, each step rounded to float32: ``l = l / repetition if l > 0 else l * repetition``,
     ``l -= frequency * count``, ``l -= presence * (count > 0)``.
@@ -43,13 +43,13 @@ def penalise_(
             f"strengths must be float32 [{rows.shape[0]}, 3], got {strengths.dtype} {list(strengths.shape)}"
         )
     chosen = native.penalise_ if native.usable(logits) else reference.penalise_
-    chosen(logits, rows, offsets, ids, counts, strengths)
+    chosen(logits, strengths, rows, offsets, ids, counts)
 
 
 def add_bias_(
     logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor, values: torch.Tensor
 ) -> None:
-    """Adds, in place, ``values`` [N] float32 to the logits of ``ids`` [N] int64, each once per row. -inf bans a token."""
+    """Adds, in place, ``values`` [N] float32 to the logits of ``ids`` [N] int64, each once per row; -inf bans."""
     _check_logits(logits)
     _check_lists(logits, rows, offsets, ids)
     if values.shape != ids.shape or values.dtype != torch.float32:

@@ -29,11 +29,11 @@ def usable(logits: torch.Tensor) -> bool:
 
 def penalise_(
     logits: torch.Tensor,
+    strengths: torch.Tensor,
     rows: torch.Tensor,
     offsets: torch.Tensor,
     ids: torch.Tensor,
     counts: torch.Tensor,
-    strengths: torch.Tensor,
 ) -> None:
     counts, strengths = counts.contiguous(), strengths.contiguous()
     _edit(_penalise, logits, rows, offsets, ids, counts.data_ptr(), strengths.data_ptr())

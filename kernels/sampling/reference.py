@@ -20,11 +20,11 @@ _NO_MASS_BELOW = -40.0
 
 def penalise_(
     logits: torch.Tensor,
+    strengths: torch.Tensor,
     rows: torch.Tensor,
     offsets: torch.Tensor,
     ids: torch.Tensor,
     counts: torch.Tensor,
-    strengths: torch.Tensor,
 ) -> None:
     """See :func:`stentor.kernels.sampling.penalise_`."""
     lengths = offsets.diff()
@@ -73,10 +73,12 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules
     z = distance * inverse_temperature
 
     kept = (logits > -math.inf) & (distance >= rules.reach[slots, None])
-    for row in (random & (top_k > 0) & (top_k < logits.shape[1])).nonzero().flatten().tolist():
-        kept[row] &= logits[row] >= logits[row].topk(int(top_k[row])).values[-1]
-    for row in (random & (top_p < 1.0)).nonzero().flatten().tolist():
-        kept[row] &= _nucleus(logits[row], torch.where(kept[row], mass(z[row]), 0), top_p[row])
+    limited = (random & (top_k > 0) & (top_k < logits.shape[1])).nonzero().flatten()
+    descending = logits[limited].sort(descending=True).values
+    kept[limited] &= logits[limited] >= descending.gather(1, top_k[limited, None] - 1)
+    limited = (random & (top_p < 1.0)).nonzero().flatten()
+    masses = torch.where(kept[limited], mass(z[limited]), 0)
+    kept[limited] &= _nucleus(logits[limited], masses, top_p[limited, None])
 
     keys = row_keys(rules.seed[slots], indices)[:, None]
     tokens = torch.arange(logits.shape[1], device=logits.device)
@@ -100,15 +102,13 @@ def mass(z: torch.Tensor) -> torch.Tensor:
 
 
 def _nucleus(logits: torch.Tensor, masses: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Which tokens [V] are in the smallest set of most likely ones (lowest id first among equals) that reaches top_p."""
+    """The smallest set of most likely tokens whose mass reaches top_p, lowest id first among equals: bool [R, V]."""
     order = logits.sort(descending=True, stable=True).indices
-    ordered = masses[order]
-    total = ordered.sum()
+    ordered = masses.gather(1, order)
+    total = ordered.sum(1, keepdim=True)
     need = (top_p * total.to(torch.float64)).ceil().to(torch.int64).clamp(min=1).minimum(total)
-    before = ordered.cumsum(0) - ordered
-    inside = torch.empty_like(masses, dtype=torch.bool)
-    inside[order] = before < need
-    return inside
+    before = ordered.cumsum(1) - ordered
+    return torch.zeros_like(masses, dtype=torch.bool).scatter(1, order, before < need)
 
 
 def logprobs(
@@ -122,7 +122,8 @@ def logprobs(
     peak = logits.amax(-1, keepdim=True)
     distance = torch.where(logits == peak, 0.0, logits - peak)
     # A row with nothing to choose from has no distribution: everything is impossible.
-    values = torch.where(peak == -math.inf, -math.inf, distance.log_softmax(-1))
+    values = distance.log_softmax(-1, dtype=torch.float64).to(torch.float32)
+    values = torch.where(peak == -math.inf, -math.inf, values)
     best = _best(logits, min(top, logits.shape[1]))
     return values.gather(1, tokens[:, None])[:, 0], rank, best, values.gather(1, best)
 

@@ -7,38 +7,22 @@ from msgspec import UNSET, Meta, UnsetType
 
 from . import limits
 from .errors import BadRequest
+from .messages import check_messages
 from .sampling import SamplingFields, check_sampling, not_served, refuse
 from .usage import PromptLogprobs, Usage
 
 ChatFinishReason = Literal["stop", "length"]
 
 REFUSED: Final = ("functions", "function_call", "audio", "web_search_options", "moderation")
-TEMPLATE_RESERVED: Final = frozenset(
-    {
-        "messages",
-        "tools",
-        "documents",
-        "add_generation_prompt",
-        "continue_final_message",
-        "chat_template",
-        "conversation",
-        "tokenize",
-        "tokenizer",
-        "return_dict",
-        "return_tensors",
-        "bos_token",
-        "eos_token",
-    }
-)
-"""What the server itself gives the template."""
-
-
 Messages = Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=limits.MAX_MESSAGES)]
 ChatTemplate = Annotated[str, Meta(max_length=limits.MAX_TEMPLATE_LENGTH)]
 
 
 class TemplateFields(Protocol):
     """How messages become a prompt; the same in chat and ``/tokenize``."""
+
+    @property
+    def messages(self) -> list[dict[str, Any]] | None: ...
 
     add_generation_prompt: bool
     continue_final_message: bool
@@ -91,24 +75,24 @@ class ChatRequest(SamplingFields, kw_only=True):
         if self.tools and self.tool_choice != "none":
             raise not_served("tools")
         if self.modalities and self.modalities != ["text"]:
-            raise not_served("modalities", "A modality other than `text`")
+            raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
         check_template(self)
+        check_messages(self.messages)
 
 
 def check_template(request: TemplateFields) -> None:
-    """Raises BadRequest for template fields that contradict one another or the server's own."""
+    """Raises BadRequest for template fields that contradict one another."""
     if request.continue_final_message and request.add_generation_prompt:
         raise BadRequest(
             "`continue_final_message` excludes `add_generation_prompt`; set the latter to false.",
             "continue_final_message",
         )
-    for name in request.chat_template_kwargs or ():
-        if name in TEMPLATE_RESERVED:
-            raise BadRequest(
-                f"`chat_template_kwargs` must not set `{name}`, which the server sets.", "chat_template_kwargs"
-            )
+    if request.continue_final_message and (request.messages or [{}])[-1].get("role") != "assistant":
+        raise BadRequest(
+            "`continue_final_message` needs a last message of role `assistant`.", "continue_final_message"
+        )
 
 
 # ---- responses

@@ -8,6 +8,7 @@ from msgspec import Meta
 from . import limits
 from .chat import ChatTemplate, Messages, check_template
 from .errors import BadRequest
+from .messages import check_messages
 from .sampling import Name, TokenId
 
 
@@ -30,6 +31,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
         if (self.prompt is None) == (self.messages is None):
             raise BadRequest("Exactly one of `prompt` and `messages` is required.", "prompt")
         check_template(self)
+        if self.messages is not None:
+            check_messages(self.messages)
 
 
 class TokenizeResponse(msgspec.Struct, frozen=True):

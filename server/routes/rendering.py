@@ -4,7 +4,6 @@ from typing import Any
 
 from stentor.protocols.openai.chat import TemplateFields
 from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.messages import normalize
 
 from ..state import ServerState
 from ..text.errors import TemplateError
@@ -13,17 +12,21 @@ from ..text.errors import TemplateError
 async def render_messages(
     state: ServerState, fields: TemplateFields, messages: list[dict[str, Any]], add_special_tokens: bool
 ) -> list[int]:
-    """Raises BadRequest for bad messages and for a template that fails on them."""
+    """Raises BadRequest for arguments that the template may not be given, and where the template fails."""
+    kwargs = fields.chat_template_kwargs or {}
+    taken = sorted(kwargs.keys() & state.pool.chat_template.reserved)
+    if taken:
+        raise BadRequest(f"`chat_template_kwargs` must not set `{taken[0]}`.", "chat_template_kwargs")
     try:
         return await state.pool.render_chat(
-            normalize(messages),
+            messages,
             add_generation_prompt=fields.add_generation_prompt,
             continue_final_message=fields.continue_final_message,
             chat_template=fields.chat_template,
-            template_kwargs=fields.chat_template_kwargs or {},
+            template_kwargs=kwargs,
             documents=fields.documents,
             add_special_tokens=add_special_tokens,
         )
     except TemplateError as error:
         param = "messages" if fields.chat_template is None else "chat_template"
-        raise BadRequest(f"The chat template could not be applied: {error}", param, "template_error") from None
+        raise BadRequest(str(error), param, "template_error") from None

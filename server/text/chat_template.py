@@ -9,8 +9,9 @@ from typing import Any, Final
 import jinja2
 
 from .errors import TemplateError
+from .limits import MAX_CHARS, Overrun, set_deadline
 from .messages import ContentFormat, content_format, prepare_messages
-from .sandbox import MAX_CHARS, Overrun, RaisedByTemplate, make_environment, set_deadline
+from .sandbox import RaisedByTemplate, make_environment
 from .tokenizer import ChatTemplates
 
 MAX_TEMPLATE_CHARS: Final = 1 << 18
@@ -82,8 +83,7 @@ class ChatTemplate:
         try:
             compiled = self._get(chat_template, with_tools=bool(tools))
             chat = prepare_messages(messages, compiled.format, knows_developer=compiled.knows_developer)
-            if continue_final_message:
-                final = _mark_end(chat[-1])
+            final = _mark_end(chat[-1]) if continue_final_message else None
             text = compiled.template.render(
                 {
                     **self._special_tokens,
@@ -100,7 +100,7 @@ class ChatTemplate:
             raise _explain(error, self._max_seconds) from error
         finally:
             set_deadline(float("inf"))
-        return _cut_at_mark(text, final) if continue_final_message else text
+        return text if final is None else _cut_at_mark(text, final)
 
     def _check(
         self,
@@ -182,7 +182,9 @@ def _explain(error: Exception, seconds: float) -> TemplateError:
         case Overrun(args=("time",)):
             return TemplateError(f"The chat template took longer than {seconds:g} seconds to render.")
         case Overrun():
-            return TemplateError(f"The chat template makes too large a value: at most {MAX_CHARS} characters are allowed.")
+            return TemplateError(
+                f"The chat template makes too large a value: at most {MAX_CHARS} characters are allowed."
+            )
         case RaisedByTemplate():
             return TemplateError(f"The chat template refused the conversation: {_short(str(error.message))}")
         case jinja2.TemplateSyntaxError():

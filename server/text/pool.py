@@ -1,8 +1,9 @@
 """Tokenizing off the event loop: an async front over a few threads."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from .chat_template import ChatTemplate
@@ -11,7 +12,7 @@ from .tokenizer import Tokenizer
 
 T = TypeVar("T")
 
-INLINE_CHARS: Final = 500
+INLINE_CHARS: Final = 200
 """Shorter texts are encoded where they are: that takes less time than a hop to a thread and back."""
 
 
@@ -55,9 +56,7 @@ class TokenizerPool:
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
         """The text of token ids."""
-        return await self._run(
-            lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens)
-        )
+        return await self._run(lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens))
 
     async def render_chat(
         self,
@@ -109,12 +108,9 @@ class TokenizerPool:
         return await asyncio.wrap_future(future)
 
     def _give_back_place(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop has closed, and with it everyone who waited
             loop.call_soon_threadsafe(self._places.release)
 
     def close(self) -> None:
         """Skips what has not begun and lets the threads end."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-_ = Future

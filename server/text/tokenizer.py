@@ -22,7 +22,6 @@ class Tokenizer:
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
-        # the library would lengthen each of its own thread pools for our threads; ours are enough
         self.backend: Final = backend
         self.special_tokens: Final = dict(special_tokens)
         self.chat_template: Final = chat_template

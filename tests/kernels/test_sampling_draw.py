@@ -189,20 +189,10 @@ def test_a_draw_is_the_argmax_of_logits_and_noise(version: ModuleType) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_draws_keep_their_golden_values(version: ModuleType) -> None:
-    logits = [math.sin(7.0 * token) * 3.0 for token in range(100)]
-    assert draw_many(version, logits, 10, seed=2**64 - 1).tolist() == [12, 47, 90, 90, 30, 81, 80, 82, 11, 20]
-    assert draw_many(version, logits, 10, seed=1234, temperature=0.7, top_k=40, top_p=0.9).tolist() == [
-        37,
-        2,
-        37,
-        47,
-        90,
-        55,
-        81,
-        55,
-        20,
-        98,
-    ]
+    logits = [token * 37 % 100 / 16 for token in range(100)]
+    assert draw_many(version, logits, 10, seed=2**64 - 1).tolist() == [54, 81, 43, 97, 24, 27, 80, 97, 27, 35]
+    cut = draw_many(version, logits, 10, seed=1234, temperature=0.7, top_k=40, top_p=0.9)
+    assert cut.tolist() == [48, 27, 16, 35, 16, 81, 5, 27, 94, 32]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -259,7 +249,7 @@ rule_rows = st.fixed_dictionaries(
 
 
 @needs_native
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(
     rows=st.lists(rule_rows, min_size=1, max_size=5),
     kind=st.sampled_from(KINDS),

@@ -30,7 +30,7 @@ def test_penalties_follow_their_formula_and_order(version: ModuleType) -> None:
     logits = torch.tensor([[1.0, 2.0, -3.0, 4.0], [1.0, 2.0, -3.0, 4.0], [0.5, -0.5, 0.0, 1.0]])
     counts = torch.tensor([2, 0, 1, 3])
     strengths = torch.tensor([[2.0, 0.5, 0.25], [1.0, -1.0, 0.0]])
-    version.penalise_(logits, *ragged({2: [0, 1, 3], 0: [2]}), counts, strengths)
+    version.penalise_(logits, strengths, *ragged({2: [0, 1, 3], 0: [2]}), counts)
     assert logits[0].tolist() == [1.0, 2.0, 0.0, 4.0]  # -3 + 1 * 3
     assert logits[1].tolist() == [1.0, 2.0, -3.0, 4.0]
     assert logits[2].tolist() == [0.5 / 2 - 1.0 - 0.25, -0.5 * 2, 0.0, 1.0 / 2 - 0.5 - 0.25]
@@ -65,9 +65,9 @@ def test_lists_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="offsets"):
         sampling.restrict_(logits, rows, offsets[:1], ids)
     with pytest.raises(ValueError, match="ids and counts"):
-        sampling.penalise_(logits, rows, offsets, ids, torch.tensor([1, 2]), torch.ones(1, 3))
+        sampling.penalise_(logits, torch.ones(1, 3), rows, offsets, ids, torch.tensor([1, 2]))
     with pytest.raises(ValueError, match="strengths"):
-        sampling.penalise_(logits, rows, offsets, ids, ids, torch.ones(1, 2))
+        sampling.penalise_(logits, torch.ones(1, 2), rows, offsets, ids, ids)
     with pytest.raises(ValueError, match="values"):
         sampling.add_bias_(logits, rows, offsets, ids, torch.ones(2))
 
@@ -93,7 +93,7 @@ def test_native_edits_equal_the_definition_bit_for_bit(
     results = []
     for version in (native, reference):
         edited = logits.clone()
-        version.penalise_(edited, *lists, counts, torch.tensor([strengths] * 3))
+        version.penalise_(edited, torch.tensor([strengths] * 3), *lists, counts)
         version.add_bias_(edited, *lists, values)
         version.restrict_(edited, *ragged({0: chosen[0][::2]}))
         results.append(edited)

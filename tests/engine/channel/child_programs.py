@@ -38,6 +38,12 @@ def read_nothing(endpoint: Endpoint, _: Inherited) -> None:
     time.sleep(60)
 
 
+def ignore_sigterm(endpoint: Endpoint, _: Inherited) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    endpoint.send_blocking(b"here")
+    time.sleep(60)
+
+
 def three_then_sigkill(endpoint: Endpoint, _: Inherited) -> None:
     for number in range(3):
         endpoint.send_blocking(b"%d" % number)

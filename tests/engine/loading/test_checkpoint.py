@@ -22,7 +22,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama")
     model = tiny_model("llama").bfloat16()
     model.generation_config.update(
-        eos_token_id=[5, 3], temperature=0.6, top_k=20, top_p=0.9, repetition_penalty=1.1, max_new_tokens=100
+        do_sample=True,
+        eos_token_id=[5, 3],
+        temperature=0.6,
+        top_k=20,
+        top_p=0.9,
+        repetition_penalty=1.1,
+        max_new_tokens=100,
     )
     model.save_pretrained(folder, max_shard_size="20KB")
     return folder

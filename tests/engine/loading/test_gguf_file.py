@@ -161,7 +161,7 @@ def walk(path: Path) -> None:
             for name in gguf.metadata:
                 gguf.metadata[name]
             size = path.stat().st_size
-            assert all(0 < t.offset and t.offset + t.nbytes <= size for t in gguf.tensors.values())
+            assert all(t.offset > 0 and t.offset + t.nbytes <= size for t in gguf.tensors.values())
     except CheckpointError as error:
         message = str(error)
     else:

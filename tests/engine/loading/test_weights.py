@@ -79,15 +79,15 @@ def test_tiny_gguf_files_mean_the_same_to_transformers(arch: str, tmp_path: Path
 
 
 def test_the_demo_models_weights_are_those_that_transformers_reads(demo_gguf: Path) -> None:
-    description = load_gguf_checkpoint(str(demo_gguf))["config"]
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(**{k: v for k, v in description.items() if k not in ("model_type",)})
-        )
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=30, tie_word_embeddings=True))
     theirs = load_gguf_checkpoint(str(demo_gguf), return_tensors=True, model_to_load=model)["tensors"]
-    ours = loaded(demo_gguf)
-    assert len(ours) == 272
-    assert_same(ours, theirs)
+    names = set()
+    for name, tensor in iterate_weights(open_checkpoint(demo_gguf), torch.float32):
+        assert torch.equal(tensor, theirs[name]), name
+        names.add(name)
+    assert len(names) == 272
+    assert names == theirs.keys()
 
 
 @pytest.mark.parametrize("quantization", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
@@ -122,7 +122,7 @@ def test_gguf_weights_are_rounded_to_the_dtype_asked_for(tmp_path: Path) -> None
 def test_safetensors_give_back_the_model_they_were_made_from(shard_size: str, tmp_path: Path) -> None:
     model = tiny_model("phi3")
     model.save_pretrained(tmp_path, max_shard_size=shard_size)
-    assert len(list(tmp_path.glob("*.safetensors"))) == (1 if shard_size == "1GB" else 3)
+    assert len(list(tmp_path.glob("*.safetensors"))) == (1 if shard_size == "1GB" else 10)
     assert_same(loaded(tmp_path), expected(model))
     rounded = {name: tensor.bfloat16() for name, tensor in expected(model).items()}
     assert_same(loaded(tmp_path, torch.bfloat16), rounded)
@@ -167,7 +167,7 @@ def test_a_gguf_file_cut_short_after_opening_ends_in_one_line(tmp_path: Path) ->
     next(found)
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size // 2)
-    with pytest.raises(CheckpointError, match="it ends within .* fetch it again"):
+    with pytest.raises(CheckpointError, match=r"it ends within .* fetch it again"):
         list(found)
 
 

@@ -1,0 +1,165 @@
+"""Finds and loads the tokenizer that belongs to a model."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from .errors import TokenizerError
+from .gguf_tokenizer import load_gguf_tokenizer, set_ends
+from .tokenizer import ChatTemplates, Tokenizer
+
+_SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),)
+_SLOW_FILES: Final = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
+
+
+def load_tokenizer(path: Path, *, override: Path | None = None, chat_template_file: Path | None = None) -> Tokenizer:
+    """The tokenizer of the model at ``path``: a Hugging Face folder, a ``.gguf`` file or a folder that holds one.
+
+    ``override`` names another place of the same kinds to take it from; ``chat_template_file`` a
+    template that replaces the model's own. A folder that has only the files of a slow tokenizer
+    (``tokenizer.model``) is converted by transformers, which is imported for that alone. Raises
+    :class:`TokenizerError`.
+    """
+    tokenizer = _load(path if override is None else override)
+    if chat_template_file is None:
+        return tokenizer
+    return Tokenizer(tokenizer.backend, tokenizer.special_tokens, _read_text(chat_template_file))
+
+
+def _load(path: Path) -> Tokenizer:
+    if path.is_file():
+        if path.name == "tokenizer.json":
+            return _load_folder(path.parent)
+        return load_gguf_tokenizer(path)
+    if not path.is_dir():
+        raise TokenizerError(f"There is no tokenizer at {path}: no such file or folder.")
+    if (path / "tokenizer.json").is_file():
+        return _load_folder(path)
+    if any((path / name).is_file() for name in _SLOW_FILES):
+        return _convert_slow(path)
+    # the first part of a model in several files is the one with the metadata
+    files = sorted(path.glob("*.gguf"))
+    if files:
+        return load_gguf_tokenizer(files[0])
+    raise TokenizerError(
+        f"There is no tokenizer in {path}: it holds no tokenizer.json, tokenizer.model or .gguf file. "
+        "Name a folder that does (--tokenizer)."
+    )
+
+
+def _load_folder(folder: Path) -> Tokenizer:
+    file = folder / "tokenizer.json"
+    try:
+        backend = Backend.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise TokenizerError(f"Cannot read {file}: {error}. Fetch the model again.") from error
+    return _finish(backend, folder)
+
+
+def _convert_slow(folder: Path) -> Tokenizer:
+    try:
+        # heavy, and needed by old checkpoints alone
+        from transformers import AutoTokenizer
+
+        backend: Backend = AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
+    except Exception as error:
+        raise TokenizerError(
+            f"Cannot convert the slow tokenizer in {folder}: {' '.join(str(error).split())[:300]}. "
+            "Name a folder with a tokenizer.json (--tokenizer)."
+        ) from error
+    return _finish(backend, folder)
+
+
+def _finish(backend: Backend, folder: Path) -> Tokenizer:
+    """Adds what the files beside ``tokenizer.json`` say."""
+    config = _read_json(folder / "tokenizer_config.json")
+    special = {**_special_tokens(_read_json(folder / "special_tokens_map.json")), **_special_tokens(config)}
+    _add_tokens(backend, config.get("added_tokens_decoder"))
+    known = {name: token for name, token in special.items() if backend.token_to_id(token) is not None}
+    backend.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in _unmarked(backend, known)]
+    )
+    if isinstance(config.get("add_bos_token"), bool) or isinstance(config.get("add_eos_token"), bool):
+        set_ends(
+            backend,
+            known.get("bos_token") if config.get("add_bos_token") else None,
+            known.get("eos_token") if config.get("add_eos_token") else None,
+        )
+    return Tokenizer(backend, special, _chat_templates(folder, config))
+
+
+def _special_tokens(values: dict[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in _SPECIAL_NAMES:
+        value = values.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def _unmarked(backend: Backend, special: dict[str, str]) -> list[str]:
+    """Named special tokens that the backend takes for ordinary ones."""
+    marked = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    return [token for token in dict.fromkeys(special.values()) if token not in marked]
+
+
+def _add_tokens(backend: Backend, decoder: object) -> None:
+    """Tokens that ``tokenizer_config.json`` names and ``tokenizer.json`` lacks, where their ids fit."""
+    if not isinstance(decoder, dict):
+        return
+    present = backend.get_added_tokens_decoder()
+    for id in sorted(int(id) for id in decoder if str(id).isdigit()):
+        entry = decoder[str(id)]
+        if id in present or not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            continue
+        here = backend.token_to_id(entry["content"])
+        if here == id or (here is None and id == backend.get_vocab_size(with_added_tokens=True)):
+            flags = {
+                name: bool(entry[name])
+                for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
+                if name in entry
+            }
+            backend.add_tokens([AddedToken(entry["content"], **flags)])
+
+
+def _chat_templates(folder: Path, config: dict[str, Any]) -> ChatTemplates:
+    """Template files come before the JSON that older models carry."""
+    named: dict[str, str] = {}
+    old = _read_json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
+    if isinstance(old, str):
+        named["default"] = old
+    elif isinstance(old, list):
+        for entry in old:
+            if isinstance(entry, dict) and isinstance(entry.get("template"), str):
+                named[str(entry.get("name"))] = entry["template"]
+    main = folder / "chat_template.jinja"
+    if main.is_file():
+        named["default"] = _read_text(main)
+    for file in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        named[file.stem] = _read_text(file)
+    if not named:
+        return None
+    return named["default"] if named.keys() == {"default"} else named
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(_read_text(file))
+    except ValueError as error:
+        raise TokenizerError(f"Cannot read {file}: {error}. Fetch the model again.") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"Cannot read {file}: expected a JSON object. Fetch the model again.")
+    return value
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"Cannot read {file}: {error}.") from error

@@ -1,0 +1,82 @@
+"""How byte-level vocabularies cut text into words, by the name that a GGUF file gives (``tokenizer.ggml.pre``).
+
+The names are llama.cpp's; the patterns are those of the models' own ``tokenizer.json`` files, in
+Oniguruma's syntax.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tokenizers import Regex, pre_tokenizers
+
+_CONTRACTION: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_TAIL: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3: Final = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _TAIL
+_QWEN2: Final = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _TAIL
+_QWEN35: Final = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _TAIL
+_SEED_CODER: Final = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" + _TAIL
+_UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED: Final = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s"
+_TEKKEN: Final = _CASED % ("", "") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _TAIL
+_GPT4O: Final = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _TAIL
+_DEEPSEEK3: Final = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*" + _TAIL,
+)
+_DEEPSEEK_CODER: Final = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}")
+
+
+@dataclass(frozen=True)
+class PreTokenization:
+    """Patterns that split one after the other, then what else depends on the family."""
+
+    patterns: tuple[str, ...]
+    ignore_merges: bool = False
+    """A word that is a token as it stands is not put together from merges."""
+    nfc: bool = False
+    adds_bos: bool = False
+    """Where the file does not say whether a BOS is added."""
+
+    def build(self) -> pre_tokenizers.PreTokenizer:
+        steps: list[pre_tokenizers.PreTokenizer] = [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in self.patterns
+        ]
+        return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+_WORDS: Final = PreTokenization((_GPT2,))
+_DIGITS_APART: Final = PreTokenization((r"\p{N}", _GPT2))
+_LLAMA3_FAMILY: Final = PreTokenization((_LLAMA3,), ignore_merges=True, adds_bos=True)
+_THREE_DIGITS: Final = PreTokenization((_LLAMA3,))
+_QWEN2_FAMILY: Final = PreTokenization((_QWEN2,), nfc=True)
+_ONE_DIGIT: Final = PreTokenization((_QWEN2,))
+_CASED_WORDS: Final = PreTokenization((_GPT4O,))
+
+PRE_TOKENIZERS: Final[dict[str, PreTokenization]] = {
+    **dict.fromkeys(
+        ("default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "granite-docling", "gigachat"),
+        _WORDS,
+    ),
+    **dict.fromkeys(("a.x-4.0", "mellum", "modern-bert", "roberta-bpe"), _WORDS),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
+        _DIGITS_APART,
+    ),
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), _LLAMA3_FAMILY
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _THREE_DIGITS),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2"), _QWEN2_FAMILY),
+    **dict.fromkeys(("stablelm2", "megrez", "hunyuan", "solar-open", "grok-2"), _ONE_DIGIT),
+    "qwen35": PreTokenization((_QWEN35,), nfc=True),
+    "seed-coder": PreTokenization((_SEED_CODER,)),
+    "tekken": PreTokenization((_TEKKEN,), ignore_merges=True, adds_bos=True),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _CASED_WORDS),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), PreTokenization(_DEEPSEEK3)),
+    "deepseek-coder": PreTokenization(_DEEPSEEK_CODER),
+}
+"""``tokenizer.ggml.pre`` → how its text is cut."""

@@ -1,0 +1,180 @@
+"""Child processes: what they are given, how they end, and that none outlives its owner."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import anyio
+import pytest
+
+import stentor.engine
+from stentor.engine.channel import ChannelPair, PeerDied
+from stentor.engine.process import describe_exit, spawn
+from stentor.engine.supervisor import ProcessFailed, run_process
+from stentor.tests.engine.channel.child_programs import MODULE
+from stentor.tests.engine.channel.harness import ends_within, open_descriptors, other_side
+
+SOON = 10.0
+
+
+def test_a_child_is_tied_named_and_given_only_what_was_passed() -> None:
+    pair = ChannelPair.create()
+    kept_back = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(kept_back, True)
+    with pair.parent as endpoint:
+        child = spawn(MODULE, pair.child_fds, arguments=["describe", "--more"], env_extra={"CHANNEL_TEST_EXTRA": "7"})
+        endpoint.watch(child.pid, child.pidfd)
+        [text] = endpoint.receive_blocking(SOON)
+        facts = dict(line.split("=", 1) for line in text.decode().splitlines())
+        descriptors = os.listdir(f"/proc/{child.pid}/fd")
+        child.close()
+    os.close(kept_back)
+    assert facts == {
+        "comm": "stentor-test",
+        "own session": "True",
+        "stdin": "/dev/null",
+        "extra": "7",
+        "arguments": "describe --more",
+        "inheritable": "[]",
+        "parent": str(os.getpid()),
+        "package": stentor.engine.__path__[0],
+    }
+    assert str(kept_back) not in descriptors
+
+
+@pytest.mark.anyio
+async def test_ends_are_told_in_words() -> None:
+    with other_side("exit_with_seven") as (_, child):
+        assert await child.wait() == 7
+        assert child.description == "exited with 7"
+    with other_side("echo_blocking") as (endpoint, child):
+        await endpoint.send(b"up?")
+        await endpoint.receive()
+        assert child.description == "running"
+        child.terminate()
+        assert await child.wait() == -signal.SIGTERM
+        assert child.description == "killed by SIGTERM"
+        child.kill()  # too late, and harmless
+    assert describe_exit(-9) == "killed by SIGKILL"
+    assert describe_exit(-200) == "killed by signal 200"
+
+
+@pytest.mark.anyio
+async def test_several_tasks_may_wait_for_one_child() -> None:
+    with other_side("echo_blocking") as (_, child):
+        ends: list[int] = []
+
+        async def wait() -> None:
+            ends.append(await child.wait())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            child.kill()
+        assert ends == [-9, -9]
+
+
+@pytest.mark.anyio
+async def test_a_child_that_ignores_the_request_to_end_is_killed_after_the_grace() -> None:
+    with other_side("ignore_sigterm") as (endpoint, child):
+        assert await endpoint.receive() == [b"here"]
+        began = time.monotonic()
+        assert await child.stop(0.1) == -signal.SIGKILL
+        assert time.monotonic() - began >= 0.1
+
+
+@pytest.mark.anyio
+async def test_stopping_waits_no_longer_than_the_child_needs() -> None:
+    with other_side("read_nothing") as (endpoint, child):
+        assert await endpoint.receive() == [b"here"]
+        with anyio.fail_after(SOON):
+            assert await child.stop(3600) == -signal.SIGTERM
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_stop_leaves_no_child() -> None:
+    with other_side("ignore_sigterm") as (endpoint, child):
+        assert await endpoint.receive() == [b"here"]
+        with anyio.move_on_after(0.05) as scope:
+            await child.stop(3600)
+        assert scope.cancelled_caught
+        assert child.returncode == -signal.SIGKILL
+
+
+def test_a_wait_with_a_timeout_gives_up() -> None:
+    with other_side("read_nothing") as (_, child):
+        assert child.wait_blocking(0.01) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_whole_tree_dies_with_its_root_and_leaves_nothing(number: signal.Signals) -> None:
+    """Server, engine and worker: when the first is killed the others fall, and no name stays."""
+    shm = _listing("/dev/shm")
+    with other_side("own_a_tree") as (endpoint, root):
+        [pids] = endpoint.receive_blocking(SOON)
+        watched = [os.pidfd_open(int(pid)) for pid in pids.split()]
+        try:
+            assert len(watched) == 2
+            assert not any(ends_within(pidfd, 0) for pidfd in watched)
+            os.kill(root.pid, number)
+            assert all(ends_within(pidfd, SOON) for pidfd in watched)
+        finally:
+            for pidfd in watched:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+        with pytest.raises(PeerDied):
+            endpoint.receive_blocking()
+    assert _listing("/dev/shm") == shm
+
+
+def test_a_child_stopped_by_a_debugger_still_dies_with_its_owner() -> None:
+    with other_side("own_a_worker") as (endpoint, owner):
+        [pid] = endpoint.receive_blocking(SOON)
+        worker = os.pidfd_open(int(pid))
+        signal.pidfd_send_signal(worker, signal.SIGSTOP)
+        owner.kill()
+        assert ends_within(worker, SOON)
+        os.close(worker)
+
+
+def test_a_child_whose_parent_is_gone_before_it_is_tied_ends_at_once() -> None:
+    """The parent died between fork and prctl: the child sees a parent that is not the one it was told of."""
+    command = [sys.executable, "-P", "-m", MODULE, "--parent-pid", "1", "--channel-fds", "", "echo_blocking"]
+    result = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (1, b"", b"")
+
+
+def test_children_started_and_ended_leave_no_descriptor() -> None:
+    before = open_descriptors()
+    for _ in range(3):
+        with other_side("exit_with_seven") as (_, child):
+            child.wait_blocking(SOON)
+        child.close()
+    assert open_descriptors() == before
+
+
+@pytest.mark.anyio
+async def test_a_supervised_process_that_fails_says_how() -> None:
+    with other_side("exit_with_seven") as (_, child), pytest.raises(ProcessFailed, match=f"pid {child.pid}.*with 7"):
+        await run_process(lambda: child)
+
+
+@pytest.mark.anyio
+async def test_a_supervised_process_ends_with_the_task_that_runs_it() -> None:
+    with other_side("read_nothing") as (endpoint, child):
+        assert await endpoint.receive() == [b"here"]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_process, lambda: child)
+            await anyio.wait_all_tasks_blocked()
+            assert child.returncode is None
+            tasks.cancel_scope.cancel()
+        assert child.description == "killed by SIGTERM"
+
+
+def _listing(folder: str) -> list[str]:
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []

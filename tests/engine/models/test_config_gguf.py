@@ -1,0 +1,147 @@
+"""GGUF metadata that tiny converted models do not show: stretched ropes, odd windows, what is refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from stentor.engine.models.config import ConfigError, DecoderConfig, RopeConfig
+from stentor.engine.models.gguf_config import decoder_config_from_gguf
+
+FACTORS = {"rope_factors_short.weight": (1.0,) * 4, "rope_factors_long.weight": (2.0,) * 4}
+
+
+def read(arch: str, tensors: dict[str, tuple[int, ...]] | None = None, **changes: Any) -> DecoderConfig:
+    """The config of a small file of ``arch``; changes are metadata, dots written as double underscores."""
+    metadata: dict[str, object] = {
+        "general.architecture": arch,
+        f"{arch}.context_length": 1024,
+        f"{arch}.embedding_length": 32,
+        f"{arch}.block_count": 4,
+        f"{arch}.feed_forward_length": 64,
+        f"{arch}.attention.head_count": 4,
+        f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    for name, value in changes.items():
+        metadata[f"{arch}.{name.replace('__', '.')}"] = value
+    shapes = {"token_embd.weight": (32, 100), "output.weight": (32, 100), **(tensors or {})}
+    return decoder_config_from_gguf(
+        {name: value for name, value in metadata.items() if value is not None}, shapes, lambda name: FACTORS[name]
+    )
+
+
+def test_the_vocabulary_is_as_large_as_the_embedding() -> None:
+    assert read("llama", vocab_size=7).vocab_size == 100
+
+
+def test_heads_may_be_wider_than_the_hidden_size_allows() -> None:
+    assert read("llama").head_dim == 8
+    assert read("llama", {"blk.0.attn_q.weight": (32, 64)}).head_dim == 16
+    assert read("llama", attention__key_length=20).head_dim == 20
+
+
+def test_counts_stored_once_per_layer_must_agree() -> None:
+    assert read("llama", attention__head_count_kv=[2] * 4).num_kv_heads == 2
+    with pytest.raises(ConfigError, match=r"llama.attention.head_count_kv is '\[2, 1, 2, 2\]', expected a whole"):
+        read("llama", attention__head_count_kv=[2, 1, 2, 2])
+
+
+def test_scaled_ropes_are_understood() -> None:
+    assert read("llama", rope__scaling__type="linear", rope__scaling__factor=4.0).rope == RopeConfig(
+        kind="linear", factor=4.0
+    )
+    assert read("llama", rope__scale_linear=2.0).rope == RopeConfig(kind="linear", factor=2.0)
+    assert read(
+        "qwen2", rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__original_context_length=256
+    ).rope == RopeConfig(kind="yarn", factor=4.0, original_max_position=256)
+    assert read("llama", rope__scaling__type="none").rope == RopeConfig()
+
+
+def test_long_and_short_factors_are_longrope() -> None:
+    config = read(
+        "phi3",
+        dict.fromkeys(FACTORS, (4,)),
+        rope__scaling__original_context_length=256,
+        rope__scaling__attn_factor=1.5,
+    )
+    assert config.rope == RopeConfig(
+        kind="longrope",
+        factor=4.0,
+        original_max_position=256,
+        attention_factor=1.5,
+        short_factor=(1.0,) * 4,
+        long_factor=(2.0,) * 4,
+    )
+
+
+def test_factors_that_do_not_fit_the_head_are_refused() -> None:
+    with pytest.raises(ConfigError, match="rotary factors are 4 numbers, expected 2"):
+        read("phi3", dict.fromkeys(FACTORS, (4,)), rope__dimension_count=4)
+
+
+def test_gemma_27b_scales_attention_by_its_hidden_size() -> None:
+    assert read("gemma2", attention__key_length=16).scale == 16**-0.5
+    assert read("gemma2", attention__key_length=16, block_count=46).scale == (32 / 4) ** -0.5
+    assert read("gemma3", attention__key_length=16, block_count=62).scale == (32 / 4) ** -0.5
+
+
+def test_gemma2_has_its_softcaps_without_being_told() -> None:
+    config = read("gemma2")
+    assert (config.attention_softcap, config.logits_softcap) == (50.0, 30.0)
+    assert read("gemma2", final_logit_softcapping=0.0).logits_softcap == 0.0
+
+
+def test_gemma3_keeps_its_layer_types_even_under_a_window_that_never_binds() -> None:
+    config = read(
+        "gemma3",
+        block_count=6,
+        attention__sliding_window=4096,
+        rope__freq_base=1e6,
+        rope__scaling__type="linear",
+        rope__scaling__factor=8.0,
+    )
+    assert config.layer_types == ("sliding",) * 5 + ("full",)
+    assert config.rope == RopeConfig(theta=1e6, kind="linear", factor=8.0)
+    assert config.rope_sliding == RopeConfig(theta=1e4)
+
+
+def test_a_window_pattern_in_the_file_wins() -> None:
+    pattern = [True, False, False, True]
+    config = read("olmo2", attention__sliding_window=64, attention__sliding_window_pattern=pattern)
+    assert config.layer_types == ("sliding", "full", "full", "sliding")
+    assert config.rope_sliding is None
+    stretched = read(
+        "olmo2",
+        attention__sliding_window=64,
+        attention__sliding_window_pattern=pattern,
+        rope__scaling__type="yarn",
+        rope__scaling__factor=8.0,
+    )
+    assert stretched.rope_sliding == RopeConfig()
+    assert replace(stretched, rope=config.rope, rope_sliding=None) == config
+    with pytest.raises(ConfigError, match="names 2 layers, expected 4"):
+        read("olmo2", attention__sliding_window=64, attention__sliding_window_pattern=[True, False])
+
+
+def test_a_window_no_sequence_outgrows_is_none() -> None:
+    assert read("phi3", attention__sliding_window=512).layer_types == ("sliding",) * 4
+    assert read("phi3", attention__sliding_window=1024).layer_types == ()
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes", "message"),
+    [
+        ("mamba", {}, "its architecture 'mamba' is not supported, expected one of llama, qwen2, qwen3, phi3, gemma2"),
+        ("llama", {"block_count": None}, "llama.block_count is missing"),
+        ("llama", {"block_count": "four"}, "llama.block_count is 'four'"),
+        ("llama", {"expert_count": 8}, "mixture of experts"),
+        ("llama", {"rope__scaling__type": "spiral"}, "rope.scaling.type is 'spiral'"),
+        ("llama", {"attention__head_count": 5}, "32 hidden columns do not divide among 5 heads"),
+        ("llama", {"attention__head_count_kv": 3}, "4 query heads do not divide among 3"),
+        ("llama", {"rope__dimension_count": 64}, "64 dimensions of each head rotate"),
+    ],
+)
+def test_what_cannot_be_served_is_named(arch: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(arch, **changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,141 @@
+"""Who goes first, who is preempted, and that everyone gets there."""
+
+from stentor.engine.request import Choice
+from stentor.protocols.config import SchedulerConfig
+from stentor.tests.engine.fake_worker import Engine
+
+
+def admitted(engine: Engine) -> list[int]:
+    """First prompt token of each admission, in order."""
+    return [new.tokens[0] for plan in engine.plans for new in plan.new]
+
+
+def test_first_come_is_first_served() -> None:
+    engine = Engine(max_num_seqs=1)
+    for token in (5, 3, 9):
+        engine.submit([token], max_tokens=1)
+        engine.now += 0.001
+    engine.drain()
+    assert admitted(engine) == [5, 3, 9]
+
+
+def test_requests_that_arrive_at_once_keep_the_order_of_submission() -> None:
+    engine = Engine(max_num_seqs=1)
+    for token in (5, 3, 9):
+        engine.submit([token], max_tokens=1)
+    engine.drain()
+    assert admitted(engine) == [5, 3, 9]
+
+
+def test_a_lower_priority_number_goes_first() -> None:
+    engine = Engine(max_num_seqs=1)
+    for token, priority in ((5, 1), (3, 0), (9, -1)):
+        engine.submit([token], max_tokens=1, priority=priority)
+    engine.drain()
+    assert admitted(engine) == [9, 3, 5]
+
+
+def test_waiting_makes_up_for_one_level_each_aging_span() -> None:
+    engine = Engine(max_num_seqs=1, config=SchedulerConfig(priority_aging_seconds=10))
+    engine.submit([5], max_tokens=1, priority=1)
+    engine.now = 9.0
+    engine.submit([3], max_tokens=1, priority=0)
+    engine.now = 11.0
+    engine.submit([9], max_tokens=1, priority=0)
+    engine.drain()
+    assert admitted(engine) == [3, 5, 9]
+
+
+def test_a_stream_of_important_arrivals_cannot_starve_an_old_request() -> None:
+    engine = Engine(max_num_seqs=1, config=SchedulerConfig(priority_aging_seconds=1))
+    old = engine.submit([1, 2, 3], max_tokens=3, priority=5)
+    served = 0
+    while not engine.clients[old].finished:
+        engine.submit([9], max_tokens=3, priority=0)
+        for _ in range(2):
+            engine.step()
+        served += 1
+        assert served < 500, "starved"
+    assert served > 50, "it should have waited for some of the others"
+    engine.drain()
+    engine.check_clients()
+
+
+def test_a_stream_of_small_requests_cannot_starve_a_large_one() -> None:
+    engine = Engine(num_blocks=8, block_size=4, max_num_seqs=4)
+    for _ in range(3):
+        engine.submit([9] * 6, max_tokens=6)
+    engine.step()
+    large = engine.submit([1] * 26, max_tokens=6)
+    for _ in range(60):
+        engine.submit([8] * 6, max_tokens=6)
+        engine.step()
+        if engine.clients[large].finished:
+            break
+    assert engine.clients[large].finished, "overtaken for ever"
+    engine.drain()
+    engine.check_clients()
+
+
+def test_the_least_important_row_is_preempted_and_the_most_important_never() -> None:
+    engine = Engine(num_blocks=8, block_size=2, max_num_seqs=3, config=SchedulerConfig(prefix_cache=False))
+    for token, priority in ((1, 5), (2, 0), (3, -5)):
+        engine.submit([token], max_tokens=13, priority=priority)
+    engine.drain()
+    engine.check_clients()
+    assert engine.scheduler.stats().preemptions > 0
+    order = admitted(engine)
+    assert order[:3] == [3, 2, 1]
+    assert order.count(3) == 1
+    assert order.count(1) > 1
+
+
+def test_preempted_rows_do_not_thrash() -> None:
+    engine = Engine(num_blocks=40, block_size=4, max_num_seqs=16, max_num_batched_tokens=64)
+    for token in range(32):
+        engine.submit([token % 12, token], max_tokens=30)
+    engine.drain()
+    engine.check_clients()
+    assert 0 < engine.scheduler.stats().preemptions < 32
+
+
+def test_a_preempted_row_waits_for_its_token_in_flight_and_begins_with_it() -> None:
+    engine = Engine(num_blocks=4, block_size=2, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
+    engine.submit([1, 1, 1], max_tokens=5)
+    engine.submit([2, 2, 2], max_tokens=5)
+    while not engine.scheduler.stats().preemptions:
+        engine.plan()
+        if len(engine.results) == 2 and not engine.scheduler.stats().preemptions:
+            engine.deliver()
+        engine.scheduler.check_integrity()
+    victim = next(choice for choice in living(engine) if choice.request.rid == 1)
+    assert victim.state.value == "preempted"
+    assert victim.pending == 1
+    known = len(victim.outputs)
+    engine.deliver()
+    assert victim.state.value == "waiting"
+    engine.drain()
+    again = engine.plans[-1]
+    again = next(plan for plan in reversed(engine.plans) if plan.new)
+    assert len(again.new[0].tokens) == 3 + known + 1
+    engine.check_clients()
+
+
+def living(engine: Engine) -> list[Choice]:
+    return [choice for request in engine.scheduler._output.requests.values() for choice in request.choices]
+
+
+def test_a_request_as_large_as_the_pool_finishes_among_others() -> None:
+    engine = Engine(num_blocks=8, block_size=4, max_num_seqs=4, max_model_len=32)
+    for token in range(6):
+        engine.submit([token] * (3 + 4 * token), max_tokens=32)
+    engine.drain()
+    engine.check_clients()
+
+
+def test_a_budget_of_one_token_still_finishes_everything() -> None:
+    engine = Engine(num_blocks=8, block_size=2, max_num_seqs=4, max_num_batched_tokens=1)
+    for token in range(4):
+        engine.submit([token] * 5, max_tokens=4, seeds=[1, 2])
+    engine.drain()
+    engine.check_clients()

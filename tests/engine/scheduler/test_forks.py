@@ -1,0 +1,88 @@
+"""Several choices of one prompt."""
+
+import pytest
+
+from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.fake_worker import Engine
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize(("prompt_len", "tail"), [(9, 1), (10, 2), (12, 4), (3, 3)])
+def test_the_prompt_is_prefilled_once_and_each_fork_recomputes_only_its_tail(
+    prompt_len: int, tail: int, prefix_cache: bool
+) -> None:
+    engine = Engine(num_blocks=32, block_size=4, config=SchedulerConfig(prefix_cache=prefix_cache))
+    rid = engine.submit([1] * prompt_len, max_tokens=1, seeds=[1, 2, 3, 4])
+    engine.drain()
+    engine.check_clients()
+    assert engine.worker.computed_tokens == prompt_len + 3 * tail
+    assert len(engine.clients[rid].prompts) == 1
+    assert engine.clients[rid].prompts[0].cached_tokens == 0
+
+
+def test_forks_share_the_very_blocks_of_the_leader() -> None:
+    engine = Engine(num_blocks=32, block_size=4, config=SchedulerConfig(prefix_cache=False))
+    engine.submit([1] * 10, max_tokens=9, seeds=[1, 2, 3])
+    for _ in range(4):
+        engine.step()
+    tables = [new.blocks for plan in engine.plans for new in plan.new]
+    assert len(tables) == 3
+    assert tables[0][:2] == tables[1][:2] == tables[2][:2]
+    assert len({table[2] for table in tables}) == 3
+    engine.drain()
+    engine.check_clients()
+
+
+def test_forks_share_the_prompt_also_where_its_logprobs_bypass_the_cache() -> None:
+    engine = Engine(num_blocks=32, block_size=4)
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    engine.submit([1] * 9, params, seeds=[1, 2, 3])
+    engine.drain()
+    engine.check_clients()
+    assert engine.worker.computed_tokens == 9 + 2
+
+
+def test_forks_that_find_no_slot_run_later_from_the_held_prompt() -> None:
+    engine = Engine(num_blocks=32, block_size=4, max_num_seqs=1, config=SchedulerConfig(prefix_cache=False))
+    engine.submit([1] * 9, max_tokens=2, seeds=[1, 2, 3])
+    engine.drain()
+    engine.check_clients()
+    assert engine.worker.computed_tokens == (9 + 1) + 2 * (1 + 1)
+
+
+def test_a_held_prompt_gives_way_to_a_more_important_request_that_needs_its_blocks() -> None:
+    engine = Engine(num_blocks=4, block_size=4, max_num_seqs=1, config=SchedulerConfig(prefix_cache=False))
+    shared = engine.submit([1] * 12, max_tokens=1, seeds=[1, 2])
+    engine.plan()
+    urgent = engine.submit([2] * 14, max_tokens=2, priority=-5)
+    engine.drain()
+    engine.check_clients()
+    assert engine.scheduler.stats().preemptions == 0
+    order = [new.tokens[0] for plan in engine.plans for new in plan.new]
+    assert order == [1, 2, 1]
+    assert engine.clients[urgent].finished[0].reason == "length"
+    assert engine.clients[shared].finished[1].reason == "length"
+    assert engine.worker.computed_tokens == 12 + 15 + 12, "the second choice had to prefill the prompt again"
+
+
+def test_aborting_the_forks_gives_the_held_prompt_back() -> None:
+    engine = Engine(num_blocks=8, block_size=4, max_num_seqs=1)
+    rid = engine.submit([1] * 12, max_tokens=9, seeds=[1, 2, 3])
+    engine.plan()
+    engine.deliver()
+    engine.abort(rid, 0)
+    assert engine.scheduler.stats().free_blocks == 5
+    engine.abort(rid, 1)
+    engine.scheduler.check_integrity()
+    assert engine.scheduler.stats().free_blocks == 5
+    engine.abort(rid, 2)
+    engine.check_empty()
+    engine.drain()
+
+
+def test_more_choices_than_slots_and_blocks_all_finish() -> None:
+    engine = Engine(num_blocks=6, block_size=4, max_num_seqs=3)
+    engine.submit([1, 2, 3, 4, 5, 6, 7, 8, 9], max_tokens=10, seeds=list(range(20)))
+    engine.drain()
+    engine.check_clients()

@@ -1,0 +1,109 @@
+from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.fake_worker import Engine
+
+
+def cached(engine: Engine, rid: int) -> int:
+    return engine.clients[rid].prompts[0].cached_tokens
+
+
+def test_a_prompt_seen_before_is_reused_in_full_blocks_but_for_its_last_token() -> None:
+    engine = Engine(block_size=4)
+    lengths = {}
+    for length in (8, 8, 9, 11, 12, 13):
+        rid = engine.submit([1] * length, max_tokens=1)
+        engine.drain()
+        lengths.setdefault(length, []).append(cached(engine, rid))
+    assert lengths == {8: [0, 4], 9: [8], 11: [8], 12: [8], 13: [12]}
+    engine.check_clients()
+
+
+def test_hits_and_queries_are_counted_in_tokens() -> None:
+    engine = Engine(block_size=4)
+    for _ in range(3):
+        engine.submit([1] * 10, max_tokens=1)
+        engine.drain()
+    stats = engine.scheduler.stats()
+    assert (stats.prefix_queries, stats.prefix_hits) == (30, 16)
+    assert engine.worker.computed_tokens == 10 + 2 + 2
+
+
+def test_generated_tokens_are_reused_by_a_prompt_that_continues_them() -> None:
+    engine = Engine(block_size=4)
+    first = engine.submit([1] * 6, max_tokens=8)
+    engine.drain()
+    turn = engine.submit([1] * 6 + engine.clients[first].tokens[0] + [5, 5], max_tokens=1)
+    engine.drain()
+    assert cached(engine, turn) == 12, "the last token's KV was never written, so its block is not full"
+    engine.check_clients()
+
+
+def test_salts_never_share() -> None:
+    engine = Engine(block_size=4)
+    rids = []
+    for salt in ("", "a", "b", "a"):
+        rids.append(engine.submit([1] * 9, max_tokens=1, salt=salt))
+        engine.drain()
+    assert [cached(engine, rid) for rid in rids] == [0, 0, 0, 8]
+
+
+def test_switched_off_nothing_is_reused_or_counted() -> None:
+    engine = Engine(config=SchedulerConfig(prefix_cache=False))
+    for _ in range(2):
+        rid = engine.submit([1] * 9, max_tokens=1)
+        engine.drain()
+    assert cached(engine, rid) == 0
+    stats = engine.scheduler.stats()
+    assert (stats.prefix_queries, stats.prefix_hits) == (0, 0)
+
+
+def test_prompt_logprobs_bypass_reads_but_write() -> None:
+    engine = Engine(block_size=4)
+    wanted = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    rids = []
+    for params in (wanted, wanted, SamplingParams(max_tokens=1)):
+        rids.append(engine.submit([1] * 9, params))
+        engine.drain()
+    assert [cached(engine, rid) for rid in rids] == [0, 0, 8]
+    engine.check_clients()
+
+
+def test_a_block_is_found_only_after_the_step_that_wrote_it_has_completed() -> None:
+    engine = Engine(block_size=4, num_blocks=32)
+    engine.submit([1] * 9, max_tokens=2)
+    engine.plan()
+    early = engine.submit([1] * 9, max_tokens=2)
+    engine.plan()
+    engine.deliver()
+    late = engine.submit([1] * 9, max_tokens=2)
+    engine.drain()
+    assert cached(engine, early) == 0
+    assert cached(engine, late) == 8
+    engine.check_clients()
+
+
+def test_the_least_recently_used_prefix_is_evicted_first() -> None:
+    engine = Engine(block_size=4, num_blocks=6)
+    for token in (1, 2, 1, 3):
+        engine.submit([token] * 9, max_tokens=1)
+        engine.drain()
+    # Each prompt leaves two labelled blocks; the last one took the room of the unlabelled and of nothing else.
+    hits = []
+    for token in (1, 3, 2):
+        rid = engine.submit([token] * 9, max_tokens=1)
+        engine.drain()
+        hits.append(cached(engine, rid))
+    assert hits[:2] == [8, 8]
+    assert hits[2] < 8
+    engine.check_clients()
+
+
+def test_a_preempted_request_counts_hits_when_it_returns_but_reports_those_of_its_first_admission() -> None:
+    engine = Engine(block_size=4, num_blocks=12, max_num_seqs=4)
+    rids = [engine.submit([token] * 8, max_tokens=14) for token in range(4)]
+    engine.drain()
+    engine.check_clients()
+    stats = engine.scheduler.stats()
+    assert stats.preemptions > 0
+    assert stats.prefix_hits > 0
+    assert [cached(engine, rid) for rid in rids] == [0, 0, 0, 0]

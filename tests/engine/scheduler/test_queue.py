@@ -1,0 +1,58 @@
+import random
+
+import pytest
+
+from stentor.engine.request import Choice, ChoiceState, Request, StateError
+from stentor.engine.scheduler.queue import WaitingQueue
+from stentor.protocols.actors import Submit
+from stentor.protocols.sampling import SamplingParams
+
+
+def choice(number: int, arrival: float = 0.0) -> Choice:
+    submit = Submit(number, [1], SamplingParams(max_tokens=1), [0], 0, "", arrival)
+    return Request(submit, number=number, max_model_len=8, aging_seconds=1.0).leader
+
+
+def test_choices_come_out_in_order_whatever_leaves_in_between() -> None:
+    rng = random.Random(0)
+    queue = WaitingQueue()
+    waiting: list[Choice] = []
+    for number in range(500):
+        new = choice(number, rng.random())
+        queue.push(new)
+        waiting.append(new)
+        if rng.random() < 0.4:
+            gone = waiting.pop(rng.randrange(len(waiting)))
+            queue.discard(gone)
+        if waiting and rng.random() < 0.3:
+            first = min(waiting, key=lambda each: each.order)
+            assert queue.peek() is first
+            assert queue.pop() is first
+            first.move((ChoiceState.WAITING,), ChoiceState.RUNNING)
+            waiting.remove(first)
+        queue.check_integrity()
+        assert len(queue) == len(waiting)
+
+
+def test_an_empty_queue_shows_nothing_and_gives_nothing() -> None:
+    queue = WaitingQueue()
+    assert queue.peek() is None
+    with pytest.raises(IndexError, match="empty"):
+        queue.pop()
+
+
+def test_a_choice_cannot_be_queued_twice() -> None:
+    queue = WaitingQueue()
+    only = choice(3)
+    queue.push(only)
+    with pytest.raises(StateError, match=r"choice 3\.0 is waiting, but must be held or running or preempted"):
+        queue.push(only)
+
+
+def test_a_choice_that_has_ended_cannot_end_again() -> None:
+    queue = WaitingQueue()
+    only = choice(3)
+    queue.push(only)
+    queue.discard(only)
+    with pytest.raises(StateError, match="is finished, but must be waiting"):
+        queue.discard(only)

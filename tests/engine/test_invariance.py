@@ -1,0 +1,120 @@
+"""``--batch-invariant``: a row's tokens and logits are bitwise the same whatever shares its steps."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.parity import tiny
+from stentor.tests.parity.paged import BLOCK, PagedDecoder
+
+LENGTH = 70
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma2", "olmo2"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    tiny.make(request.param, folder)
+    return folder
+
+
+def _tokens(seed: int, length: int = LENGTH) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(3, tiny.VOCAB) for _ in range(length)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_logits_are_bitwise_the_same_over_batches_chunks_and_prefix_hits(folder: Path, threads: int) -> None:
+    prompt = _tokens(1)
+    before = torch.get_num_threads()
+    alone = PagedDecoder(folder, invariant=True)
+    alone.add(0, prompt)
+    torch.set_num_threads(1)
+    (expected,) = alone.run((0, 0, LENGTH))
+    torch.set_num_threads(threads)
+    try:
+        _check_cuts(folder, prompt, expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _check_cuts(folder: Path, prompt: list[int], expected: torch.Tensor) -> None:
+    @settings(max_examples=12, deadline=None, derandomize=True)
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        ours = PagedDecoder(folder, invariant=True)
+        neighbours = data.draw(st.integers(0, 5), label="neighbours")
+        for slot in range(1, neighbours + 1):
+            ours.add(slot, _tokens(100 + slot))
+        shared = data.draw(st.integers(0, LENGTH // BLOCK), label="shared blocks")
+        if shared:
+            blocks = ours.add(7, prompt)
+            ours.run((7, 0, LENGTH))
+            ours.add(0, prompt, shared_blocks=blocks[:shared])
+        else:
+            ours.add(0, prompt)
+        position = shared * BLOCK
+        done = [0] * (neighbours + 1)
+        pieces = []
+        while position < LENGTH:
+            count = data.draw(st.integers(1, LENGTH - position), label="chunk")
+            spans = [(0, position, count)]
+            for slot in range(1, neighbours + 1):
+                if done[slot] < LENGTH and data.draw(st.booleans(), label="joins"):
+                    length = data.draw(st.integers(1, LENGTH - done[slot]), label="its chunk")
+                    spans.insert(data.draw(st.integers(0, len(spans)), label="place"), (slot, done[slot], length))
+                    done[slot] += length
+            logits = ours.run(*spans)
+            pieces.append(logits[[span[0] for span in spans].index(0)])
+            position += count
+        assert torch.equal(torch.cat(pieces), expected[shared * BLOCK :])
+
+    run()
+
+
+def test_sixty_four_streams_in_a_pool_too_small_give_each_the_tokens_it_gives_alone(folder: Path) -> None:
+    engine = LocalEngine(model_config(folder, batch_invariant=True, max_num_batched_tokens=96, kv_cache_memory=8 << 20))
+    rng = random.Random(5)
+    jobs = []
+    for number in range(64):
+        sampled = number % 2
+        params = SamplingParams(
+            max_tokens=rng.randrange(1, 48),
+            temperature=0.8 if sampled else 0.0,
+            top_p=0.9 if sampled else 1.0,
+            repetition_penalty=1.2 if number % 4 == 0 else 1.0,
+        )
+        jobs.append((_tokens(number % 9, rng.randrange(1, 75)), params, number))
+    alone = []
+    for prompt, params, seed in jobs:
+        engine.restart(engine.ready.num_blocks)
+        alone.append(engine.generate(prompt, params, seed))
+    for prefix_cache in (True, False):
+        engine.restart(24, prefix_cache=prefix_cache, max_num_batched_tokens=40)
+        rids = [engine.submit(prompt, params, [seed]) for prompt, params, seed in jobs]
+        engine.run(check=True)
+        stats = engine.scheduler.stats()
+        assert stats.preemptions > 0, "the pool was not too small"
+        assert stats.free_blocks == 24
+        assert [engine.outcomes[rid, 0].tokens for rid in rids] == alone
+        assert all(engine.outcomes[rid, 0].finished for rid in rids)
+        engine.scheduler.check_integrity()
+
+
+def test_choices_of_one_request_draw_what_each_seed_draws_alone(folder: Path) -> None:
+    engine = LocalEngine(model_config(folder, batch_invariant=True))
+    params = SamplingParams(max_tokens=20, temperature=1.0)
+    prompt = _tokens(3, 50)
+    alone = []
+    for seed in (11, 12, 13):
+        engine.restart(engine.ready.num_blocks)
+        alone.append(engine.generate(prompt, params, seed))
+    engine.restart(engine.ready.num_blocks)
+    rid = engine.submit(prompt, params, [11, 12, 13])
+    engine.run(check=True)
+    assert [engine.outcomes[rid, index].tokens for index in range(3)] == alone
+    assert len({tuple(tokens) for tokens in alone}) == 3

@@ -1,0 +1,181 @@
+"""Stand-ins that behave: an engine without a model, a tokenizer whose tokens are bytes."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from stentor.engine.client import EngineUnavailable
+from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Stats
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import TokenLogprobs
+from stentor.server.metrics import Metrics
+from stentor.server.state import GenerationDefaults, ServerState
+from stentor.server.text.pieces import byte_alphabet
+from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.tokenizer import Tokenizer
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+BOS, EOS = 256, 257
+VOCAB_SIZE = 258
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'tool' and not message.tool_call_id %}{{ raise_exception('a tool needs its call') }}{% endif %}"
+    "<{{ message.role }}>{{ message.content }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+ANSWER = "Héllo wörld, 😀 — this is what the fake engine says, over and over. "
+
+Event = PromptDone | ChoiceTokens | Finished
+Answer = Callable[[list[int], int], Sequence[int]]
+
+
+def byte_tokenizer(template: str | None = TEMPLATE) -> Tokenizer:
+    """256 bytes, then ``<s>`` and ``</s>``; the id of a byte is its value."""
+    vocab = {spelled: byte for byte, spelled in byte_alphabet().items()}
+    backend = Backend(BPE(vocab, []))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = ByteLevelDecoder()
+    backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    return Tokenizer(backend, {"bos_token": "<s>", "eos_token": "</s>"}, template)
+
+
+def says(text: str, *, repeat: bool = False) -> Answer:
+    """The same text for every choice, then EOS; or again and again."""
+    tokens = list(text.encode())
+
+    def answer(_prompt: list[int], _index: int) -> Sequence[int]:
+        return tokens * (4096 // len(tokens)) if repeat else [*tokens, EOS]
+
+    return answer
+
+
+def logprobs_of(token: int, top: int) -> TokenLogprobs:
+    alternatives = [(token, -0.25), *(((token + step) % 128, -1.0 - step) for step in range(1, 21))]
+    return TokenLogprobs(token, -0.25, 1, alternatives[:top])
+
+
+class FakeStream:
+    """Events of one request: a prompt, then ``burst`` tokens a choice at every step."""
+
+    def __init__(self, engine: "FakeEngine", rid: int, prompt: list[int], params: SamplingParams, n: int) -> None:
+        self.prompt = prompt
+        self.params = params
+        self.aborted: list[int] = []
+        self._engine = engine
+        self._rid = rid
+        self._rest = {index: list(engine.answer(prompt, index))[: params.max_tokens] for index in range(n)}
+        self._ended: list[Finished] = []
+        self._prompt_done = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Event]:
+        await self._engine.pace()
+        events: list[Event] = []
+        if not self._prompt_done and self._rest:
+            self._prompt_done = True
+            events.append(PromptDone(self._rid, self._engine.cached_tokens, 0.5, 0.25, self._prompt_logprobs()))
+        for index in list(self._rest):
+            events.extend(self._step(index))
+        if self._engine.failure is not None:
+            events = [self._end(index, "error") for index in list(self._rest)]
+        events += self._ended
+        self._ended = []
+        if not events:
+            raise StopAsyncIteration
+        return events
+
+    def abort(self, index: int = -1) -> None:
+        self.aborted.append(index)
+        for one in list(self._rest) if index < 0 else [index]:
+            if self._rest.pop(one, None) is not None:
+                self._ended.append(Finished(self._rid, one, "abort", None, None))
+
+    @property
+    def live(self) -> bool:
+        return bool(self._rest)
+
+    def _step(self, index: int) -> list[Event]:
+        rest, params = self._rest[index], self.params
+        taken = rest[: self._engine.burst]
+        stops = [place for place, token in enumerate(taken) if token in params.eos_token_ids + params.stop_token_ids]
+        if stops:
+            taken = taken[: stops[0] + 1]
+        del rest[: len(taken)]
+        logprobs = None if params.logprobs is None else [logprobs_of(token, params.logprobs) for token in taken]
+        events: list[Event] = [ChoiceTokens(self._rid, index, taken, logprobs)]
+        if stops:
+            matched = taken[-1] if taken[-1] in params.stop_token_ids else None
+            events.append(self._end(index, "stop", matched))
+        elif not rest:
+            events.append(self._end(index, "length"))
+        return events
+
+    def _end(self, index: int, reason: FinishReason, stop_token: int | None = None) -> Finished:
+        del self._rest[index]
+        message = "0xdeadbeef in /srv/secret/worker.py" if reason == "error" else None
+        return Finished(self._rid, index, reason, stop_token, message)
+
+    def _prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        top = self.params.prompt_logprobs
+        if top is None:
+            return None
+        return [None, *(logprobs_of(token, top) for token in self.prompt[1:])]
+
+
+class FakeEngine:
+    """Takes the place of the engine client.
+
+    Every step of a stream waits ``delay`` seconds, and for :attr:`gate` while that is closed.
+    """
+
+    def __init__(self, *, max_model_len: int = 512, answer: Answer | None = None, delay: float = 0.0) -> None:
+        self.ready: EngineReady | None = EngineReady(64, 16, max_model_len, [], [])
+        self.failure: str | None = None
+        self.stats = Stats(1, 2, 0.5, 3, 40, 30, 5, 32)
+        self.answer = answer or says(ANSWER, repeat=True)
+        self.delay = delay
+        self.burst = 1
+        self.cached_tokens = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.streams: list[FakeStream] = []
+        self.submitted: list[tuple[list[int], int, str]] = []
+        """Seeds, priority and salt of every request."""
+
+    async def pace(self) -> None:
+        await asyncio.sleep(self.delay)
+        await self.gate.wait()
+
+    def submit(
+        self, prompt: list[int], params: SamplingParams, seeds: list[int], *, priority: int = 0, salt: str = ""
+    ) -> FakeStream:
+        if self.failure is not None or self.ready is None:
+            raise EngineUnavailable(self.failure or "starting")
+        self.submitted.append((seeds, priority, salt))
+        self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
+        return self.streams[-1]
+
+    @property
+    def live(self) -> int:
+        return sum(stream.live for stream in self.streams)
+
+
+def fake_state(engine: FakeEngine | None = None, **fields: object) -> ServerState:
+    """A server's state over a fake engine; ``fields`` replace those of ServerState."""
+    client = engine or FakeEngine()
+    values: dict[str, object] = {
+        "served_names": ("fake/model", "fake"),
+        "client": client,
+        "pool": TokenizerPool(byte_tokenizer()),
+        "metrics": Metrics("fake/model", client),
+        "vocab_size": VOCAB_SIZE,
+        "defaults": GenerationDefaults(eos_token_ids=(EOS,)),
+        **fields,
+    }
+    return ServerState(**values)  # type: ignore[arg-type]

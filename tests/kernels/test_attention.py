@@ -1,0 +1,235 @@
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from stentor.kernels import AttentionBatch, kv_cache_shape, paged_attention, write_kv_
+from stentor.kernels.attention import choose
+from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class World:
+    """Sequences whose keys lie in a shuffled cache; slots that nobody wrote hold NaN."""
+
+    queries: list[Tensor]
+    """One per sequence, a query for every position: [length, heads, dim]."""
+    k_cache: Tensor
+    v_cache: Tensor
+    tables: list[list[int]]
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+
+    def run(self, parts: list[tuple[int, int, int]], variant: str = "native") -> list[Tensor]:
+        """Attends positions [begin, end) of sequences, given as (sequence, begin, end), in one batch."""
+        q, batch = self.batch(parts)
+        k_cache, v_cache = self.k_cache, self.v_cache
+        if variant == "reference":  # it multiplies hidden keys by zero
+            k_cache, v_cache = k_cache.nan_to_num(), v_cache.nan_to_num()
+        out = paged_attention(
+            q,
+            k_cache,
+            v_cache,
+            batch,
+            scale=self.scale,
+            window=self.window,
+            softcap=self.softcap,
+            variant=variant,  # type: ignore[arg-type]
+        )
+        return list(out.split([end - begin for _, begin, end in parts]))
+
+    def batch(self, parts: list[tuple[int, int, int]]) -> tuple[Tensor, AttentionBatch]:
+        size = self.k_cache.shape[3]
+        counts = [end - begin for _, begin, end in parts]
+        width = max(len(self.tables[s]) for s, _, _ in parts)
+        tables = torch.full((len(parts), width), -9, dtype=torch.int32)  # unused entries lead nowhere
+        for row, (s, _, end) in enumerate(parts):
+            used = -(-end // size)
+            tables[row, :used] = torch.tensor(self.tables[s][:used], dtype=torch.int32)
+        starts = torch.tensor([0, *counts]).cumsum(0).int()
+        lengths = torch.tensor([end for _, _, end in parts], dtype=torch.int32)
+        slots = torch.cat(
+            [torch.tensor([self.tables[s][p // size] * size + p % size for p in range(b, e)]) for s, b, e in parts]
+        ).long()
+        q = torch.cat([self.queries[s][begin:end] for s, begin, end in parts])
+        return q, AttentionBatch(starts, lengths, tables, slots, max(counts), int(lengths.max()))
+
+
+def make_world(
+    lengths: list[int],
+    *,
+    heads: int = 6,
+    kv_heads: int = 2,
+    dim: int = 32,
+    size: int = 16,
+    dtype: torch.dtype = torch.float32,
+    window: int = 0,
+    softcap: float = 0.0,
+    seed: int = 0,
+) -> World:
+    blocks = sum(-(-length // size) for length in lengths) + 2
+    free = torch.randperm(blocks, generator=torch.Generator().manual_seed(seed)).tolist()
+    k_cache, v_cache = (torch.full(s, float("nan"), dtype=dtype) for s in kv_cache_shape(blocks, kv_heads, dim, size))
+    queries, tables = [], []
+    for s, length in enumerate(lengths):
+        table = [free.pop() for _ in range(-(-length // size))]
+        slots = torch.tensor([table[p // size] * size + p % size for p in range(length)])
+        k, v = (normal(length, kv_heads, dim, seed=seed + 10 * s + part, dtype=dtype) for part in (1, 2))
+        write_kv_(k, v, k_cache, v_cache, slots)
+        queries.append(normal(length, heads, dim, seed=seed + 10 * s + 3, dtype=dtype))
+        tables.append(table)
+    return World(queries, k_cache, v_cache, tables, dim**-0.5, window, softcap)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "size", "window", "softcap"),
+    [
+        (9, 3, 64, 32, 0, 0.0),
+        (4, 4, 80, 16, 0, 0.0),
+        (8, 1, 128, 16, 7, 0.0),
+        (8, 2, 256, 64, 100, 30.0),
+        (5, 5, 24, 48, 0, 0.0),
+        (40, 1, 8, 16, 1, 5.0),
+        (3, 1, 5, 16, 64, 0.0),
+    ],
+)
+def test_mixed_prefill_and_decode_is_the_reference(
+    dtype: torch.dtype, heads: int, kv_heads: int, dim: int, size: int, window: int, softcap: float
+) -> None:
+    world = make_world(
+        [1, 70, 200, 64, 130],
+        heads=heads,
+        kv_heads=kv_heads,
+        dim=dim,
+        size=size,
+        dtype=dtype,
+        window=window,
+        softcap=softcap,
+    )
+    parts = [(0, 0, 1), (1, 65, 70), (2, 100, 200), (3, 63, 64), (4, 0, 130)]
+    assert choose(world.queries[0]) == "native"
+    for native, reference in zip(world.run(parts), world.run(parts, "reference"), strict=True):
+        assert_close(native, reference, 5e-6 if dtype == torch.float32 else None)
+
+
+def test_the_reference_is_attention_as_written() -> None:
+    world = make_world([37], window=11, softcap=4.0)
+    (out,) = world.run([(0, 0, 37)], "reference")
+    size, position, head = 16, 29, 4
+    table = world.tables[0]
+    scores = []
+    visible = range(position - 10, position + 1)
+    for key in visible:
+        column = world.k_cache[table[key // size], head // 3, :, key % size]
+        score = float(world.queries[0][position, head] @ column) * world.scale
+        scores.append(4.0 * torch.tanh(torch.tensor(score / 4.0)))
+    weights = torch.softmax(torch.stack(scores), 0)
+    values = torch.stack([world.v_cache[table[key // size], head // 3, key % size] for key in visible])
+    assert_close(out[position, head], weights @ values, 1e-5)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_row_is_bitwise_the_same_for_any_batch_chunking_and_thread_count(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(DTYPES))
+    lengths = data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=4))
+    world = make_world(
+        lengths,
+        heads=data.draw(st.sampled_from([2, 6])),
+        dim=data.draw(st.sampled_from([20, 64])),
+        window=data.draw(st.sampled_from([0, 1, 50])),
+        softcap=data.draw(st.sampled_from([0.0, 3.0])),
+        dtype=dtype,
+    )
+    alone = [torch.cat([world.run([(s, p, p + 1)])[0] for p in range(n)]) for s, n in enumerate(lengths)]
+    begins = [data.draw(st.integers(0, n - 1)) for n in lengths]
+    ends = [data.draw(st.integers(b + 1, n)) for b, n in zip(begins, lengths, strict=True)]
+    parts = list(zip(range(len(lengths)), begins, ends, strict=True))
+    with thread_count(data.draw(st.sampled_from([1, 2, 3]))):
+        for (s, begin, end), out in zip(parts, world.run(parts), strict=True):
+            assert_same_bits(out, alone[s][begin:end])
+
+
+def test_the_block_size_does_not_show() -> None:
+    results = [make_world([150], size=size).run([(0, 0, 150)])[0] for size in (16, 32, 48, 160)]
+    for other in results[1:]:
+        assert_same_bits(other, results[0])
+
+
+def test_queries_may_be_a_slice_of_a_fused_projection_and_a_sequence_may_bring_none() -> None:
+    world = make_world([40, 20])
+    q, batch = world.batch([(0, 30, 40), (1, 20, 20), (1, 5, 20)])
+    fused = torch.cat([q.flatten(1), torch.ones(25, 64)], dim=1)
+    out = paged_attention(fused[:, :192].view(25, 6, 32), world.k_cache, world.v_cache, batch, scale=world.scale)
+    alone = torch.cat([*world.run([(0, 30, 40)]), *world.run([(1, 5, 20)])])
+    assert_same_bits(out, alone)
+
+
+@pytest.mark.parametrize("variant", ["native", "reference"])
+def test_blocks_behind_the_window_may_be_gone(variant: str) -> None:
+    world = replace(make_world([100], window=20), k_cache=make_world([100]).k_cache.nan_to_num())
+    world = replace(world, v_cache=world.v_cache.nan_to_num())
+    (whole,) = world.run([(0, 90, 100)], variant)
+    q, batch = world.batch([(0, 90, 100)])
+    batch.block_tables[0, :4] = -1  # keys 0 to 63; the first query sees 71 to 90
+    out = paged_attention(
+        q,
+        world.k_cache,
+        world.v_cache,
+        batch,
+        scale=world.scale,
+        window=20,
+        variant=variant,  # type: ignore[arg-type]
+    )
+    assert_same_bits(out, whole)
+
+
+def test_large_scores_do_not_overflow() -> None:
+    world = replace(make_world([100]), scale=1000.0)
+    (native,), (reference,) = world.run([(0, 0, 100)]), world.run([(0, 0, 100)], "reference")
+    assert torch.isfinite(native).all()
+    assert_close(native, reference, 1e-3)
+
+
+@pytest.mark.parametrize("variant", ["native", "reference"])
+def test_a_table_that_leads_outside_the_cache_is_refused(variant: str) -> None:
+    world = make_world([40, 20])
+    q, batch = world.batch([(0, 39, 40), (1, 19, 20)])
+    call = {"scale": world.scale, "variant": variant}
+    for block in (-1, 99):
+        tables = batch.block_tables.clone()
+        tables[1, 1] = block
+        with pytest.raises(IndexError, match="sequence 1"):
+            paged_attention(q, world.k_cache, world.v_cache, replace(batch, block_tables=tables), **call)  # type: ignore[arg-type]
+    longer = replace(batch, seq_lens=torch.tensor([400, 20], dtype=torch.int32))
+    with pytest.raises(IndexError, match="sequence 0"):
+        paged_attention(q, world.k_cache, world.v_cache, longer, **call)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    world = make_world([40])
+    q, batch = world.batch([(0, 38, 40)])
+    k_cache, v_cache = world.k_cache, world.v_cache
+    with pytest.raises(ValueError, match="does not fit k_cache"):
+        paged_attention(q.bfloat16(), k_cache, v_cache, batch, scale=1.0)
+    with pytest.raises(ValueError, match="does not fit k_cache"):
+        paged_attention(q[:, :5], k_cache, v_cache, batch, scale=1.0)
+    with pytest.raises(ValueError, match="q has 1 tokens, the batch has 2"):
+        paged_attention(q[:1], k_cache, v_cache, batch, scale=1.0)
+    with pytest.raises(ValueError, match="must not be negative"):
+        paged_attention(q, k_cache, v_cache, batch, scale=1.0, window=-1)
+    with pytest.raises(ValueError, match="caches"):
+        paged_attention(q, k_cache[..., :8], v_cache, batch, scale=1.0)
+    with pytest.raises(ValueError, match="heads and dims of q must be contiguous"):
+        paged_attention(torch.ones(2, 6, 64)[..., ::2], k_cache, v_cache, batch, scale=1.0)
+    with pytest.raises(ValueError, match="AttentionBatch: seq_lens"):
+        replace(batch, seq_lens=batch.seq_lens.long())
+    with pytest.raises(ValueError, match="AttentionBatch: query_start"):
+        replace(batch, query_start=batch.query_start[:1])

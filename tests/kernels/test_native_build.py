@@ -1,0 +1,160 @@
+"""The native library: built once, kept by content, and never in the way when it cannot be built."""
+
+import ctypes
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from stentor.kernels import native
+from stentor.kernels.native import BuildError
+from stentor.kernels.native.build import build, find_sources
+from stentor.kernels.native.load import mapped_openmp
+
+ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "native.cpp"
+    path.write_text(ANSWER)
+    return path
+
+
+def answer(library: Path) -> int:
+    return int(ctypes.CDLL(str(library)).answer())
+
+
+def test_every_operation_finds_its_functions_in_the_library() -> None:
+    library = native.library()
+    assert library is not None, native.unavailable_reason()
+    assert native.unavailable_reason() is None
+    for name in ("linear_f32", "rms_norm_bf16", "rotary_f32", "write_kv_16", "paged_attention_bf16"):
+        assert getattr(library.handle, f"stentor_{name}")
+    assert {path.parent.name for path in find_sources()} >= {"linear", "norm", "rotary", "kv_cache", "attention"}
+
+
+def test_a_library_is_built_with_progress_and_then_found_without_the_compiler_working(
+    source: Path, tmp_path: Path
+) -> None:
+    steps: list[tuple[int, int]] = []
+    first = build(sources=[source], cache_dir=tmp_path / "cache", progress=lambda *step: steps.append(step))
+    assert answer(first) == 42
+    assert steps == [(0, 2), (1, 2), (2, 2)]
+    stamp = first.stat().st_mtime_ns
+    steps.clear()
+    assert build(sources=[source], cache_dir=tmp_path / "cache", progress=lambda *step: steps.append(step)) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert steps == []
+
+
+def test_a_changed_source_or_header_is_another_library(source: Path, tmp_path: Path) -> None:
+    header = tmp_path / "some.h"
+    header.write_text("// one\n")
+    first = build(sources=[source], headers=[header], cache_dir=tmp_path / "cache")
+    header.write_text("// two\n")
+    second = build(sources=[source], headers=[header], cache_dir=tmp_path / "cache")
+    source.write_text(ANSWER.replace("42", "43"))
+    third = build(sources=[source], headers=[header], cache_dir=tmp_path / "cache")
+    assert len({first, second, third}) == 3
+    assert answer(third) == 43
+
+
+def test_a_compile_error_is_one_line_that_names_the_file_and_leaves_nothing_behind(
+    source: Path, tmp_path: Path
+) -> None:
+    source.write_text("this is not C++\n")
+    with pytest.raises(BuildError, match=r"native\.cpp.*error") as failure:
+        build(sources=[source], cache_dir=tmp_path / "cache")
+    assert "\n" not in str(failure.value)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_line(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match="choose a writable cache"):
+        build(sources=[source], cache_dir=tmp_path / "file" / "cache")
+
+
+def test_a_compiler_that_does_not_run_is_one_clear_line(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="cannot run the C\\+\\+ compiler"):
+        build(sources=[source], compiler=str(tmp_path / "none"), cache_dir=tmp_path / "cache")
+
+
+def test_builders_that_race_agree_on_one_whole_library(source: Path, tmp_path: Path) -> None:
+    found: list[Path] = []
+    start = threading.Barrier(4)
+
+    def race() -> None:
+        start.wait()
+        found.append(build(sources=[source], cache_dir=tmp_path / "cache"))
+
+    racers = [threading.Thread(target=race) for _ in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert len(found) == 4
+    assert len(set(found)) == 1
+    assert answer(found[0]) == 42
+    assert list((tmp_path / "cache").iterdir()) == [found[0]]
+
+
+def test_a_damaged_library_is_removed_so_that_the_next_start_builds_it(tmp_path: Path) -> None:
+    from stentor.kernels.native.load import load
+
+    damaged = tmp_path / "kernels-0.so"
+    damaged.write_bytes(b"not a library")
+    with pytest.raises(BuildError, match="start again"):
+        load(damaged)
+    assert not damaged.exists()
+
+
+def test_the_library_shares_the_openmp_runtime_of_torch() -> None:
+    assert native.library() is not None
+    maps = Path("/proc/self/maps").read_text()
+    runtimes = {line.split()[-1] for line in maps.splitlines() if "libgomp" in line}
+    assert len(runtimes) == 1
+    assert mapped_openmp() is not None
+
+
+def test_without_a_compiler_operations_fall_back_and_the_reason_is_told() -> None:
+    script = (
+        "import torch\n"
+        "from stentor import kernels\n"
+        "from stentor.kernels import native, norm\n"
+        "assert native.prepare() is None\n"
+        "print(native.unavailable_reason())\n"
+        "x = torch.ones(2, 8)\n"
+        "assert norm.choose(x) == 'reference'\n"
+        "assert torch.allclose(kernels.rms_norm(x, torch.ones(8), 0.0), x)\n"
+        "try:\n"
+        "    norm.choose(x, 'native')\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+    )
+    link = str(Path(native.__file__).parents[2].parent / ".link")
+    paths = [path for path in sys.path if path] + [link]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        env={"PATH": "/nowhere", "PYTHONPATH": ":".join(paths), "HOME": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    reason, refusal = done.stdout.splitlines()
+    assert "no C++ compiler on PATH" in reason
+    assert refusal.startswith("the native variant cannot run: no C++ compiler")
+
+
+def test_threads_follow_torch() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert native.threads() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,61 @@
+"""A server to talk to: in memory through ASGI, or real on loopback."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from stentor.server.app import create_app
+from stentor.server.state import ServerState
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def in_memory(state: ServerState) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(create_app(state)), base_url="http://server")
+
+
+@asynccontextmanager
+async def on_loopback(state: ServerState) -> AsyncIterator[str]:
+    """Serves ``state`` with uvicorn; yields the base URL."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(create_app(state), http="httptools", lifespan="off", log_level="error", access_log=False)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        while not server.started:
+            assert not serving.done(), serving.exception()
+            await asyncio.sleep(0.005)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+        listener.close()
+
+
+async def until(condition: Any, seconds: float = 5.0) -> None:
+    """Waits for ``condition()`` to hold; fails if it does not in time."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def events_of(text: str) -> list[str]:
+    """The data of every event of a stream; comments are left out."""
+    frames = [frame for frame in text.split("\n\n") if frame and not frame.startswith(":")]
+    assert all(frame.startswith("data: ") for frame in frames), frames
+    return [frame.removeprefix("data: ") for frame in frames]
+
+
+def chunks_of(text: str) -> list[dict[str, Any]]:
+    """The chunks of a stream, which must have ended with ``[DONE]``."""
+    events = events_of(text)
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]

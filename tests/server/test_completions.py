@@ -1,0 +1,118 @@
+"""Text completions over a fake engine."""
+
+import json
+from typing import Any
+
+import pytest
+from openai.types import Completion
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.harness import COMPLETIONS, chunks_of, in_memory
+
+pytestmark = pytest.mark.anyio
+
+
+async def post(engine: FakeEngine, **body: Any) -> Any:
+    async with in_memory(fake_state(engine)) as client:
+        response = await client.post(COMPLETIONS, json=body)
+    assert response.status_code == 200, response.text
+    return response
+
+
+PROMPTS: list[Any] = ["once", [111, 110], ["once", "twice"], [[111], [110, 99]]]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("extra", [{}, {"n": 2}, {"logprobs": 2}, {"echo": True}, {"return_token_ids": True}])
+async def test_every_response_is_valid_to_the_sdk_strictly(prompt: Any, extra: dict[str, Any]) -> None:
+    response = await post(FakeEngine(), prompt=prompt, max_tokens=5, **extra)
+    completion = Completion.model_validate_json(response.content, strict=True)
+    prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
+    assert [choice.index for choice in completion.choices] == list(range(prompts * extra.get("n", 1)))
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"n": 2, "stop": "wör"},
+        {"echo": True},
+        {"echo": True, "logprobs": 1, "n": 2},
+        {"logprobs": 0, "return_token_ids": True},
+        {"echo": True, "max_tokens": 0},
+        {"echo": True, "max_tokens": 0, "logprobs": 2},
+    ],
+)
+async def test_a_stream_says_what_the_whole_response_says(prompt: Any, extra: dict[str, Any]) -> None:
+    body = {"prompt": prompt, "max_tokens": 11, **extra}
+    whole = (await post(FakeEngine(), **body)).json()
+    chunks = chunks_of((await post(FakeEngine(), **body, stream=True, stream_options={"include_usage": True})).text)
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"] == whole["usage"]
+    for choice in whole["choices"]:
+        mine = [part for chunk in chunks for part in chunk["choices"] if part["index"] == choice["index"]]
+        assert "".join(part["text"] for part in mine) == choice["text"]
+        assert [p["finish_reason"] for p in mine if p["finish_reason"]] == [choice["finish_reason"]]
+        if choice["logprobs"]:
+            for field, values in choice["logprobs"].items():
+                assert sum((part["logprobs"][field] for part in mine if part["logprobs"]), []) == values, field
+
+
+async def test_every_chunk_but_for_its_open_finish_reason_is_valid_to_the_sdk() -> None:
+    # The SDK's type asks for a finish reason in every chunk; OpenAI's own server sends null before the last.
+    for chunk in chunks_of((await post(FakeEngine(), prompt="a", max_tokens=6, stream=True, logprobs=1)).text):
+        for choice in chunk["choices"]:
+            assert "finish_reason" in choice
+            choice["finish_reason"] = choice["finish_reason"] or "stop"
+        Completion.model_validate_json(json.dumps(chunk), strict=True)
+
+
+async def test_logprobs_are_parallel_lists_and_the_first_of_an_echoed_prompt_is_null() -> None:
+    choice = (await post(FakeEngine(), prompt="né", echo=True, logprobs=2, max_tokens=4)).json()["choices"][0]
+    lists = choice["logprobs"]
+    assert choice["text"] == "néHél"
+    assert lists["tokens"] == ["n", "\ufffd", "\ufffd", "H", "\ufffd", "\ufffd", "l"]
+    assert lists["text_offset"] == [0, 1, 1, 2, 3, 3, 4], "a split character's tokens share its place"
+    assert lists["token_logprobs"][0] is None
+    assert lists["top_logprobs"][0] is None
+    assert lists["token_logprobs"][1:] == [-0.25] * 6
+    assert lists["top_logprobs"][3] == {"H": -0.25, "I": -2.0}
+
+
+async def test_an_echo_alone_asks_nothing_of_the_engine_and_with_logprobs_only_for_the_prompt() -> None:
+    engine = FakeEngine()
+    body = (await post(engine, prompt="abc", echo=True, max_tokens=0)).json()
+    assert (body["choices"][0]["text"], body["usage"]["completion_tokens"]) == ("abc", 0)
+    assert engine.streams == []
+    body = (await post(engine, prompt="abc", echo=True, max_tokens=0, logprobs=1)).json()
+    assert body["choices"][0]["logprobs"]["tokens"] == ["a", "b", "c"]
+    assert body["usage"]["completion_tokens"] == 0
+    assert engine.live == 0
+
+
+async def test_sixteen_tokens_are_the_default_and_less_where_the_context_ends() -> None:
+    assert (await post(FakeEngine(), prompt="a")).json()["usage"]["completion_tokens"] == 16
+    assert (await post(FakeEngine(max_model_len=10), prompt="abc")).json()["usage"]["completion_tokens"] == 7
+
+
+async def test_the_usage_of_several_prompts_is_their_sum_and_a_prompt_counts_once_for_n() -> None:
+    usage = (await post(FakeEngine(), prompt=["ab", "cde"], n=2, max_tokens=3)).json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (5, 12, 17)
+
+
+async def test_a_text_prompt_is_echoed_as_it_was_sent_and_token_ids_as_their_text() -> None:
+    answer = says("!")
+    bodies = [
+        (await post(FakeEngine(answer=answer), prompt=prompt, echo=True)).json()
+        for prompt in ("hé", list("hé".encode()))
+    ]
+    assert [body["choices"][0]["text"] for body in bodies] == ["hé!", "hé!"]
+
+
+async def test_many_prompts_stream_together() -> None:
+    engine = FakeEngine(delay=0.01)
+    response = await post(engine, prompt=[f"p{i}" for i in range(20)], max_tokens=5, stream=True)
+    chunks = chunks_of(response.text)
+    assert {part["index"] for chunk in chunks for part in chunk["choices"]} == set(range(20))
+    first_ends = next(place for place, chunk in enumerate(chunks) if chunk["choices"][0]["finish_reason"])
+    assert len({chunk["choices"][0]["index"] for chunk in chunks[:first_ends]}) == 20, "none waited for another to end"

@@ -1,0 +1,77 @@
+"""What the metrics page says after requests have passed."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from stentor.protocols.deltas import Finish, PromptProcessed, Text
+from stentor.server.metrics import Metrics
+from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.server.harness import CHAT, HELLO, in_memory
+
+pytestmark = pytest.mark.anyio
+
+
+def samples(page: str) -> dict[str, float]:
+    """Sample name (with the reason, where there is one) → value; every sample names the model."""
+    found = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            assert sample.labels["model_name"] == "fake/model"
+            extra = [value for name, value in sorted(sample.labels.items()) if name not in ("model_name", "le")]
+            if "le" not in sample.labels:
+                found["/".join([sample.name.removeprefix("stentor:"), *extra])] = sample.value
+    return found
+
+
+async def test_the_page_parses_and_counts_what_was_served() -> None:
+    engine = FakeEngine()
+    engine.cached_tokens = 4
+    async with in_memory(fake_state(engine)) as client:
+        body = {"messages": HELLO, "max_tokens": 10, "n": 2, "model": "fake"}
+        usage = (await client.post(CHAT, json=body)).json()["usage"]
+        await client.post(CHAT, json={**body, "stop": "l", "stream": True, "n": 1})
+        response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    seen = samples(response.text)
+    assert seen["num_requests_running"] == 1
+    assert seen["num_requests_waiting"] == 2
+    assert seen["kv_cache_usage_perc"] == 0.5
+    assert seen["num_preemptions_total"] == 3
+    assert seen["prefix_cache_queries_total"] == 40
+    assert seen["prefix_cache_hits_total"] == 30
+    assert seen["prompt_tokens_total"] == 2 * usage["prompt_tokens"]
+    assert seen["prompt_tokens_cached_total"] == 8
+    assert seen["generation_tokens_total"] == 20 + 4
+    assert seen["request_success_total/length"] == 2
+    assert seen["request_success_total/stop"] == 1
+    assert seen["request_success_total/abort"] == 0
+    for histogram in ("time_to_first_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds"):
+        assert seen[f"{histogram}_count"] == 2
+    assert seen["request_params_n_sum"] == 3
+    assert seen["request_params_max_tokens_sum"] == 20
+    assert seen["request_generation_tokens_sum"] == 24
+    assert seen["inter_token_latency_seconds_count"] > 2
+
+
+def test_a_request_adds_its_times_once() -> None:
+    engine = FakeEngine()
+    metrics = Metrics("fake/model", engine)
+    tracker = metrics.track(7, 2, 5, arrival=0.0)
+    tracker.batch([PromptProcessed(3, None, 0.5, 0.25), Text(0, "a", [1], None)])
+    tracker.batch([Text(0, "b", [2, 3], None), Finish(0, "stop", None, None)])
+    tracker.close()
+    seen = samples(metrics.render().decode())
+    assert seen["request_queue_time_seconds_sum"] == 0.5
+    assert seen["request_prefill_time_seconds_sum"] == 0.25
+    assert seen["request_inference_time_seconds_sum"] >= 0.25
+    assert seen["request_prompt_tokens_sum"] == 7
+    assert seen["prompt_tokens_cached_total"] == 3
+    assert seen["generation_tokens_total"] == 3
+    assert seen["request_success_total/stop"] == 1
+    assert seen["request_success_total/abort"] == 1, "the other choice never ended"
+
+
+def test_two_servers_do_not_share_a_registry() -> None:
+    engine = FakeEngine()
+    first, second = Metrics("fake/model", engine), Metrics("fake/model", engine)
+    first.prompt_tokens.inc(5)
+    assert samples(second.render().decode())["prompt_tokens_total"] == 0

@@ -1,0 +1,171 @@
+"""Probes, models, tokens, keys, request ids, draining."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+import stentor
+from openai.types import Model
+from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
+
+pytestmark = pytest.mark.anyio
+
+ROUTES = [
+    ("POST", CHAT),
+    ("POST", COMPLETIONS),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/fake"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/version"),
+    ("GET", "/metrics"),
+    ("GET", "/nowhere"),
+    ("GET", "/health/"),
+    ("GET", "/%68ealth/../metrics"),
+    ("GET", "//health"),
+]
+
+
+async def test_health_is_ready_only_while_the_engine_can_run() -> None:
+    engine = FakeEngine()
+    state = fake_state(engine)
+    async with in_memory(state) as client:
+        assert (await client.get("/health")).status_code == 200
+        ready, engine.ready = engine.ready, None
+        starting = await client.get("/health")
+        assert (starting.status_code, starting.json()["error"]["code"]) == (503, "starting")
+        assert (await client.post(CHAT, json={"messages": HELLO})).status_code == 503
+        engine.ready, engine.failure = ready, "killed"
+        assert (await client.get("/health")).json()["error"]["code"] == "failed"
+        engine.failure, state.draining = None, True
+        draining = await client.get("/health")
+        assert (draining.status_code, draining.json()["error"]["code"]) == (503, "draining")
+        assert draining.headers["retry-after"]
+        assert (await client.get("/ping")).status_code == 200
+
+
+async def test_model_cards_are_valid_to_the_sdk_and_ids_may_hold_slashes() -> None:
+    async with in_memory(fake_state(root="pypi:fake")) as client:
+        listed = (await client.get("/v1/models")).json()
+        one = await client.get("/v1/models/fake/model")
+        missing = await client.get("/v1/models/fake/other")
+    assert listed["object"] == "list"
+    for card in listed["data"]:
+        Model.model_validate(card, strict=True)
+        assert (card["max_model_len"], card["root"], card["parent"]) == (512, "pypi:fake", None)
+    assert one.json() == listed["data"][0]
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_tokenize_and_detokenize_are_each_others_inverse() -> None:
+    async with in_memory(fake_state()) as client:
+        body = (await client.post("/tokenize", json={"prompt": "hé", "return_token_strs": True})).json()
+        assert body == {
+            "count": 3,
+            "max_model_len": 512,
+            "tokens": [104, 195, 169],
+            "token_strs": ["h", "\ufffd", "\ufffd"],
+        }
+        back = (await client.post("/detokenize", json={"tokens": body["tokens"]})).json()
+        assert back == {"prompt": "hé"}
+
+
+async def test_tokenize_renders_messages_as_chat_does() -> None:
+    engine = FakeEngine()
+    async with in_memory(fake_state(engine)) as client:
+        body = (await client.post("/tokenize", json={"messages": HELLO})).json()
+        await client.post(CHAT, json={"messages": HELLO, "max_tokens": 1})
+    assert body["tokens"] == engine.streams[0].prompt
+    assert body["token_strs"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [1, 9999]}, "tokens"),
+        ("/detokenize", {"tokens": "abc"}, "tokens"),
+    ],
+)
+async def test_token_routes_name_what_is_wrong(path: str, body: dict[str, Any], param: str) -> None:
+    async with in_memory(fake_state()) as client:
+        response = await client.post(path, json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_version_is_the_packages() -> None:
+    async with in_memory(fake_state()) as client:
+        assert (await client.get("/version")).json() == {"version": stentor.__version__}
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_everything_but_the_probes_wants_a_key(method: str, path: str) -> None:
+    async with in_memory(fake_state(api_keys=("first", "sécond"))) as client:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic first"}, {"x-api-key": "x"}):
+            response = await client.request(method, path, headers=headers)
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "invalid_api_key"
+            assert response.headers["www-authenticate"] == "Bearer"
+            assert response.headers["x-request-id"]
+        for key in ("first", "sécond"):
+            headers = {b"authorization": b"Bearer " + key.encode()}
+            assert (await client.request(method, path, headers=headers)).status_code != 401
+
+
+async def test_the_probes_need_no_key() -> None:
+    async with in_memory(fake_state(api_keys=("key",))) as client:
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/ping")).status_code == 200
+
+
+async def test_two_authorization_headers_are_refused() -> None:
+    async with in_memory(fake_state(api_keys=("key",))) as client:
+        headers = [("authorization", "Bearer key"), ("authorization", "Bearer other")]
+        assert (await client.get("/v1/models", headers=headers)).status_code == 401
+
+
+async def test_a_sane_request_id_is_kept_and_another_is_replaced() -> None:
+    async with in_memory(fake_state()) as client:
+        kept = await client.get("/v1/models", headers={"x-request-id": "abc-123"})
+        assert kept.headers["x-request-id"] == "abc-123"
+        for bad in ("x" * 129, "with space", "tab\there", "é".encode()):
+            response = await client.get("/nowhere", headers={b"x-request-id": bad if isinstance(bad, bytes) else bad.encode()})
+            assert response.status_code == 404
+            drawn = response.headers["x-request-id"]
+            assert len(drawn) == 32
+        named = await client.post(CHAT, json={"messages": HELLO, "max_tokens": 1, "request_id": "mine"})
+        assert (named.headers["x-request-id"], named.json()["id"]) == ("mine", "chatcmpl-mine")
+        header = await client.post(
+            COMPLETIONS, json={"prompt": "a", "max_tokens": 1}, headers={"x-request-id": "theirs"}
+        )
+        assert header.json()["id"] == "cmpl-theirs"
+
+
+async def test_unknown_paths_and_methods_are_told_in_the_error_shape() -> None:
+    async with in_memory(fake_state()) as client:
+        missing = await client.get("/v1/none")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_url")
+        wrong = await client.get(CHAT)
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+        assert wrong.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_draining_refuses_the_new_and_waits_for_the_old() -> None:
+    engine = FakeEngine(delay=0.01)
+    state = fake_state(engine)
+    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
+        old = asyncio.create_task(client.post(CHAT, json={"messages": HELLO, "max_tokens": 30, "stream": True}))
+        await until(lambda: engine.live)
+        state.draining = True
+        new = await client.post(CHAT, json={"messages": HELLO})
+        assert (new.status_code, new.json()["error"]["code"]) == (503, "draining")
+        assert not await state.drained(0.01), "one is still running"
+        assert await state.drained(5.0)
+        assert (await old).text.endswith("data: [DONE]\n\n")
+    assert state.live_requests == 0
+    assert await state.drained(0.0)
