@@ -36,7 +36,7 @@ class Request:
         "first_scheduled",
         "forks_left",
         "held_blocks",
-        "leader",
+        "leading",
         "limit_len",
         "live",
         "params",
@@ -69,8 +69,8 @@ class Request:
         self.choices = [
             Choice(self, index, seed, (aged, submit.arrival, number, index)) for index, seed in enumerate(submit.seeds)
         ]
-        self.leader = self.choices[0]
-        """The choice that prefills the prompt."""
+        self.leading = 0
+        """Index of the choice that prefills the prompt."""
         self.live = len(self.choices)
         self.prompt_done = False
         self.cached_len: int | None = None
@@ -82,6 +82,10 @@ class Request:
         """Full prompt blocks kept referenced for choices that have yet to start."""
         self.forks_left = 0
         self.prompt_digests: list[bytes] | None = None
+
+    @property
+    def leader(self) -> "Choice":
+        return self.choices[self.leading]
 
     def gather_logprobs(self, start: int, positions: list[TokenLogprobs]) -> None:
         """Keep log-probabilities of prompt tokens [start, start + len(positions))."""

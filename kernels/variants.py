@@ -23,14 +23,18 @@ def force_variant(choice: Choice) -> Iterator[None]:
         _forced.reset(token)
 
 
+def wanted(choice: Choice) -> Choice:
+    """``choice``, or what :func:`force_variant` says where it is ``auto``."""
+    return _forced.get() if choice == "auto" else choice
+
+
 def settle(choice: Choice, obstacle: str | None) -> Variant:
     """The variant to run, where ``obstacle`` says what keeps the native one from running (None: nothing).
 
     Raises:
         ValueError: ``native`` was asked for and cannot run.
     """
-    if choice == "auto":
-        choice = _forced.get()
+    choice = wanted(choice)
     if choice == "reference":
         return "reference"
     if obstacle is None:

@@ -4,6 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
 from stentor.engine.client import EngineUnavailable
 from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Stats
 from stentor.protocols.sampling import SamplingParams
@@ -13,17 +19,13 @@ from stentor.server.state import GenerationDefaults, ServerState
 from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizer import Tokenizer
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as Backend
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
 
 BOS, EOS = 256, 257
 VOCAB_SIZE = 258
 TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message.role == 'tool' and not message.tool_call_id %}{{ raise_exception('a tool needs its call') }}{% endif %}"
+    "{% if message.role == 'tool' and not message.tool_call_id %}"
+    "{{ raise_exception('a tool needs its call') }}{% endif %}"
     "<{{ message.role }}>{{ message.content }}\n"
     "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )

@@ -25,7 +25,7 @@ the odd word and rings; a bell is an eventfd, which stays rung until cleared, so
 and (3) is not lost. A bell left over from an earlier sleep costs one needless look.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Final
 
 from .atomics import Atomics
@@ -118,7 +118,7 @@ class RingWriter(RingSide):
         next(self.write_gradually(frame), None)  # there is room for all of it: ends without yielding
         return True
 
-    def write_gradually(self, frame: Buffer) -> Iterator[None]:
+    def write_gradually(self, frame: Buffer) -> Generator[None, None, None]:
         """Publish ``frame`` fragment by fragment; yields whenever there is no room for the next one."""
         length = len(frame)
         _check_frame_size(length)

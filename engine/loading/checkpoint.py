@@ -94,7 +94,7 @@ def _open_safetensors(folder: Path) -> Checkpoint:
     odd = next((tensor for tensor in tensors if not _is_float(tensor)), None)
     if odd is not None:
         raise CheckpointError(
-            f"Cannot load {folder}: {odd.name} is stored as {odd.dtype}, expected one of {', '.join(DTYPES.values())}."
+            f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, expected one of {', '.join(DTYPES.values())}."
         )
     return Checkpoint(
         format="safetensors",
@@ -160,7 +160,7 @@ def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
     if quantization:
         method = quantization.get("quant_method", "unnamed") if isinstance(quantization, dict) else "unnamed"
         raise CheckpointError(
-            f"Cannot load {folder}: its weights are quantised by {method}, which is not supported; "
+            f"Cannot load {folder}: its weights are quantised by {method!r}, which is not supported; "
             "use the unquantised model or a GGUF file."
         )
     generation = folder / "generation_config.json"

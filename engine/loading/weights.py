@@ -120,7 +120,7 @@ class _TensorReader:
         rows = tensor.nbytes // stored
         if heads and rows % (2 * heads):
             raise CheckpointError(
-                f"Cannot load {self._path}: {tensor.name} has {rows} rows, expected a multiple of {2 * heads}."
+                f"Cannot load {self._path}: {tensor.name!r} has {rows} rows, expected a multiple of {2 * heads}."
             )
         out = torch.empty(rows, columns, dtype=dtype)
         # Row r of a head is stored at 2r, row r + half at 2r + 1: the result seen in stored order.
@@ -144,7 +144,7 @@ class _TensorReader:
             while filled < count:
                 got = self._file.readinto(view[filled:])
                 if not got:
-                    raise CheckpointError(f"Cannot load {self._path}: it ends within {tensor.name}; fetch it again.")
+                    raise CheckpointError(f"Cannot load {self._path}: it ends within {tensor.name!r}; fetch it again.")
                 filled += got
         except OSError as error:
             raise CheckpointError(f"Cannot load {self._path}: {error.strerror or error}.") from error

@@ -8,6 +8,9 @@ LayerType = Literal["full", "sliding"]
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 NormPlacement = Literal["pre", "post", "sandwich"]
 
+MOST_LAYERS = 4096
+LONGEST_CONTEXT = 1 << 30
+
 
 class ConfigError(Exception):
     """A model's description cannot be used. The message is one clause without a final stop, to be put after a name."""
@@ -105,6 +108,8 @@ def checked(config: DecoderConfig) -> DecoderConfig:
     """The config itself, or :class:`ConfigError` where its parts contradict each other."""
     if config.num_heads % config.num_kv_heads:
         raise ConfigError(f"{config.num_heads} query heads do not divide among {config.num_kv_heads} key-value heads")
+    if config.max_position > LONGEST_CONTEXT:
+        raise ConfigError(f"its context is {config.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     if config.layer_types and len(config.layer_types) != config.num_layers:
         raise ConfigError(f"types are given for {len(config.layer_types)} layers, expected {config.num_layers}")
     for rope in (config.rope, config.rope_sliding or config.rope):
@@ -114,7 +119,8 @@ def checked(config: DecoderConfig) -> DecoderConfig:
                 f"{rotary} dimensions of each head rotate, expected an even number up to {config.head_dim}"
             )
         stretches = (rope.short_factor, rope.long_factor) if rope.kind == "longrope" else ()
-        for factors in (*stretches, rope.frequency_divisors or (1.0,) * (rotary // 2)):
+        divisors = (rope.frequency_divisors,) if rope.frequency_divisors else ()
+        for factors in (*stretches, *divisors):
             if len(factors) != rotary // 2 or min(factors) <= 0:
                 raise ConfigError(f"rotary factors are {len(factors)} numbers, expected {rotary // 2} above 0")
         if rope.theta <= 0 or rope.factor <= 0:

@@ -1,13 +1,20 @@
 """Typed reads from an untyped description of a model: a config.json or GGUF metadata."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from .config import ConfigError
 
-LARGEST_SIZE = 1 << 31
-"""No size of a real model reaches this."""
+LARGEST_SIZE = (1 << 31) - 1
+LARGEST_NUMBER = 1e30
+"""No size and no number of a real model goes beyond these."""
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -LARGEST_NUMBER <= value <= LARGEST_NUMBER  # false for NaN
 
 
 @dataclass(frozen=True)
@@ -31,23 +38,29 @@ class Fields:
             return ConfigError(f"{self.prefix}{name} is missing, expected {expected}")
         return ConfigError(f"{self.prefix}{name} is {str(value)[:60]!r}, expected {expected}")
 
-    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+    def integer(self, name: str, default: int | None = None, *, least: int = 1, most: int = LARGEST_SIZE) -> int:
         value = self.get(name)
         if value is None and default is not None:
             return default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < LARGEST_SIZE:
-            raise self._wrong(name, f"a whole number from {least} up")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self._wrong(name, f"a whole number from {least} to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self.get(name)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not _is_number(value):
             raise self._wrong(name, "a number")
         return float(value)
+
+    def positive(self, name: str, default: float) -> float:
+        value = self.number(name, default)
+        if value <= 0:
+            raise self._wrong(name, "a number above 0")
+        return value
 
     def optional_number(self, name: str) -> float | None:
         return self.number(name) if self.has(name) else None
@@ -81,9 +94,7 @@ class Fields:
         value = self.get(name)
         if value is None:
             return ()
-        if not isinstance(value, Sequence) or not all(
-            isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in value
-        ):
+        if not isinstance(value, Sequence) or not all(_is_number(x) for x in value):
             raise self._wrong(name, "a list of numbers")
         return tuple(float(x) for x in value)
 
@@ -94,7 +105,7 @@ class Fields:
             return ()
         ids: list[int] = []
         for item in value if isinstance(value, list | tuple) else (value,):
-            if not isinstance(item, int) or isinstance(item, bool) or item >= LARGEST_SIZE:
+            if not isinstance(item, int) or isinstance(item, bool) or item > LARGEST_SIZE:
                 raise self._wrong(name, "a token id or a list of them")
             ids.append(item)
         return tuple(sorted({token for token in ids if token >= 0}))

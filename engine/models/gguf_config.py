@@ -9,7 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .config import ConfigError, DecoderConfig, LayerType, NormPlacement, RopeConfig, alternating_layers, checked
+from .config import (
+    MOST_LAYERS,
+    ConfigError,
+    DecoderConfig,
+    LayerType,
+    NormPlacement,
+    RopeConfig,
+    alternating_layers,
+    checked,
+)
 from .config_fields import Fields
 
 ReadFloats = Callable[[str], tuple[float, ...]]
@@ -89,7 +98,7 @@ def decoder_config_from_gguf(
         raise ConfigError(f"it is a mixture of experts ({name}.expert_count), and only dense models are supported")
 
     hidden = fields.integer("embedding_length")
-    layers = fields.integer("block_count")
+    layers = fields.integer("block_count", most=MOST_LAYERS)
     heads = _same_in_every_layer(fields, "attention.head_count")
     kv_heads = _same_in_every_layer(fields, "attention.head_count_kv", heads)
     head_dim = _head_dim(fields, shapes, hidden, heads)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from .config import Activation, ConfigError, DecoderConfig, LayerType, alternating_layers, checked
+from .config import MOST_LAYERS, Activation, ConfigError, DecoderConfig, LayerType, alternating_layers, checked
 from .config_fields import Fields
 from .hf_rope import rope_from_hf, stretched_context
 
@@ -33,7 +33,7 @@ def decoder_config_from_hf(config: Mapping[str, object]) -> DecoderConfig:
     name = next((name for name in named if name in _ARCHITECTURES), None)
     if name is None:
         raise ConfigError(
-            f"its architecture {', '.join(named)} is not supported, expected one of {', '.join(_ARCHITECTURES)}"
+            f"its architecture {', '.join(map(repr, named))} is not supported, expected one of {', '.join(_ARCHITECTURES)}"
         )
     return checked(_ARCHITECTURES[name](fields, name))
 
@@ -52,7 +52,7 @@ def _common(fields: Fields, name: str, *, head_dim: int | None = None, eps: floa
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
         intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers"),
+        num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
         num_heads=heads,
         num_kv_heads=fields.integer("num_key_value_heads", heads),
         head_dim=head_dim,
@@ -118,7 +118,7 @@ def _gemma(fields: Fields, name: str) -> DecoderConfig:
         norm_placement="sandwich",
         norm_plus_one=True,
         embedding_scale=math.sqrt(config.hidden_size),
-        attention_scale=fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
+        attention_scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
     )
 
 

@@ -46,6 +46,8 @@ class Output:
         self.live_choices -= 1
         if not request.live:
             del self.requests[request.rid]
+            # Without this cycle the request goes when its last result has come, garbage collector or not.
+            request.choices = []
         return Finished(request.rid, choice.index, reason, stop_token, message)
 
     def finish_all(self, request: Request, reason: FinishReason, message: str | None = None) -> list[Finished]:
@@ -58,11 +60,11 @@ class Output:
 
     def replace_leader(self, request: Request) -> None:
         """The leader ended before the prompt was done: another choice prefills it anew."""
-        if request.prompt_done or request.leader.state is not ChoiceState.FINISHED:
+        if not request.live or request.prompt_done or request.leader.state is not ChoiceState.FINISHED:
             return
         for choice in request.choices:
             if choice.state is ChoiceState.HELD:
-                request.leader = choice
+                request.leading = choice.index
                 request.prompt_logprobs = None
                 self.memory.queue.push(choice)
                 return

@@ -93,7 +93,12 @@ def build(
     sources = find_sources() if sources is None else list(sources)
     headers = find_headers() if headers is None else list(headers)
     compiler = compiler or find_compiler()
-    folder = cache_dir or default_cache_dir()
+    try:
+        folder = cache_dir or default_cache_dir()
+    except RuntimeError as error:
+        raise BuildError(
+            f"no folder for the native kernels: {error} set XDG_CACHE_HOME to a writable folder"
+        ) from error
     runtime = openmp_runtime if "clang" not in _compiler_version(compiler) else None
     target = folder / f"kernels-{_key(sources, headers, compiler, runtime)}.so"
     if target.exists():
@@ -104,7 +109,9 @@ def build(
             built = _compile(sources, compiler, runtime, Path(scratch), progress)
             os.replace(built, target)
     except OSError as error:
-        raise BuildError(f"cannot build the native kernels in {folder}: {error}; choose a writable cache") from error
+        raise BuildError(
+            f"cannot build the native kernels in {folder}: {error}; set XDG_CACHE_HOME to a writable folder"
+        ) from error
     return target
 
 

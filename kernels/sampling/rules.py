@@ -49,6 +49,6 @@ class DrawRules:
             inverse = min(max(1.0 / max(temperature, _LEAST_INVERSE), _LEAST_INVERSE), _MOST_INVERSE)
         self.inverse_temperature[slot] = inverse
         self.top_k[slot] = top_k
-        self.reach[slot] = math.log(min_p) / inverse if inverse and min_p > 0.0 else -math.inf
+        self.reach[slot] = min(math.log(min_p), 0.0) / inverse if inverse and min_p > 0.0 else -math.inf
         self.top_p[slot] = top_p
         self.seed[slot] = seed - (1 << 64) if seed >> 63 else seed

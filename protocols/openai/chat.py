@@ -90,9 +90,7 @@ def check_template(request: TemplateFields) -> None:
             "continue_final_message",
         )
     if request.continue_final_message and (request.messages or [{}])[-1].get("role") != "assistant":
-        raise BadRequest(
-            "`continue_final_message` needs a last message of role `assistant`.", "continue_final_message"
-        )
+        raise BadRequest("`continue_final_message` needs a last message of role `assistant`.", "continue_final_message")
 
 
 # ---- responses

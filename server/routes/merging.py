@@ -1,55 +1,58 @@
 """Several generations read as one, for requests with several prompts."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _End:
+    """A source has ended; with an error or without."""
+
+    error: Exception | None
 
 
 async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[list[tuple[int, T]], None]:
     """Yields what has come since the last step, each item with the number of its source.
 
-    Every source is closed when this generator is, which must happen in the task that iterates it.
-    Raises what the first failing source raises.
+    Every source is closed when this generator is. Raises what the first failing source raises.
     """
-    failures: list[Exception] = []
-    # One item a source may wait: a source is not read further before its last item was taken.
-    sender, receiver = anyio.create_memory_object_stream[tuple[int, T]](len(sources))
-    async with anyio.create_task_group() as tasks, receiver:
-        async with sender:
-            for number, source in enumerate(sources):
-                tasks.start_soon(_forward, number, source, sender.clone(), failures)
-        try:
-            async for first in receiver:
-                items = [first]
-                while True:
-                    try:
-                        items.append(receiver.receive_nowait())
-                    except (anyio.WouldBlock, anyio.EndOfStream):
-                        break
+    # Bounded: a source is not read further while as many items wait as there are sources.
+    queue: asyncio.Queue[tuple[int, T] | _End] = asyncio.Queue(len(sources))
+    # Tasks, not a task group: a generator must not be suspended inside one.
+    tasks = [asyncio.create_task(_forward(number, source, queue)) for number, source in enumerate(sources)]
+    try:
+        remaining = len(sources)
+        while remaining:
+            arrived = [await queue.get()]
+            while not queue.empty():
+                arrived.append(queue.get_nowait())
+            ends = [one for one in arrived if isinstance(one, _End)]
+            if items := [one for one in arrived if not isinstance(one, _End)]:
                 yield items
-                if failures:
-                    break
-        finally:
-            tasks.cancel_scope.cancel()
-    if failures:
-        raise failures[0]
+            for end in ends:
+                if end.error is not None:
+                    raise end.error
+            remaining -= len(ends)
+    finally:
+        for task in tasks:
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _forward(
-    number: int,
-    source: AsyncGenerator[T, None],
-    sender: MemoryObjectSendStream[tuple[int, T]],
-    failures: list[Exception],
-) -> None:
-    async with sender, aclosing(source):
-        try:
+async def _forward(number: int, source: AsyncGenerator[T, None], queue: asyncio.Queue[tuple[int, T] | _End]) -> None:
+    error = None
+    try:
+        async with aclosing(source):
             async for item in source:
-                await sender.send((number, item))
-        except Exception as error:
-            # Told by the reader, so that it is not wrapped into a group.
-            failures.append(error)
+                await queue.put((number, item))
+    except Exception as failure:
+        error = failure
+    await queue.put(_End(error))

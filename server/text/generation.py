@@ -158,8 +158,9 @@ class Generation:
 
     async def aclose(self) -> None:
         """Aborts whatever still runs; may be called at any time, and again."""
-        self._open = 0
-        self._stream.abort()
+        if self._open:
+            self._open = 0
+            self._stream.abort()
 
     def _take(self, events: list[EngineEvent]) -> list[Delta]:
         deltas: list[Delta] = []

@@ -77,6 +77,8 @@ class Tokenizer:
             return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         runs: list[list[int]] = [[]]
         for id in ids:
+            if self.backend.id_to_token(id) is None:
+                continue
             if runs[-1] and id in self.added_ids and runs[-1][-1] in self.added_ids:
                 runs.append([])
             runs[-1].append(id)

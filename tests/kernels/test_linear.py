@@ -72,6 +72,8 @@ def test_the_choice_is_native_for_few_rows_and_torch_for_many_in_bfloat16() -> N
     weight = normal(64, 64, seed=1, dtype=torch.bfloat16)
     assert choose(normal(1, 64, seed=2, dtype=torch.bfloat16), weight) == "native"
     assert choose(normal(512, 64, seed=2, dtype=torch.bfloat16), weight) == "reference"
+    with force_variant("native"):
+        assert choose(normal(512, 64, seed=2, dtype=torch.bfloat16), weight) == "native"
     assert choose(normal(1, 64, seed=2, dtype=torch.float16), weight.half()) == "reference"
     assert choose(normal(64, 1, seed=2).T, normal(64, 64, seed=1), variant="auto") == "native"
 

@@ -1,6 +1,7 @@
 """The native library: built once, kept by content, and never in the way when it cannot be built."""
 
 import ctypes
+import platform
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.native import BuildError
-from stentor.kernels.native.build import build, find_sources
+from stentor.kernels.native.build import FLAGS, build, find_compiler, find_sources
 from stentor.kernels.native.load import mapped_openmp
 
 ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
@@ -37,7 +38,7 @@ def test_every_operation_finds_its_functions_in_the_library() -> None:
     assert {path.parent.name for path in find_sources()} >= {"linear", "norm", "rotary", "kv_cache", "attention"}
 
 
-def test_a_library_is_built_with_progress_and_then_found_without_the_compiler_working(
+def test_a_library_is_built_with_progress_and_then_found_without_being_built_again(
     source: Path, tmp_path: Path
 ) -> None:
     steps: list[tuple[int, int]] = []
@@ -75,7 +76,7 @@ def test_a_compile_error_is_one_line_that_names_the_file_and_leaves_nothing_behi
 
 def test_a_cache_that_cannot_be_written_is_one_clear_line(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BuildError, match="choose a writable cache"):
+    with pytest.raises(BuildError, match="set XDG_CACHE_HOME to a writable folder"):
         build(sources=[source], cache_dir=tmp_path / "file" / "cache")
 
 
@@ -149,6 +150,27 @@ def test_without_a_compiler_operations_fall_back_and_the_reason_is_told() -> Non
     reason, refusal = done.stdout.splitlines()
     assert "no C++ compiler on PATH" in reason
     assert refusal.startswith("the native variant cannot run: no C++ compiler")
+
+
+def test_a_home_that_nobody_has_is_one_clear_line(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(BuildError, match="set XDG_CACHE_HOME"):
+        build(sources=[source])
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
+@pytest.mark.parametrize("arch", ["x86-64", "x86-64-v3", "skylake-avx512"])
+def test_the_product_compiles_for_other_processors(arch: str) -> None:
+    source = next(path for path in find_sources() if path.parent.name == "linear")
+    flags = [flag for flag in FLAGS if not flag.startswith("-march")]
+    include = f"-I{Path(native.__file__).parent}"
+    command = [find_compiler(), *flags, f"-march={arch}", "-fsyntax-only", "-Wall", "-Werror", include, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_threads_follow_torch() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+
 from stentor.server.app import create_app
 from stentor.server.state import ServerState
 

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from openai import BadRequestError
+from openai import AsyncOpenAI, BadRequestError
+
 from stentor.protocols.openai import limits
 from stentor.tests.fakes import VOCAB_SIZE, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
@@ -222,8 +223,6 @@ async def test_a_body_beyond_the_bound_is_refused_by_its_declared_and_by_its_rea
 
 
 async def test_the_sdk_sees_a_bad_request_with_its_param() -> None:
-    from openai import AsyncOpenAI
-
     async with (
         on_loopback(fake_state(FakeEngine())) as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,

@@ -1,10 +1,12 @@
 """Chat completions over a fake engine: shapes against the SDK's own types, stream against non-stream."""
 
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
 from stentor.tests.fakes import ANSWER, EOS, FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, HELLO, chunks_of, in_memory
 
@@ -81,8 +83,8 @@ async def test_a_stream_says_what_the_whole_response_says(body: dict[str, Any], 
         assert mine[-1] is endings[0]
         if choice["logprobs"]:
             parts = [part["logprobs"]["content"] for part in mine if part["logprobs"]]
-            assert sum(parts, []) == choice["logprobs"]["content"]
-            assert sum((part.get("token_ids", []) for part in mine), []) == choice["token_ids"]
+            assert list(chain(*parts)) == choice["logprobs"]["content"]
+            assert list(chain(*(part.get("token_ids", []) for part in mine))) == choice["token_ids"]
 
 
 async def test_a_stop_string_ends_the_text_before_it_and_is_the_stop_reason() -> None:
@@ -132,7 +134,9 @@ async def test_usage_names_cached_tokens_and_can_come_with_every_chunk() -> None
 
 
 async def test_usage_is_null_until_the_last_chunk_and_absent_when_not_asked_for() -> None:
-    asked = chunks_of((await post(FakeEngine(), max_tokens=4, stream=True, stream_options={"include_usage": True})).text)
+    asked = chunks_of(
+        (await post(FakeEngine(), max_tokens=4, stream=True, stream_options={"include_usage": True})).text
+    )
     assert [chunk["usage"] is None for chunk in asked] == [True] * (len(asked) - 1) + [False]
     plain = chunks_of((await post(FakeEngine(), max_tokens=4, stream=True)).text)
     assert not any("usage" in chunk for chunk in plain)
@@ -150,7 +154,7 @@ async def test_prompt_logprobs_come_in_vllms_shape() -> None:
 async def test_tokens_can_be_named_by_id_and_bytes_spell_split_characters() -> None:
     body = (await post(FakeEngine(), max_tokens=3, logprobs=True, top_logprobs=1)).json()
     content = body["choices"][0]["logprobs"]["content"]
-    assert bytes(sum((entry["bytes"] for entry in content), [])).decode() == ANSWER[:2]
+    assert bytes(chain(*(entry["bytes"] for entry in content))).decode() == ANSWER[:2]
     body = (await post(FakeEngine(), max_tokens=1, logprobs=True, return_tokens_as_token_ids=True)).json()
     assert body["choices"][0]["logprobs"]["content"][0]["token"] == f"token_id:{ord('H')}"
 

@@ -1,10 +1,12 @@
 """Text completions over a fake engine."""
 
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
 from openai.types import Completion
+
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import COMPLETIONS, chunks_of, in_memory
 
@@ -55,7 +57,8 @@ async def test_a_stream_says_what_the_whole_response_says(prompt: Any, extra: di
         assert [p["finish_reason"] for p in mine if p["finish_reason"]] == [choice["finish_reason"]]
         if choice["logprobs"]:
             for field, values in choice["logprobs"].items():
-                assert sum((part["logprobs"][field] for part in mine if part["logprobs"]), []) == values, field
+                parts = [part["logprobs"][field] for part in mine if part["logprobs"]]
+                assert list(chain(*parts)) == values, field
 
 
 async def test_every_chunk_but_for_its_open_finish_reason_is_valid_to_the_sdk() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
 from stentor.protocols.deltas import Finish, PromptProcessed, Text
 from stentor.server.metrics import Metrics
 from stentor.tests.fakes import FakeEngine, fake_state

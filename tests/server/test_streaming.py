@@ -7,7 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import APIError, AsyncOpenAI
+from openai import APIError, AsyncOpenAI, AsyncStream
+from openai.types.chat import ChatCompletionChunk
+
+from stentor.server.app import create_app
 from stentor.tests.fakes import ANSWER, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
 
@@ -35,6 +38,11 @@ async def test_the_sdk_streams_chat_and_completions() -> None:
         assert chunks[-1].usage.completion_tokens == 24
         completion = await client.completions.create(model="fake", prompt="hi", max_tokens=24)
         assert completion.choices[0].text == text
+
+
+async def to_end(stream: AsyncStream[ChatCompletionChunk]) -> None:
+    async for _ in stream:
+        pass
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
@@ -96,14 +104,17 @@ async def test_comments_keep_a_queued_and_a_slow_stream_alive() -> None:
     engine = FakeEngine()
     engine.gate.clear()
     state = fake_state(engine, keep_alive=0.03)
-    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
-        async with client.stream("POST", CHAT, json={"messages": HELLO, "max_tokens": 3, "stream": True}) as response:
-            assert response.status_code == 200
-            text = ""
-            async for piece in response.aiter_text():
-                text += piece
-                if text.count(": keep-alive\n\n") == 3:
-                    engine.gate.set()
+    text = ""
+    async with (
+        on_loopback(state) as url,
+        httpx.AsyncClient(base_url=url) as client,
+        client.stream("POST", CHAT, json={"messages": HELLO, "max_tokens": 3, "stream": True}) as response,
+    ):
+        assert response.status_code == 200
+        async for piece in response.aiter_text():
+            text += piece
+            if text.count(": keep-alive\n\n") == 3:
+                engine.gate.set()
     assert text.startswith(": keep-alive\n\n" * 3)
     assert events_of(text)[-1] == "[DONE]"
 
@@ -131,8 +142,6 @@ async def test_the_frames_of_one_engine_step_come_in_one_write() -> None:
     async def send(message: Any) -> None:
         if message.get("body"):
             sent.append(message["body"])
-
-    from stentor.server.app import create_app
 
     scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
     await create_app(fake_state(engine))(scope, receive, send)
@@ -176,9 +185,10 @@ async def test_the_sdk_raises_on_an_error_frame() -> None:
         stream = await client.chat.completions.create(
             model="fake", messages=[{"role": "user", "content": "hi"}], max_tokens=1000, stream=True
         )
+        await anext(stream)
+        engine.failure = "killed by signal 9"
         with pytest.raises(APIError, match="generation failed"):
-            async for _ in stream:
-                engine.failure = "killed by signal 9"
+            await to_end(stream)
 
 
 async def test_a_mistake_of_our_own_is_a_500_without_details(caplog: pytest.LogCaptureFixture) -> None:

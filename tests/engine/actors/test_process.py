@@ -10,6 +10,7 @@ import time
 import anyio
 import pytest
 
+import stentor
 import stentor.engine
 from stentor.engine.channel import ChannelPair, PeerDied
 from stentor.engine.process import describe_exit, spawn
@@ -20,7 +21,8 @@ from stentor.tests.engine.channel.harness import ends_within, open_descriptors, 
 SOON = 10.0
 
 
-def test_a_child_is_tied_named_and_given_only_what_was_passed() -> None:
+def test_a_child_is_tied_named_and_given_only_what_was_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(stentor.__path__[0])  # where the folder kernels would shadow another package's name
     pair = ChannelPair.create()
     kept_back = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(kept_back, True)
@@ -41,6 +43,8 @@ def test_a_child_is_tied_named_and_given_only_what_was_passed() -> None:
         "inheritable": "[]",
         "parent": str(os.getpid()),
         "package": stentor.engine.__path__[0],
+        "sees the folder kernels": "False",
+        "torch": "False",
     }
     assert str(kept_back) not in descriptors
 
@@ -110,7 +114,7 @@ def test_a_wait_with_a_timeout_gives_up() -> None:
         assert child.wait_blocking(0.01) is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_whole_tree_dies_with_its_root_and_leaves_nothing(number: signal.Signals) -> None:
     """Server, engine and worker: when the first is killed the others fall, and no name stays."""
     shm = _listing("/dev/shm")

@@ -1,5 +1,7 @@
 """The other side of the channel tests: a real process, told by its first argument what to do."""
 
+import importlib.machinery
+import importlib.util
 import os
 import signal
 import sys
@@ -82,6 +84,8 @@ def describe(endpoint: Endpoint, inherited: Inherited) -> None:
         "inheritable": str(inheritable),
         "parent": str(inherited.parent_pid),
         "package": sys.modules["stentor.engine"].__path__[0],
+        "sees the folder kernels": str(_is_ours(importlib.util.find_spec("kernels"))),
+        "torch": str("torch" in sys.modules),
     }
     endpoint.send_blocking("\n".join(f"{key}={value}" for key, value in facts.items()).encode())
     endpoint.receive_blocking()
@@ -106,6 +110,12 @@ def own_a_tree(endpoint: Endpoint, _: Inherited) -> None:
     [grandchild] = pair.parent.receive_blocking()
     endpoint.send_blocking(f"{child.pid} {grandchild.decode()}".encode())
     endpoint.receive_blocking()
+
+
+def _is_ours(spec: importlib.machinery.ModuleSpec | None) -> bool:
+    """Whether the top-level name is a folder of this repository, which it must not be."""
+    root = os.path.realpath(sys.modules["stentor"].__path__[0])
+    return spec is not None and os.path.realpath(spec.origin or "").startswith(root + "/kernels")
 
 
 def _is_inheritable(fd: int) -> bool:

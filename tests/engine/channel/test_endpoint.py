@@ -236,6 +236,7 @@ async def test_a_stopped_peer_is_waited_for_and_goes_on_where_it_was() -> None:
         await endpoint.send(b"up?")
         assert await endpoint.receive() == [b"up?"]
         os.kill(child.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
         sent = 0
         while endpoint.try_send(b"%d" % sent):
             sent += 1

@@ -153,7 +153,7 @@ def test_a_missing_config_and_missing_shards_are_named(saved: Path, tmp_path: Pa
     folder = copied(saved, tmp_path)
     shard = sorted(folder.glob("*.safetensors"))[0]
     shard.unlink()
-    assert f"{shard.name} is missing, although" in refusal(folder)
+    assert f"{shard.name!r} is missing, although" in refusal(folder)
     (folder / "config.json").unlink()
     assert "config.json is missing" in refusal(folder)
 
@@ -182,7 +182,7 @@ def test_a_broken_description_is_named(saved: Path, tmp_path: Path, file: str, c
 
 def test_an_unsupported_architecture_lists_those_that_are(saved: Path, tmp_path: Path) -> None:
     message = refusal(copied(saved, tmp_path, architectures=["MambaForCausalLM"]))
-    assert "MambaForCausalLM is not supported, expected one of LlamaForCausalLM, MistralForCausalLM" in message
+    assert "'MambaForCausalLM' is not supported, expected one of LlamaForCausalLM, MistralForCausalLM" in message
 
 
 def test_an_unsupported_gguf_architecture_lists_those_that_are(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_an_unsupported_gguf_architecture_lists_those_that_are(tmp_path: Path) -
 
 def test_quantised_transformers_weights_are_refused_by_name(saved: Path, tmp_path: Path) -> None:
     message = refusal(copied(saved, tmp_path, quantization_config={"quant_method": "gptq", "bits": 4}))
-    assert "quantised by gptq" in message
+    assert "quantised by 'gptq'" in message
 
 
 def test_weights_that_are_no_floats_are_refused(saved: Path, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_weights_that_are_no_floats_are_refused(saved: Path, tmp_path: Path) -> 
 
     (tmp_path / "config.json").write_text((saved / "config.json").read_text())
     save_file({"a": torch.zeros(2, dtype=torch.int8)}, tmp_path / "model.safetensors")
-    assert "a is stored as I8, expected one of float32" in refusal(tmp_path)
+    assert "'a' is stored as 'I8', expected one of float32" in refusal(tmp_path)
 
 
 def test_a_part_of_a_split_gguf_file_is_refused(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_gguf_type_that_cannot_be_decoded_is_refused(demo_gguf: Path, tmp_path
     path.write_bytes(head)
     with path.open("r+b") as file:
         file.truncate(demo_gguf.stat().st_size)
-    assert "blk.0.attn_v.weight is stored as IQ4_NL, expected one of F32" in refusal(path)
+    assert "'blk.0.attn_v.weight' is stored as IQ4_NL, expected one of F32" in refusal(path)
 
 
 def test_every_cut_of_a_safetensors_file_is_refused(saved: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Weights as they come out of every format, against transformers' own."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from stentor.engine.loading import weights as weights_module
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
@@ -78,7 +81,11 @@ def test_tiny_gguf_files_mean_the_same_to_transformers(arch: str, tmp_path: Path
     assert_same(ours, {name: theirs[name].reshape(ours[name].shape) for name in ours}, 1e-7)
 
 
-def test_the_demo_models_weights_are_those_that_transformers_reads(demo_gguf: Path) -> None:
+def test_the_demo_models_weights_are_those_that_transformers_reads(
+    demo_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # transformers asks for the same map of names once per module, a third of its time.
+    monkeypatch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=30, tie_word_embeddings=True))
     theirs = load_gguf_checkpoint(str(demo_gguf), return_tensors=True, model_to_load=model)["tensors"]
@@ -169,6 +176,36 @@ def test_a_gguf_file_cut_short_after_opening_ends_in_one_line(tmp_path: Path) ->
         file.truncate(path.stat().st_size // 2)
     with pytest.raises(CheckpointError, match=r"it ends within .* fetch it again"):
         list(found)
+
+
+@pytest.fixture(scope="module")
+def sound_files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("sound")
+    for arch in ("llama", "gemma3", "phi3"):
+        write_gguf(folder / arch, tiny_model(arch), arch, gguf.GGMLQuantizationType.Q4_0)
+    return [(folder / arch).read_bytes() for arch in ("llama", "gemma3", "phi3")]
+
+
+@settings(
+    max_examples=150, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(which=st.integers(0, 2), flips=st.lists(st.integers(0, 8 * 3000), min_size=1, max_size=8))
+def test_a_model_with_flipped_bits_is_refused_or_read_to_its_end(
+    which: int, flips: list[int], sound_files: list[bytes], tmp_path: Path
+) -> None:
+    content = bytearray(sound_files[which])
+    for bit in flips:
+        content[bit // 8] ^= 1 << bit % 8
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    try:
+        for _ in iterate_weights(open_checkpoint(path), torch.float32):
+            pass
+    except CheckpointError as error:
+        message = str(error)
+    else:
+        message = ""
+    assert "\n" not in message
 
 
 def test_dummy_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:

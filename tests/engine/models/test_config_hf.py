@@ -363,7 +363,7 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM is not supported, expected one of LlamaForC"),
+        ({"architectures": ["MixtralForCausalLM"]}, "'MixtralForCausalLM' is not supported, expected one of LlamaForC"),
         ({"architectures": None}, "names no architecture"),
         ({"architectures": 3}, "architectures is '3', expected a list of texts"),
         ({"hidden_size": None}, "hidden_size is missing, expected a whole number"),
@@ -373,6 +373,9 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
         ({"num_hidden_layers": 1 << 40}, "num_hidden_layers is"),
         ({"num_key_value_heads": 3}, "4 query heads do not divide among 3"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is 'nan', expected a number"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is '1000"),
+        ({"max_position_embeddings": 1 << 30, "rope_scaling": {"type": "linear", "factor": 1e30}}, "its context is"),
+        ({"architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 0}, "expected a number above 0"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"rope_scaling": {"type": "spiral"}}, "rope_type is 'spiral', expected one of default"),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),

@@ -100,22 +100,23 @@ def test_preempted_rows_do_not_thrash() -> None:
 
 
 def test_a_preempted_row_waits_for_its_token_in_flight_and_begins_with_it() -> None:
-    engine = Engine(num_blocks=4, block_size=2, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
-    engine.submit([1, 1, 1], max_tokens=5)
-    engine.submit([2, 2, 2], max_tokens=5)
-    while not engine.scheduler.stats().preemptions:
+    engine = Engine(num_blocks=6, block_size=2, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
+    engine.submit([1, 1, 1], max_tokens=7)
+    engine.submit([2, 2, 2], max_tokens=7)
+    for _ in range(20):
         engine.plan()
-        if len(engine.results) == 2 and not engine.scheduler.stats().preemptions:
+        if engine.scheduler.stats().preemptions:
+            break
+        if len(engine.results) == 2:
             engine.deliver()
-        engine.scheduler.check_integrity()
     victim = next(choice for choice in living(engine) if choice.request.rid == 1)
     assert victim.state.value == "preempted"
     assert victim.pending == 1
     known = len(victim.outputs)
+    engine.scheduler.check_integrity()
     engine.deliver()
     assert victim.state.value == "waiting"
     engine.drain()
-    again = engine.plans[-1]
     again = next(plan for plan in reversed(engine.plans) if plan.new)
     assert len(again.new[0].tokens) == 3 + known + 1
     engine.check_clients()

@@ -72,10 +72,10 @@ def test_aborting_the_forks_gives_the_held_prompt_back() -> None:
     engine.plan()
     engine.deliver()
     engine.abort(rid, 0)
-    assert engine.scheduler.stats().free_blocks == 5
+    assert engine.scheduler.stats().free_blocks == 6
     engine.abort(rid, 1)
     engine.scheduler.check_integrity()
-    assert engine.scheduler.stats().free_blocks == 5
+    assert engine.scheduler.stats().free_blocks == 6
     engine.abort(rid, 2)
     engine.check_empty()
     engine.drain()

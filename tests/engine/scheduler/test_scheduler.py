@@ -1,5 +1,8 @@
+import gc
+
 import pytest
 
+from stentor.engine.request import Choice
 from stentor.engine.scheduler import Scheduler
 from stentor.protocols.actors import Submit
 from stentor.protocols.config import SchedulerConfig
@@ -331,3 +334,20 @@ def test_stats_count_rows_waiting_choices_and_blocks() -> None:
     stats = engine.scheduler.stats()
     assert (stats.running, stats.waiting, stats.steps, stats.free_blocks) == (1, 2, 1, 14)
     assert stats.kv_usage == pytest.approx(2 / 16)
+
+
+def test_what_has_ended_is_freed_without_the_garbage_collector() -> None:
+    def choices() -> int:
+        return sum(isinstance(each, Choice) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = choices()
+        engine = Engine()
+        engine.submit([1] * 6, seeds=[1, 2])
+        assert choices() == before + 2
+        engine.drain()
+        assert choices() == before
+    finally:
+        gc.enable()

@@ -1,0 +1,197 @@
+"""The ``stentor`` command. Exit codes: 0 done, 1 failed while running, 2 used wrongly, 130 interrupted.
+
+What an operator can put right is one line on stderr. Nothing heavy is imported before it is needed.
+"""
+
+import argparse
+import contextlib
+import errno
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from stentor import __version__
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
+
+from .config import Config, Secret
+from .fetch_display import FetchDisplay
+from .options import CONFIG_FILE, OPTIONS, ConfigError, Option, nearest, read_config
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+PULL_OPTIONS: Final = ("model", "revision", "tokenizer")
+GROUPS: Final = {"model": "the model", "engine": "the engine", "server": "the server"}
+
+
+class CliError(Exception):
+    """The command cannot go on; the message is one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that complains in one line, and takes no abbreviations."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        arguments = _parse_arguments(sys.argv[1:] if argv is None else list(argv))
+        if arguments.command == "env":
+            from .environment import describe_environment
+
+            print(describe_environment(os.environ))
+            return 0
+        config = read_config(_given(arguments), os.environ)
+        return _pull(config) if arguments.command == "pull" else _serve(config)
+    except ConfigError as error:
+        return _complain(str(error), MISUSED)
+    except (CheckpointError, CliError) as error:
+        return _complain(str(error), FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has had enough
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _serve(config: Config) -> int:
+    _check_address(config.http.host, config.http.port)
+    located = _fetch(config)
+    # keys given by environment stay in this process: the engine and its workers inherit the rest
+    os.environ.pop("STENTOR_API_KEY", None)
+    from .lifecycle import serve  # late: it brings the whole server, which --help and pull do without
+
+    try:
+        return serve(located)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise _cannot_listen(config.http.host, config.http.port, error) from error
+
+
+def _pull(config: Config) -> int:
+    print(_fetch(config).engine.worker.model)
+    return 0
+
+
+def _fetch(config: Config) -> Config:
+    """The config with the model, and a tokenizer of its own, on disk."""
+    if not sys.stderr.isatty():  # Hugging Face's library draws bars of its own
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    named = config.model
+    with FetchDisplay() as display:
+        model = resolve_model(named.name, revision=named.revision, progress=display.show)
+        tokenizer = resolve_tokenizer(named.tokenizer, progress=display.show) if named.tokenizer else None
+    return config.located(model, tokenizer)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Says at once, and not after the model has been fetched and loaded, that nobody can listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> CliError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    advice = "stop what runs there or choose another --port" if _is_busy(error) else "choose another --host or --port"
+    return CliError(f"cannot listen on {host}:{port}: {reason}; {advice}")
+
+
+def _is_busy(error: OSError | UnicodeError) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+
+
+# ---- the command line
+
+
+def _parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser, commands = _build_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if arguments.command is None:
+        parser.error("expected a command: serve, pull or env")
+    if unknown:
+        command = commands[arguments.command]
+        flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
+        name = unknown[0].partition("=")[0]
+        what = "option" if name.startswith("-") else "argument"
+        command.error(f"unknown {what} {name}{nearest(name, flags)}")
+    return arguments
+
+
+def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
+    parser = Parser(prog="stentor", description="A single-node server for language and speech models.")
+    parser.add_argument("--version", action="version", version=f"stentor {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    footer = (
+        "Each option is also an environment variable (--max-model-len is STENTOR_MAX_MODEL_LEN) and a key of the "
+        "TOML file (max-model-len). A flag beats the environment, which beats the file."
+    )
+    serve = subparsers.add_parser("serve", help="serve a model over HTTP", epilog=footer)
+    pull = subparsers.add_parser("pull", help="fetch a model into the cache and print where it is", epilog=footer)
+    environment = subparsers.add_parser("env", help="print versions, CPU, GPU, compiler and paths")
+    _add_options(serve, OPTIONS)
+    _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))
+    return parser, {"serve": serve, "pull": pull, "env": environment}
+
+
+def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
+    groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
+    for option in (*options, CONFIG_FILE):
+        target = groups[option.group]
+        text = option.help + _default_text(option)
+        if option.name == "model":
+            target.add_argument("model", nargs="?", default=argparse.SUPPRESS, metavar="MODEL", help=text)
+        elif option.kind.switch:
+            target.add_argument(
+                f"--{option.name}",
+                dest=option.name,
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=text,
+            )
+        else:
+            target.add_argument(
+                f"--{option.name}",
+                dest=option.name,
+                action="append" if option.kind.many else "store",
+                default=argparse.SUPPRESS,
+                metavar=option.kind.metavar,
+                help=text,
+            )
+
+
+def _default_text(option: Option) -> str:
+    value = option.default if option.path else None
+    shown = value is not None and value != () and not isinstance(value, bool | Secret)
+    return f" (default: {value})" if shown else ""
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, object]:
+    return {name: value for name, value in vars(arguments).items() if name != "command"}
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"stentor: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""What ``stentor env`` prints: the facts that decide how Stentor runs here, and that a bug report needs.
+
+Nothing is imported that is not running already: versions come from package metadata, GPUs from the
+driver's own library, so that the command answers at once and works where torch is broken.
+"""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from stentor import __version__
+from stentor.engine.loading.hub import default_cache
+
+from .options import OPTIONS, PREFIX
+
+PACKAGES: Final = ("torch", "triton", "transformers", "tokenizers", "safetensors", "msgspec", "starlette", "uvicorn")
+CPU_FEATURES: Final = (
+    *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx_vnni"),
+    *("amx_tile", "amx_bf16", "amx_int8", "asimd", "asimddp", "bf16", "i8mm", "sve"),
+)
+COMPILERS: Final = ("g++", "c++", "clang++")
+NAME_BYTES: Final = 256
+"""Longest device name that the CUDA driver writes."""
+
+
+def describe_environment(environment: Mapping[str, str]) -> str:
+    """Lines of ``name  value``; values of secret options are not shown."""
+    rows = [*_versions(), *_hardware(), *_paths(environment), *_options(environment)]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "stentor", f"{__version__} in {Path(__file__).resolve().parents[1]}"
+    yield "python", f"{platform.python_version()} ({sys.executable})"
+    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}, {' '.join(platform.libc_ver())}"
+    for package in PACKAGES:
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            version = "not installed"
+        yield package, version + (_torch_build() if package == "torch" else "")
+
+
+def _torch_build() -> str:
+    """What torch was built for, from the file that says so; importing it would take seconds."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return ""
+    try:
+        text = (Path(found.origin).parent / "version.py").read_text()
+    except OSError:
+        return ""
+    cuda = re.search(r"^cuda\b.*?= *['\"]([\d.]+)['\"]", text, flags=re.MULTILINE)
+    return f" (CUDA {cuda[1]})" if cuda else " (no CUDA)"
+
+
+def _hardware() -> Iterator[tuple[str, str]]:
+    name, flags = _cpu()
+    yield "cpu", f"{name}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
+    yield "cpu features", " ".join(feature for feature in CPU_FEATURES if feature in flags) or "none of those known"
+    yield "memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
+    yield "c++ compiler", _compiler()
+    yield "gpu", "; ".join(_gpus()) or "none that the CUDA driver knows"
+
+
+def _cpu() -> tuple[str, frozenset[str]]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        text = ""
+    name = re.search(r"^model name\s*: (.*)$", text, flags=re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*: (.*)$", text, flags=re.MULTILINE)
+    return name[1] if name else platform.processor() or "unknown", frozenset(flags[1].split() if flags else ())
+
+
+def _compiler() -> str:
+    path = next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    if path is None:
+        return f"none (looked for {', '.join(COMPILERS)}): CPU kernels run on torch, slower"
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", check=False)
+    return f"{done.stdout.partition(chr(10))[0] or 'unknown version'} ({path})"
+
+
+def _gpus() -> Iterator[str]:
+    """Name and memory of each CUDA device, asked of the driver itself."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    count = ctypes.c_int()
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        yield "a CUDA driver that does not start"
+        return
+    for ordinal in range(count.value):
+        device = ctypes.c_int()
+        name = ctypes.create_string_buffer(NAME_BYTES)
+        memory = ctypes.c_size_t()
+        driver.cuDeviceGet(ctypes.byref(device), ordinal)
+        driver.cuDeviceGetName(name, NAME_BYTES, device)
+        driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+        yield f"{ordinal}: {name.value.decode(errors='replace')}, {memory.value / 2**30:.1f} GiB"
+
+
+def _paths(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    yield "model cache", str(default_cache())
+    hub = environment.get("HF_HUB_CACHE")
+    home = environment.get("HF_HOME") or str(default_cache().parent.parent / "huggingface")
+    yield "hugging face cache", hub or str(Path(home) / "hub")
+    yield "hugging face", "offline" if environment.get("HF_HUB_OFFLINE", "0") not in ("", "0") else "online"
+
+
+def _options(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    secret = {option.variable for option in OPTIONS if option.kind.secret}
+    known = {option.variable for option in OPTIONS}
+    for variable in sorted(environment):
+        if variable.startswith(PREFIX):
+            # a misspelt variable may well hold a key
+            yield variable, "***" if variable in secret or variable not in known else environment[variable]

@@ -1,0 +1,209 @@
+"""From a configuration to a server that listens, and from a signal to an end that loses nothing.
+
+The socket is bound first, so that a port in use is known before a model is loaded; the engine starts in its own
+process while this one loads the tokenizer and begins to answer ``/ping`` and ``/health``.
+"""
+
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import uvicorn
+from rich.console import Console
+
+from stentor.engine.client import EngineClient, EngineUnavailable
+from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.generation_defaults import GenerationDefaults as ModelDefaults
+from stentor.engine.loading.generation_defaults import defaults_from_hf
+from stentor.engine.loading.safetensors_index import read_json
+
+from .app import create_app
+from .config import Config, HttpConfig
+from .metrics import Metrics
+from .startup import StartupDisplay, report_ready
+from .state import GenerationDefaults, ServerState
+from .text.errors import TokenizerError
+from .text.loading import load_tokenizer
+from .text.pool import TokenizerPool
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 2048
+_CLOSE_SECONDS = 5
+"""For connections to finish writing once their requests have ended."""
+
+
+class StartError(Exception):
+    """The server cannot start; the message is one line for the operator."""
+
+
+class _Listener(uvicorn.Server):
+    """uvicorn without its signal handlers: draining is ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(config: Config) -> int:
+    """Runs the server until a signal or the engine ends it; returns the exit code.
+
+    ``config.engine.worker.model`` must be a local path. Raises :class:`StartError`.
+    """
+    began = time.monotonic()
+    sock = bind(config.http.host, config.http.port)
+    with sock:
+        try:
+            checkpoint = open_checkpoint(Path(config.engine.worker.model), config.engine.worker.load_format)
+            defaults = generation_defaults(config.model.generation_config, checkpoint)
+        except CheckpointError as error:
+            raise StartError(str(error)) from error
+        return anyio.run(_run, config, checkpoint, defaults, sock, began, backend_options={"use_uvloop": True})
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises :class:`StartError` naming the address when it is taken or is not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise StartError(
+            f"cannot listen on {host} port {port}: {(error.strerror or str(error)).lower()}; "
+            "choose another with --host or --port"
+        ) from error
+    return sock
+
+
+def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
+    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens."""
+    model = checkpoint.defaults
+    if source == "none":
+        model = ModelDefaults(eos_token_ids=model.eos_token_ids)
+    elif source != "auto":
+        path = Path(source)
+        given = defaults_from_hf({}, read_json(path / "generation_config.json" if path.is_dir() else path))
+        eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
+        model = ModelDefaults(
+            eos, given.temperature, given.top_k, given.top_p, given.min_p, given.repetition_penalty
+        )
+    neutral = GenerationDefaults()
+
+    def known(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    return GenerationDefaults(
+        temperature=known(model.temperature, neutral.temperature),
+        top_k=neutral.top_k if model.top_k is None else model.top_k,
+        top_p=known(model.top_p, neutral.top_p),
+        min_p=known(model.min_p, neutral.min_p),
+        repetition_penalty=known(model.repetition_penalty, neutral.repetition_penalty),
+        eos_token_ids=model.eos_token_ids,
+    )
+
+
+async def _run(
+    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, sock: socket.socket, began: float
+) -> int:
+    console = Console(stderr=True)
+    display = StartupDisplay(console)
+    client = EngineClient(config.engine, display.update)
+    async with anyio.create_task_group() as tasks:
+        engine_ended = anyio.Event()
+        tasks.start_soon(_run_engine, client, engine_ended)
+        with display:
+            state = await _load_state(config, checkpoint, defaults, client)
+            listener = _make_listener(state, config.http)
+            tasks.start_soon(listener.serve, [sock])
+            tasks.start_soon(_shut_down_on_signals, state, listener, config.http.shutdown_timeout, tasks.cancel_scope)
+            try:
+                ready = await client.wait_started()
+            except EngineUnavailable as error:
+                listener.should_exit = True
+                raise StartError(str(error)) from error
+        address = f"http://{config.http.host}:{config.http.port}"
+        report_ready(console, ready, address, time.monotonic() - began)
+        await engine_ended.wait()
+        logger.error("the engine ended: %s", client.failure)
+        # every stream has got its error by now; what is left is to write them out
+        await state.drained(_CLOSE_SECONDS)
+        listener.should_exit = True
+        tasks.cancel_scope.cancel()
+        return 1
+    return 0
+
+
+async def _run_engine(client: EngineClient, ended: anyio.Event) -> None:
+    await client.run()
+    ended.set()
+
+
+async def _load_state(
+    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, client: EngineClient
+) -> ServerState:
+    source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
+    override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
+    try:
+        tokenizer = await anyio.to_thread.run_sync(
+            lambda: load_tokenizer(source, override=override, chat_template_file=config.model.chat_template)
+        )
+    except TokenizerError as error:
+        raise StartError(str(error)) from error
+    names = config.model.served_names
+    return ServerState(
+        served_names=names,
+        client=client,
+        pool=TokenizerPool(tokenizer),
+        metrics=Metrics(names[0], client),
+        vocab_size=checkpoint.config.vocab_size,
+        root=config.model.name,
+        defaults=defaults,
+        api_keys=tuple(key.reveal() for key in config.http.api_keys),
+    )
+
+
+def _make_listener(state: ServerState, http: HttpConfig) -> _Listener:
+    return _Listener(
+        uvicorn.Config(
+            create_app(state),
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_CLOSE_SECONDS,
+        )
+    )
+
+
+async def _shut_down_on_signals(
+    state: ServerState, listener: _Listener, timeout: float, scope: anyio.CancelScope
+) -> None:
+    """The first signal drains, the second ends at once."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as tasks:
+
+            async def drain() -> None:
+                state.draining = True
+                logger.info("draining: %d requests have %.0f s to finish", state.live_requests, timeout)
+                if not await state.drained(timeout):
+                    logger.warning("%d requests were cut off", state.live_requests)
+                listener.should_exit = True
+                scope.cancel()
+
+            async for _ in signals:
+                if state.draining:
+                    scope.cancel()
+                tasks.start_soon(drain)

@@ -1,0 +1,171 @@
+"""How the text of an option becomes a value, whichever source it came from.
+
+A kind parses a string (flag, environment) or what TOML made of it, raises ValueError for anything
+else, and says in words what it expected; the reader puts source and value around those words.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .config import Secret
+
+UNITS: Final = {"": 1, "b": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("kmgt", 1)
+    for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``parse`` raises ValueError for what is not ``expected``."""
+
+    expected: str
+    parse: Callable[[object], object]
+    metavar: str | None = None
+    switch: bool = False
+    """Also spelt ``no-NAME``, for the opposite."""
+    many: bool = False
+    """May be given repeatedly: a list in TOML, separated by commas in the environment."""
+    secret: bool = False
+    """What was given is never shown."""
+
+
+class Refused(Exception):
+    """The value was understood and is refused; the message says why."""
+
+
+def text() -> Kind:
+    return Kind("some text", _text, "TEXT")
+
+
+def texts() -> Kind:
+    return Kind("one or more names, not empty", _texts, "NAME", many=True)
+
+
+def secrets() -> Kind:
+    return Kind("a key that is not empty", lambda raw: tuple(map(Secret, _texts(raw))), "KEY", many=True, secret=True)
+
+
+def secrets_file() -> Kind:
+    return Kind("a readable file with one key a line", _secrets_file, "FILE")
+
+
+def integer(low: int, high: int) -> Kind:
+    def parse(raw: object) -> int:
+        if isinstance(raw, bool) or not isinstance(raw, int | str):
+            raise ValueError(raw)
+        value = int(raw)
+        if not low <= value <= high:
+            raise ValueError(raw)
+        return value
+
+    return Kind(f"an integer from {low} to {high}", parse, "N")
+
+
+def seconds() -> Kind:
+    def parse(raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+            raise ValueError(raw)
+        value = float(raw)
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(raw)
+        return value
+
+    return Kind("a number of seconds, 0 or more", parse, "SECONDS")
+
+
+def size() -> Kind:
+    return Kind("a size such as 2GiB, 512MiB or a number of bytes", _size, "SIZE")
+
+
+def choice(values: tuple[str, ...]) -> Kind:
+    def parse(raw: object) -> str:
+        if raw not in values:
+            raise ValueError(raw)
+        return str(raw)
+
+    return Kind(f"{', '.join(values[:-1])} or {values[-1]}", parse, "|".join(values))
+
+
+def switch() -> Kind:
+    return Kind("true or false", _switch, switch=True)
+
+
+def file() -> Kind:
+    return Kind("a file that exists", _file, "FILE")
+
+
+def generation_config() -> Kind:
+    def parse(raw: object) -> str:
+        value = _text(raw)
+        if value not in ("auto", "none") and not Path(value).expanduser().exists():
+            raise ValueError(raw)
+        return value
+
+    return Kind("auto, none or a path that exists", parse, "auto|none|PATH")
+
+
+def remote_code() -> Kind:
+    def parse(raw: object) -> bool:
+        if _switch(raw):
+            raise Refused("no code from a model's repository is run yet; leave it out and use a supported architecture")
+        return False
+
+    return Kind("true or false", parse, switch=True)
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError(raw)
+    return raw
+
+
+def _texts(raw: object) -> tuple[str, ...]:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list) or not parts:
+        raise ValueError(raw)
+    return tuple(_text(part).strip() for part in parts)
+
+
+def _size(raw: object) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int | str):
+        raise ValueError(raw)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(raw).lower(), flags=re.ASCII)
+    if not match or match[2] not in UNITS:
+        raise ValueError(raw)
+    value = int(match[1]) if match[1].isdigit() and not match[2] else int(float(match[1]) * UNITS[match[2]])
+    if value < 1:
+        raise ValueError(raw)
+    return value
+
+
+def _switch(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if not isinstance(raw, str) or raw.strip().lower() not in words:
+        raise ValueError(raw)
+    return words[raw.strip().lower()]
+
+
+def _file(raw: object) -> Path:
+    path = Path(_text(raw)).expanduser()
+    if not path.is_file():
+        raise ValueError(raw)
+    return path
+
+
+def _secrets_file(raw: object) -> tuple[Secret, ...]:
+    try:
+        lines = [line.strip() for line in _file(raw).read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(raw) from error
+    keys = tuple(Secret(line) for line in lines if line and not line.startswith("#"))
+    if not keys:  # an empty file must not open the server to everyone
+        raise ValueError(raw)
+    return keys
