@@ -94,7 +94,8 @@ def _open_safetensors(folder: Path) -> Checkpoint:
     odd = next((tensor for tensor in tensors if not _is_float(tensor)), None)
     if odd is not None:
         raise CheckpointError(
-            f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, expected one of {', '.join(DTYPES.values())}."
+            f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, "
+            f"expected one of {', '.join(DTYPES.values())}."
         )
     return Checkpoint(
         format="safetensors",

@@ -33,7 +33,8 @@ def decoder_config_from_hf(config: Mapping[str, object]) -> DecoderConfig:
     name = next((name for name in named if name in _ARCHITECTURES), None)
     if name is None:
         raise ConfigError(
-            f"its architecture {', '.join(map(repr, named))} is not supported, expected one of {', '.join(_ARCHITECTURES)}"
+            f"its architecture {', '.join(map(repr, named))} is not supported, "
+            f"expected one of {', '.join(_ARCHITECTURES)}"
         )
     return checked(_ARCHITECTURES[name](fields, name))
 
