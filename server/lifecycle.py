@@ -65,7 +65,14 @@ def serve(config: Config) -> int:
             defaults = generation_defaults(config.model.generation_config, checkpoint)
         except CheckpointError as error:
             raise StartError(str(error)) from error
-        return anyio.run(_run, config, checkpoint, defaults, sock, began, backend_options={"use_uvloop": True})
+        failure: BaseException
+        try:
+            return anyio.run(_run, config, checkpoint, defaults, sock, began, backend_options={"use_uvloop": True})
+        except* StartError as group:
+            failure = group
+        while isinstance(failure, BaseExceptionGroup):
+            failure = failure.exceptions[0]
+        raise failure
 
 
 def bind(host: str, port: int) -> socket.socket:

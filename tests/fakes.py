@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Self
 
 from tokenizers import AddedToken
@@ -43,6 +44,12 @@ def byte_tokenizer(template: str | None = TEMPLATE) -> Tokenizer:
     backend.decoder = ByteLevelDecoder()
     backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
     return Tokenizer(backend, {"bos_token": "<s>", "eos_token": "</s>"}, template)
+
+
+@cache
+def byte_pool() -> TokenizerPool:
+    """One for all servers of a test run; it holds nothing of a request."""
+    return TokenizerPool(byte_tokenizer())
 
 
 def says(text: str, *, repeat: bool = False) -> Answer:
@@ -174,7 +181,7 @@ def fake_state(engine: FakeEngine | None = None, **fields: object) -> ServerStat
     values: dict[str, object] = {
         "served_names": ("fake/model", "fake"),
         "client": client,
-        "pool": TokenizerPool(byte_tokenizer()),
+        "pool": byte_pool(),
         "metrics": Metrics("fake/model", client),
         "vocab_size": VOCAB_SIZE,
         "defaults": GenerationDefaults(eos_token_ids=(EOS,)),

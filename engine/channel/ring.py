@@ -151,8 +151,6 @@ class RingWriter(RingSide):
         at = self._start + (self._position & self._capacity - 1)
         self._words[at >> 3] = length | flags << 32 | TAG << 48
         at += HEADER
-        if at == self._end:
-            at = self._start
         if at + length <= self._end:
             self._data[at : at + length] = fragment
         else:
@@ -188,7 +186,7 @@ class RingReader(RingSide):
             )
         frames: list[bytes] = []
         position = self._position
-        while position != tail:
+        while position < tail:
             at = self._start + (position & self._capacity - 1)
             header = self._words[at >> 3]
             length, flags = header & 0xFFFF_FFFF, header >> 32 & 0xFFFF
@@ -207,8 +205,6 @@ class RingReader(RingSide):
         return frames
 
     def _copy(self, at: int, length: int) -> bytes:
-        if at == self._end:
-            at = self._start
         if at + length <= self._end:
             return bytes(self._data[at : at + length])
         return b"".join((self._data[at : self._end], self._data[self._start : at + length - self._capacity]))

@@ -61,10 +61,13 @@ def measure(value: Any) -> int:
     """
     if isinstance(value, str):
         return len(value)
-    total = 0
+    total = items = 0
     pending = [value]
     while pending:
         item = pending.pop()
+        items += 1
+        if items > MAX_ITEMS:
+            raise Overrun("size")
         if isinstance(item, str):
             total += len(item)
         elif isinstance(item, list | tuple):
@@ -72,9 +75,8 @@ def measure(value: Any) -> int:
         elif isinstance(item, dict):
             pending.extend(item.keys())
             pending.extend(item.values())
-        total += 1
         check_chars(total + len(pending))
-    return total
+    return total + items
 
 
 def concat(pieces: Iterable[str]) -> str:

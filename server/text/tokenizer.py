@@ -40,6 +40,8 @@ class Tokenizer:
         self.pad_token_id: Final = self._id_of(self.pad_token)
         self.unk_token_id: Final = self._id_of(self.unk_token)
 
+        self._adds_bos = self.bos_token_id is not None and backend.encode("").ids[:1] == [self.bos_token_id]
+
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self.backend.token_to_id(token)
 
@@ -60,10 +62,8 @@ class Tokenizer:
         return [self._single_bos(text, encoding.ids) for text, encoding in zip(texts, batch, strict=True)]
 
     def _single_bos(self, text: str, ids: list[int]) -> list[int]:
-        bos = self.bos_token_id
-        if bos is not None and self.bos_token and ids[:2] == [bos, bos] and text.startswith(self.bos_token):
-            return ids[1:]
-        return ids
+        brings_own = self._adds_bos and text.startswith(self.bos_token or "")
+        return ids[1:] if brings_own and ids[:1] == ids[1:2] else ids
 
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True

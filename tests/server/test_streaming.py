@@ -121,8 +121,8 @@ async def test_comments_keep_a_queued_and_a_slow_stream_alive() -> None:
 
 async def test_a_lively_stream_has_no_comments() -> None:
     engine = FakeEngine(delay=0.01)
-    async with in_memory(fake_state(engine, keep_alive=0.2)) as client:
-        response = await client.post(CHAT, json={"messages": HELLO, "max_tokens": 40, "stream": True})
+    async with in_memory(fake_state(engine, keep_alive=0.5)) as client:
+        response = await client.post(CHAT, json={"messages": HELLO, "max_tokens": 60, "stream": True})
     assert ": keep-alive" not in response.text
 
 

