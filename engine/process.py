@@ -155,7 +155,7 @@ def become_child(name: str, argv: Sequence[str] | None = None) -> Inherited:
     ``name`` (at most 15 bytes are kept) is what ``top`` and ``ps`` show. Ends the process at once
     when the parent is gone already.
     """
-    parser = argparse.ArgumentParser(prog=name)
+    parser = argparse.ArgumentParser(prog=name, allow_abbrev=False)
     parser.add_argument("--parent-pid", type=int, required=True)
     parser.add_argument("--channel-fds", type=_descriptors, required=True)
     known, rest = parser.parse_known_args(argv)

@@ -24,8 +24,9 @@ _POLL_SECONDS = 0.02
 class ServerProcess:
     """Context manager: leaves once ``/health`` answers 200, ends with SIGTERM."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], module: str = "stentor.server.cli") -> None:
         self._arguments = list(arguments)
+        self._module = module
         self._log = tempfile.TemporaryFile("w+")
         self.port = _free_port()
         self.seconds_to_ready = 0.0
@@ -40,7 +41,7 @@ class ServerProcess:
     @property
     def command(self) -> list[str]:
         """How it was started; the port comes last."""
-        serve = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", *self._arguments]
+        serve = [sys.executable, "-P", "-m", self._module, "serve", *self._arguments]
         return [*serve, "--host", _HOST, "--port", str(self.port)]
 
     def wait(self, seconds: float) -> int:

@@ -51,7 +51,7 @@ class Attention:
     ) -> torch.Tensor:
         """x [tokens, hidden], positions int64 [tokens] → [tokens, hidden]; writes this step's K and V."""
         tokens = x.shape[0]
-        q, k, v = self._qkv(x).split(self._split, dim=1)
+        q, k, v = torch.split_with_sizes(self._qkv(x), self._split, dim=1)
         if self._qk_norm == "full":
             q, k = self._q_norm(q), self._k_norm(k)
         q = q.view(tokens, self._heads, self._head_dim)

@@ -35,6 +35,8 @@ def _inverse_frequencies(
     """Angle per position of each rotating pair, float32 [dim / 2], and the factor on cos and sin."""
     exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
     plain = 1.0 / rope.theta**exponents
+    if rope.frequency_divisors:
+        plain = plain / torch.tensor(rope.frequency_divisors, dtype=torch.float32)
     original = rope.original_max_position or max_position
     match rope.kind:
         case "default":

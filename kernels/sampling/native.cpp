@@ -208,3 +208,10 @@ STENTOR_EXPORT int64_t stentor_sampling_logprobs(const float* logits, int64_t ba
     });
     return 0;
 }
+
+// The noise and the masses themselves, for whoever wants to hold them against the definition.
+STENTOR_EXPORT void stentor_sampling_gumbel(const uint32_t* words, int64_t n, double* noise) {
+    for (int64_t i = 0; i < n; ++i) noise[i] = gumbel(words[i]);
+}
+
+STENTOR_EXPORT void stentor_sampling_mass(const float* z, int64_t n, int64_t* masses) { weigh(z, n, masses); }

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -23,9 +24,8 @@ def main() -> None:
         args.model,
         {},
     )
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, args.dtype), **extra).eval()
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, args.dtype), **extra)
+    model.eval()
     print(json.dumps({"ready": True}), flush=True)
     generator = torch.Generator().manual_seed(0)
     for line in sys.stdin:

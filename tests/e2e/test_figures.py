@@ -36,7 +36,8 @@ def test_a_disconnected_stream_gives_its_blocks_back(server: ServerProcess) -> N
     body = {"model": "demo", "prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}
     eventually(lambda: _metric(server, "kv_cache_usage_perc") == 0, 5, "the pool is empty")
     with httpx.stream("POST", url, json=body, timeout=30) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         eventually(lambda: _metric(server, "num_requests_running") == 1, 5, "the request runs")
     eventually(lambda: _metric(server, "num_requests_running") == 0, 2, "the request is gone")
     assert _metric(server, "kv_cache_usage_perc") == 0

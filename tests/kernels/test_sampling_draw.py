@@ -1,6 +1,7 @@
 """Draws: the definition against plain arithmetic, its distributions, and the native version against the definition."""
 
 import math
+from ctypes import c_int64, c_void_p
 from types import ModuleType
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.kernels import sampling
-from stentor.kernels.native import unavailable_reason
+from stentor.kernels.native import NativeFunction, unavailable_reason
 from stentor.kernels.sampling import DrawRules, native, reference
 from stentor.kernels.sampling.noise import gumbel, noise_words, row_keys
 
@@ -268,6 +269,56 @@ def test_the_native_version_chooses_what_the_definition_chooses(
         assert torch.equal(native.draw(logits, slots, indices, rules), reference.draw(logits, slots, indices, rules))
     assert torch.equal(native.argmax(logits), reference.argmax(logits))
     assert torch.equal(logits.view(torch.int32), before.view(torch.int32))
+
+
+@needs_native
+def test_native_noise_and_masses_equal_the_definition_bit_for_bit() -> None:
+    generator = torch.Generator().manual_seed(2)
+    words = torch.randint(0, 2**32, (20000,), generator=generator)
+    words[:4] = torch.tensor([0, 1, 2**32 - 2, 2**32 - 1])
+    noise = torch.empty(20000, dtype=torch.float64)
+    call = NativeFunction("stentor_sampling_gumbel", c_void_p, c_int64, c_void_p).bind()
+    assert call is not None
+    call(words.to(torch.uint32).data_ptr(), 20000, noise.data_ptr())
+    assert torch.equal(noise, gumbel(words))
+
+    z = torch.cat([-torch.rand(20001, generator=generator) * 45, torch.tensor([0.0, -1e-30, -math.inf, -3e38])])
+    masses = torch.empty(z.shape, dtype=torch.int64)
+    call = NativeFunction("stentor_sampling_mass", c_void_p, c_int64, c_void_p).bind()
+    assert call is not None
+    call(z.data_ptr(), z.shape[0], masses.data_ptr())
+    assert torch.equal(masses, reference.mass(z))
+
+
+def test_masses_are_the_exponential_in_fixed_point() -> None:
+    z = -torch.rand(20000, generator=torch.Generator().manual_seed(6)) * 45
+    exact = z.double().exp() * 2.0**40
+    assert ((reference.mass(z) - exact).abs() <= 1 + 3e-7 * exact).all()
+    assert reference.mass(torch.tensor([0.0, -math.inf])).tolist() == [2**40, 0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_very_unlikely_token_wins_when_its_noise_is_large_enough(version: ModuleType) -> None:
+    keys = row_keys(torch.zeros(1000, dtype=torch.int64), torch.arange(1000))
+    noise = gumbel(noise_words(keys[:, None], torch.arange(4096)))
+    index, token = divmod(int(noise.argmax()), 4096)
+    large = noise[index, token].item()
+    assert large > 14
+    for margin, winner in ((1e-3, token), (-1e-3, 0)):
+        logits = torch.full((1, 4096), -200.0)
+        logits[0, 0] = 0.0
+        logits[0, token] = noise[index, 0].item() - large + margin
+        drawn = version.draw(logits, torch.tensor([0]), torch.tensor([index]), make_rules({"seed": 0}))
+        assert drawn.tolist() == [winner]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_top_p_orders_tokens_that_are_almost_equal(version: ModuleType) -> None:
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(9))
+    logits = [*(order * 1e-4).tolist(), -20.0]
+    # The tiny min-p changes nothing but keeps the unlikely token in sight of top-p.
+    kept = set(draw_many(version, logits, 3000, top_p=0.5, min_p=1e-12).tolist())
+    assert kept == {token for token in range(40) if order[token] >= 20}
 
 
 @needs_native

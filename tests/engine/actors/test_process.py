@@ -140,10 +140,14 @@ def test_a_child_stopped_by_a_debugger_still_dies_with_its_owner() -> None:
     with other_side("own_a_worker") as (endpoint, owner):
         [pid] = endpoint.receive_blocking(SOON)
         worker = os.pidfd_open(int(pid))
-        signal.pidfd_send_signal(worker, signal.SIGSTOP)
-        owner.kill()
-        assert ends_within(worker, SOON)
-        os.close(worker)
+        try:
+            signal.pidfd_send_signal(worker, signal.SIGSTOP)
+            owner.kill()
+            assert ends_within(worker, SOON)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(worker, signal.SIGKILL)
+            os.close(worker)
 
 
 def test_a_child_whose_parent_is_gone_before_it_is_tied_ends_at_once() -> None:

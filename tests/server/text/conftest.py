@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stentor.tests.server.text.reference import transformers_tokenizer
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Chat templates: as transformers renders them, and what hostile ones may not do."""
 
 import time
@@ -6,6 +7,7 @@ from typing import Any
 
 import pytest
 from jinja2 import Environment
+
 from stentor.server.text.chat_template import MAX_COMPILED, ChatTemplate
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.loading import load_tokenizer
@@ -152,7 +154,9 @@ def test_what_a_template_raises_is_told() -> None:
         template.render([USER])
 
 
-@pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "chat_template", "tokenize", "raise_exception", "_x"])
+@pytest.mark.parametrize(
+    "name", ["messages", "tools", "bos_token", "chat_template", "tokenize", "raise_exception", "_x"]
+)
 def test_arguments_may_not_replace_what_is_ours(name: str) -> None:
     with pytest.raises(TemplateError, match=rf"may not set {name};"):
         ChatTemplate(CHATML, SPECIALS).render([USER], template_kwargs={name: "x"})
@@ -240,7 +244,9 @@ def test_the_shape_of_content_is_read_off_the_template(source: str, format: str)
 def test_content_is_brought_into_the_shape_that_the_template_reads() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     message = {"role": "user", "content": parts}
-    as_list = ChatTemplate("{% for m in messages %}{% for c in m.content %}({{ c.text }}){% endfor %}{% endfor %}", SPECIALS)
+    as_list = ChatTemplate(
+        "{% for m in messages %}{% for c in m.content %}({{ c.text }}){% endfor %}{% endfor %}", SPECIALS
+    )
     assert ChatTemplate("{{ messages[0].content }}", SPECIALS).render([message]) == "one\ntwo"
     assert as_list.render([message]) == "(one)(two)"
     assert as_list.render([USER]) == "(Hi)"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stentor.server.text.detokenizer import (
     ByteLevelDetokenizer,
     Detokenizers,
@@ -14,7 +15,7 @@ from stentor.server.text.detokenizer import (
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.tokenizer import Tokenizer
-from stentor.tests.server.text.vocabularies import FAMILIES, byte_level, sentencepiece, wordpiece
+from stentor.tests.server.text.vocabularies import FAMILIES, byte_level, id_of, sentencepiece, wordpiece
 
 TOKENIZERS = {name: make() for name, make in FAMILIES.items()}
 MAKERS = {name: Detokenizers(tokenizer) for name, tokenizer in TOKENIZERS.items()}
@@ -90,22 +91,22 @@ def test_each_family_takes_its_own_path() -> None:
 def test_a_character_comes_out_with_its_last_byte() -> None:
     detokenizer = Detokenizers(byte_level()).new()
     tokenizer = TOKENIZERS["byte_level"]
-    ids = [tokenizer.backend.token_to_id(byte_alphabet()[byte]) for byte in "😀".encode()]
+    ids = [id_of(tokenizer, byte_alphabet()[byte]) for byte in "😀".encode()]
     assert b"".join(tokenizer.token_bytes(id) for id in ids) == "😀".encode()
     assert [detokenizer.push([id]) for id in ids] == ["", "", "", "😀"]
 
 
 def test_a_lost_byte_does_not_hold_back_what_follows() -> None:
     detokenizer = Detokenizers(byte_level()).new()
-    lead = TOKENIZERS["byte_level"].backend.token_to_id("ð")
-    letter = TOKENIZERS["byte_level"].backend.token_to_id("A")
+    lead = id_of(TOKENIZERS["byte_level"], "ð")
+    letter = id_of(TOKENIZERS["byte_level"], "A")
     assert [detokenizer.push([id]) for id in (lead, letter)] == ["", "\ufffdA"]
 
 
 def test_a_sentencepiece_text_keeps_its_first_space_only_after_a_prompt() -> None:
     tokenizer = sentencepiece()
     maker = Detokenizers(tokenizer)
-    hello = tokenizer.backend.token_to_id("▁hello")
+    hello = id_of(tokenizer, "▁hello")
     assert maker.new().push([hello]) == "hello"
     assert maker.new(prompt_tail=[hello]).push([hello]) == " hello"
     assert maker.new(prompt_tail=[1]).push([hello]) == "hello"  # a prompt of nothing but BOS is no text
@@ -113,7 +114,7 @@ def test_a_sentencepiece_text_keeps_its_first_space_only_after_a_prompt() -> Non
 
 def test_added_tokens_can_stand_without_spaces_between_them() -> None:
     tokenizer = wordpiece()
-    ids = [tokenizer.backend.token_to_id(word) for word in ("hello", "[SEP]", "[SEP]", "world")]
+    ids = [id_of(tokenizer, word) for word in ("hello", "[SEP]", "[SEP]", "world")]
     maker = Detokenizers(tokenizer)
     texts = {}
     for spaces in (True, False):

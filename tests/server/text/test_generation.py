@@ -7,6 +7,7 @@ from typing import Self
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stentor.engine.client import EngineUnavailable
 from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
@@ -62,9 +63,7 @@ def ends(reason: str = "length", index: int = 0, token: int | None = None) -> Fi
 def request(
     *, n: int = 1, min_tokens: int = 0, stop_token_ids: tuple[int, ...] = (), **fields: object
 ) -> GenerationRequest:
-    params = SamplingParams(
-        max_tokens=100, min_tokens=min_tokens, eos_token_ids=(EOS,), stop_token_ids=stop_token_ids
-    )
+    params = SamplingParams(max_tokens=100, min_tokens=min_tokens, eos_token_ids=(EOS,), stop_token_ids=stop_token_ids)
     return GenerationRequest(prompt=[1, 2], params=params, seeds=list(range(n)), **fields)  # type: ignore[arg-type]
 
 
@@ -104,7 +103,9 @@ def test_half_a_character_waits_for_the_other_half() -> None:
     ]
 
 
-@pytest.mark.parametrize(("include", "skip", "text"), [(False, True, "Hi"), (True, False, "Hi</s>"), (False, False, "Hi")])
+@pytest.mark.parametrize(
+    ("include", "skip", "text"), [(False, True, "Hi"), (True, False, "Hi</s>"), (False, False, "Hi")]
+)
 def test_the_eos_token_is_a_token_but_no_text_unless_included(include: bool, skip: bool, text: str) -> None:
     eos = ChoiceTokens(1, 0, [*b"Hi", EOS], None)
     batches = run(Script([[eos, ends("stop")]]), request(include_stop=include, skip_special_tokens=skip))
@@ -257,7 +258,8 @@ def test_however_tokens_arrive_the_outcome_is_the_same(
     tokens = text.encode()
 
     def outcome(cuts: list[int]) -> tuple[str, list[int], object]:
-        rest, batches = tokens, []
+        rest = tokens
+        batches: list[list[EngineEvent]] = []
         for size in cuts:
             batches.append([says(rest[:size])])
             rest = rest[size:]

@@ -6,13 +6,14 @@ from typing import Any
 
 import gguf
 import pytest
+from tokenizers import pre_tokenizers
+
 from stentor.server.text.errors import TokenizerError
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pretokenizers import PRE_TOKENIZERS
 from stentor.tests.server.text.reference import transformers_tokenizer
 from stentor.tests.server.text.texts import TEXTS
 from stentor.tests.server.text.vocabularies import write_sentencepiece_gguf
-from tokenizers import pre_tokenizers
 
 
 def test_there_are_many_texts_of_many_kinds() -> None:
@@ -59,7 +60,16 @@ def test_the_demo_models_tokenizer_loads_fast(demo_gguf: Path) -> None:
     assert min(spent) < 0.5
 
 
-@pytest.mark.parametrize("flags", [{}, {"add_space_prefix": False}, {"add_bos_token": False, "add_eos_token": True}])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"add_space_prefix": False},
+        {"add_bos_token": False, "add_eos_token": True},
+        {"architecture": "phi3"},
+        {"architecture": "gemma2", "add_space_prefix": False},
+    ],
+)
 def test_a_sentencepiece_vocabulary_gives_the_ids_of_transformers(tmp_path: Path, flags: dict[str, Any]) -> None:
     file = tmp_path / "model.gguf"
     write_sentencepiece_gguf(file, **flags)
@@ -99,7 +109,7 @@ def byte_level_gguf(file: Path, pre: str, **values: Any) -> None:
     from stentor.server.text.pieces import byte_alphabet
 
     writer = gguf.GGUFWriter(file, "llama")
-    tokens = [*byte_alphabet().values(), "12", "123", "Ġ1", "<｜begin｜>"]
+    tokens = [*byte_alphabet().values(), "12", "123", "Ġ1", "<\uff5cbegin\uff5c>"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(values.get("tokens", tokens))
@@ -126,7 +136,7 @@ def test_the_family_decides_how_digits_are_cut(tmp_path: Path, pre: str, pieces:
     tokenizer = load_tokenizer(tmp_path)
     ids = tokenizer.encode(" 1234", add_special_tokens=False)
     assert [tokenizer.token_to_text(id) for id in ids] == pieces
-    assert tokenizer.encode("<｜begin｜>1", add_special_tokens=False)[0] == 259
+    assert tokenizer.encode("<\uff5cbegin\uff5c>1", add_special_tokens=False)[0] == 259
     assert (tokenizer.encode("1")[0] == 259) == (pre == "llama-bpe")
 
 
@@ -161,7 +171,9 @@ def test_types_that_do_not_fit_the_tokens_are_refused(tmp_path: Path) -> None:
 def test_tokens_that_share_a_text_keep_their_ids(tmp_path: Path) -> None:
     from stentor.server.text.pieces import byte_alphabet
 
-    byte_level_gguf(tmp_path / "model.gguf", "gpt-2", tokens=[*byte_alphabet().values(), "12", "12", "", "<x>"], merges=["1 2"])
+    byte_level_gguf(
+        tmp_path / "model.gguf", "gpt-2", tokens=[*byte_alphabet().values(), "12", "12", "", "<x>"], merges=["1 2"]
+    )
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.vocab_size == 260
     assert tokenizer.encode("12") == [256]

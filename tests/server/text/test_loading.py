@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stentor.server.text.errors import TokenizerError
 from stentor.server.text.loading import load_tokenizer
 from stentor.tests.fakes import byte_tokenizer

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, RUF001
 """Texts that tokenizers trip over."""
 
 _PLAIN = [

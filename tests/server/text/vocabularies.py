@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import gguf
-from stentor.server.text.pieces import byte_alphabet
-from stentor.server.text.tokenizer import Tokenizer
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
+
+from stentor.server.text.pieces import byte_alphabet
+from stentor.server.text.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 
@@ -63,10 +64,15 @@ def sentencepiece(*, strip: bool = True) -> Tokenizer:
 def byte_level() -> Tokenizer:
     """All bytes, some words, tokens that end inside a character, and added tokens outside the byte alphabet."""
     spelled = byte_alphabet()
-    extra = ["Ġthe", "he", "ll", *("".join(spelled[byte] for byte in data) for data in (b"\xf0\x9f", b"\xe6\x97", b"\x98\x80"))]
+    extra = [
+        "Ġthe",
+        "he",
+        "ll",
+        *("".join(spelled[byte] for byte in data) for data in (b"\xf0\x9f", b"\xe6\x97", b"\x98\x80")),
+    ]
     backend = Backend(models.BPE({token: id for id, token in enumerate([*spelled.values(), *extra])}, []))
     backend.decoder = decoders.ByteLevel()
-    backend.add_tokens([AddedToken("<｜tool▁call｜>"), AddedToken("é"), AddedToken("a b")])
+    backend.add_tokens([AddedToken("<\uff5ctool▁call\uff5c>"), AddedToken("é"), AddedToken("a b")])
     return _with_specials(backend, ["<s>", "</s>", "<|é|>"])
 
 
@@ -80,7 +86,9 @@ def wordpiece() -> Tokenizer:
 
 
 def metaspace() -> Tokenizer:
-    words = [(word, -float(rank)) for rank, word in enumerate(["<unk>", "▁", "▁the", "▁he", "llo", "a", "b", "▁▁", "日"])]
+    words = [
+        (word, -float(rank)) for rank, word in enumerate(["<unk>", "▁", "▁the", "▁he", "llo", "a", "b", "▁▁", "日"])
+    ]
     backend = Backend(models.Unigram(words, unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
@@ -96,6 +104,13 @@ def undecoded() -> Tokenizer:
 def _with_specials(backend: Backend, specials: list[str]) -> Tokenizer:
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in specials])
     return Tokenizer(backend, {"bos_token": specials[0], "eos_token": specials[1]})
+
+
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token that is there."""
+    id = tokenizer.backend.token_to_id(token)
+    assert id is not None, token
+    return id
 
 
 FAMILIES = {
