@@ -3,6 +3,7 @@
 import enum
 
 import msgspec
+
 from stentor.protocols.actors import Submit
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs

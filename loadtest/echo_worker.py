@@ -1,6 +1,11 @@
-"""A worker that computes nothing: it answers each step at once with one token, so that what is left is our own cost."""
+"""A worker that computes nothing, so that what is left is our own cost: one token a row, a step every few ms.
+
+Answered at once, steps outrun the server and many tokens share one frame; paced, each token is a frame of its own,
+as with a real model.
+"""
 
 import sys
+import time
 
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.process import become_child
@@ -12,6 +17,7 @@ _BLOCKS = 65_536
 _MAX_MODEL_LEN = 8_192
 _TOKEN = 260
 """Some ordinary word piece of the demo model."""
+_STEP_SECONDS = 0.02
 
 
 def main() -> int:
@@ -24,6 +30,7 @@ def main() -> int:
                     case StartWorker():
                         engine.send_blocking(encoder.encode(WorkerReady(_BLOCKS, _MAX_MODEL_LEN, [], [])))
                     case StepPlan() as plan:
+                        time.sleep(_STEP_SECONDS)
                         tokens = [_TOKEN for row in plan.rows if row.sample]
                         engine.send_blocking(encoder.encode(StepResult(plan.epoch, plan.step, tokens, None, [], 0.0)))
                     case Shutdown():

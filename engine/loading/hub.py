@@ -196,7 +196,8 @@ def _snapshot(wanted: _Repository, progress: FetchProgress) -> Path:
 
     progress(f"asking Hugging Face for {wanted}", 0, 0)
     try:
-        listed = huggingface_hub.HfApi().list_repo_files(wanted.repo, revision=wanted.revision)
+        info = huggingface_hub.HfApi().model_info(wanted.repo, revision=wanted.revision)
+        listed = [file.rfilename for file in info.siblings or []]
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         raise
     except Exception as error:

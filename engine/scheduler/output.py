@@ -163,20 +163,10 @@ class Output:
 
     def _gather_prompt_logprobs(self, flight: Flight, result: StepResult) -> None:
         """Keep the pieces that belong to a prompt still being prefilled by the row that computed them."""
-        owners = {row.slot: owner for row, owner in zip(flight.rows, flight.owners, strict=True)}
+        owners = flight.by_slot()
         for piece in result.prompt_logprobs:
-            owner = owners.get(piece.slot)
-            if owner is None:
-                raise ValueError(
-                    f"step {result.step} has prompt log-probabilities of slot {piece.slot}, not in the step"
-                )
-            choice, incarnation, _, samples = owner
-            request = choice.request
+            choice, incarnation, _, samples = owners[piece.slot]
             # The row that drew the first token may have been lost since; its work still stands.
             current = choice.incarnation == incarnation or (choice.state is ChoiceState.PREEMPTED and samples)
-            if current and choice is request.leader and not request.prompt_done:
-                if piece.start < 0 or piece.start + len(piece.positions) > request.prompt_len:
-                    raise ValueError(
-                        f"step {result.step} has log-probabilities past the prompt of request {request.rid}"
-                    )
-                request.gather_logprobs(piece.start, piece.positions)
+            if current and not choice.request.prompt_done:
+                choice.request.gather_logprobs(piece.start, piece.positions)

@@ -47,49 +47,47 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
 
 
 def _find_room(choice: Choice, memory: Memory) -> list[int] | None:
-    """The prefix blocks that the choice can start from, if the rest it needs is free now; otherwise None."""
+    """The prefix blocks that the choice can start from, if the rest it needs is free now; otherwise None.
+
+    Prompts held for less important requests give way. With nothing running and no such hold left,
+    an accepted request always fits: its own hold, if any, is what it starts from.
+    """
     pool = memory.pool
-    request = choice.request
     prefix = _find_prefix(choice, memory)
     total = -(-choice.length // memory.block_size)
     # A block for every other running row: those admitted should not be the next to be preempted.
     reserve = (len(memory.rows.running) + 1) // 2
-    keep: Request | None = request if prefix is request.held_blocks else None
     while True:
         revived = sum(1 for block in prefix if not pool.refs(block))
         if pool.free_count >= total - len(prefix) + revived + reserve:
             return prefix
-        if not memory.reclaim_hold(keep):
+        if not memory.reclaim_hold(keep=choice.request):
             return None
 
 
 def _find_prefix(choice: Choice, memory: Memory) -> list[int]:
-    """The longest prefix whose KV exists, at most up to the block of the last known token."""
+    """The longest prefix to start from, not referenced yet, at most up to the block of the last known token."""
     request = choice.request
-    if choice.forked and request.held_blocks:
+    if request.held_blocks:
         return request.held_blocks
-    found: list[int] = []
-    if _reads_cache(choice, memory):
-        usable = (choice.length - 1) // memory.block_size
-        found = memory.prefix.match(choice.block_digests(usable, memory.block_size)[:usable])
-    return found if len(found) >= len(request.held_blocks) else request.held_blocks
+    if not _reads_cache(request, memory):
+        return []
+    usable = (choice.length - 1) // memory.block_size
+    return memory.prefix.match(choice.block_digests(usable, memory.block_size)[:usable])
 
 
-def _reads_cache(choice: Choice, memory: Memory) -> bool:
+def _reads_cache(request: Request, memory: Memory) -> bool:
     """Log-probabilities of the prompt need its logits, so all of it is computed until they are known."""
-    request = choice.request
     return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 
 def _admit(choice: Choice, prefix: list[int], memory: Memory, now: float) -> None:
     request = choice.request
     prefix_len = len(prefix) * memory.block_size
-    from_hold = prefix is request.held_blocks
-    cached_len = 0 if from_hold else prefix_len
-    if not from_hold and _reads_cache(choice, memory):
-        memory.prefix.count(choice.length, cached_len)
+    if prefix is not request.held_blocks and _reads_cache(request, memory):
+        memory.prefix.count(choice.length, prefix_len)
     if request.cached_len is None:
-        request.cached_len = cached_len
+        request.cached_len = prefix_len
         request.first_scheduled = now
     # Referenced before anything is allocated, so that it cannot be evicted for the rest.
     for block in prefix:

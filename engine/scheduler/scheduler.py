@@ -113,12 +113,9 @@ class Scheduler:
         if len(self._flights) >= MAX_IN_FLIGHT:
             return None
         memory = self._memory
-        preemptions = memory.preemptions
         draft = StepDraft(self._max_num_batched_tokens)
         plan_chunks(draft, plan_decodes(draft, memory))
-        # What was just preempted must not take its blocks back in the same step.
-        if memory.preemptions == preemptions or not draft.rows:
-            admit_waiting(draft, memory, now)
+        admit_waiting(draft, memory, now)
         if not draft.rows:
             return None
         plan = StepPlan(self._epoch, self._steps, self._rows.take_freed(), draft.new, draft.rows)
@@ -141,11 +138,7 @@ class Scheduler:
                 f"expected was {expected} in epoch {self._epoch}"
             )
         flight = self._flights[0]
-        for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
-            if values is not None and len(values) != flight.sampled:
-                raise ValueError(
-                    f"the worker sent {len(values)} {what} for step {result.step}, which draws {flight.sampled}"
-                )
+        flight.check(result)
         self._flights.popleft()
         return self._output.settle(flight, result, now)
 

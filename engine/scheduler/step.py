@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from stentor.protocols.steps import NewRow, RowStep
+from stentor.protocols.steps import NewRow, RowStep, StepResult
 
 from ..request import Choice
 
@@ -20,6 +20,30 @@ class Flight(NamedTuple):
     rows: list[RowStep]
     owners: list[Owner]
     sampled: int
+
+    def check(self, result: StepResult) -> None:
+        """Raise ValueError unless the result has the shape that this step must have."""
+        for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
+            if values is not None and len(values) != self.sampled:
+                raise ValueError(
+                    f"the worker sent {len(values)} {what} for step {self.step}, which draws {self.sampled}"
+                )
+        if result.prompt_logprobs:
+            owners = self.by_slot()
+            for piece in result.prompt_logprobs:
+                owner = owners.get(piece.slot)
+                if owner is None:
+                    raise ValueError(f"the worker sent prompt logprobs of slot {piece.slot}, not in step {self.step}")
+                end = piece.start + len(piece.positions)
+                prompt_len = owner[0].request.prompt_len
+                if not 0 < piece.start <= end <= prompt_len:
+                    raise ValueError(
+                        f"the worker sent prompt logprobs of tokens {piece.start} to {end} in step {self.step}; "
+                        f"slot {piece.slot} has such for 1 to {prompt_len}"
+                    )
+
+    def by_slot(self) -> dict[int, Owner]:
+        return {row.slot: owner for row, owner in zip(self.rows, self.owners, strict=True)}
 
 
 class StepDraft:

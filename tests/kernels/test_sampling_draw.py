@@ -279,7 +279,8 @@ def test_native_noise_and_masses_equal_the_definition_bit_for_bit() -> None:
     noise = torch.empty(20000, dtype=torch.float64)
     call = NativeFunction("stentor_sampling_gumbel", c_void_p, c_int64, c_void_p).bind()
     assert call is not None
-    call(words.to(torch.uint32).data_ptr(), 20000, noise.data_ptr())
+    narrow = words.to(torch.uint32)
+    call(narrow.data_ptr(), 20000, noise.data_ptr())
     assert torch.equal(noise, gumbel(words))
 
     z = torch.cat([-torch.rand(20001, generator=generator) * 45, torch.tensor([0.0, -1e-30, -math.inf, -3e38])])

@@ -1,7 +1,8 @@
 """Who goes first, who is preempted, and that everyone gets there."""
 
-from stentor.engine.request import Choice
+from stentor.engine.request import Choice, ChoiceState
 from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.fake_worker import Engine
 
 
@@ -99,31 +100,78 @@ def test_preempted_rows_do_not_thrash() -> None:
     assert 0 < engine.scheduler.stats().preemptions < 32
 
 
-def test_a_preempted_row_waits_for_its_token_in_flight_and_begins_with_it() -> None:
-    engine = Engine(num_blocks=6, block_size=2, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
+def preempted_in_flight(
+    params: SamplingParams, *, prompt_len: int = 3, num_blocks: int = 6, budget: int = 16
+) -> tuple[Engine, Choice]:
+    """An engine whose second request has just lost its row while a token of it is in flight."""
+    engine = Engine(
+        num_blocks=num_blocks,
+        block_size=2,
+        max_num_seqs=2,
+        max_num_batched_tokens=budget,
+        config=SchedulerConfig(prefix_cache=False),
+    )
     engine.submit([1, 1, 1], max_tokens=7)
-    engine.submit([2, 2, 2], max_tokens=7)
+    engine.submit([2] * prompt_len, params)
     for _ in range(20):
         engine.plan()
         if engine.scheduler.stats().preemptions:
             break
         if len(engine.results) == 2:
             engine.deliver()
-    victim = next(choice for choice in living(engine) if choice.request.rid == 1)
-    assert victim.state.value == "preempted"
+    (victim,) = engine.scheduler._output.requests[1].choices
+    assert victim.state is ChoiceState.PREEMPTED
     assert victim.pending == 1
-    known = len(victim.outputs)
     engine.scheduler.check_integrity()
+    return engine, victim
+
+
+def test_a_preempted_row_waits_for_its_token_in_flight_and_begins_with_it() -> None:
+    engine, victim = preempted_in_flight(SamplingParams(max_tokens=7))
+    known = len(victim.outputs)
     engine.deliver()
-    assert victim.state.value == "waiting"
+    assert victim.state is ChoiceState.WAITING
     engine.drain()
     again = next(plan for plan in reversed(engine.plans) if plan.new)
     assert len(again.new[0].tokens) == 3 + known + 1
     engine.check_clients()
 
 
-def living(engine: Engine) -> list[Choice]:
-    return [choice for request in engine.scheduler._output.requests.values() for choice in request.choices]
+def test_a_preempted_row_that_ends_with_its_token_in_flight_ends_without_running_again() -> None:
+    _, probe = preempted_in_flight(SamplingParams(max_tokens=7))
+    engine, victim = preempted_in_flight(SamplingParams(max_tokens=len(probe.outputs) + 1))
+    engine.deliver()
+    assert victim.state is ChoiceState.FINISHED
+    engine.drain()
+    assert [new.tokens[0] for plan in engine.plans for new in plan.new] == [1, 2]
+    engine.check_clients()
+
+
+def test_prompt_logprobs_that_come_with_the_first_token_of_a_preempted_row_are_kept() -> None:
+    params = SamplingParams(max_tokens=4, prompt_logprobs=0)
+    engine, victim = preempted_in_flight(params, prompt_len=6, num_blocks=7, budget=2)
+    assert not victim.request.prompt_done
+    engine.deliver()
+    assert victim.request.prompt_done
+    engine.drain()
+    engine.check_clients()
+
+
+def test_a_worker_that_dies_while_a_preempted_row_awaits_its_token_loses_nothing() -> None:
+    engine, victim = preempted_in_flight(SamplingParams(max_tokens=7))
+    engine.kill_worker()
+    assert victim.state is ChoiceState.WAITING
+    engine.scheduler.check_integrity()
+    engine.drain()
+    engine.check_clients()
+
+
+def test_a_preempted_row_that_is_aborted_while_its_token_is_in_flight_ends_once() -> None:
+    engine, victim = preempted_in_flight(SamplingParams(max_tokens=7))
+    engine.abort(1)
+    assert victim.state is ChoiceState.FINISHED
+    engine.drain()
+    engine.check_clients()
 
 
 def test_a_request_as_large_as_the_pool_finishes_among_others() -> None:

@@ -41,6 +41,8 @@ def test_forks_share_the_prompt_also_where_its_logprobs_bypass_the_cache() -> No
     engine.drain()
     engine.check_clients()
     assert engine.worker.computed_tokens == 9 + 2
+    asked = [new.params.prompt_logprobs for plan in engine.plans for new in plan.new]
+    assert asked == [0, None, None], "the worker need not compute them again"
 
 
 def test_forks_that_find_no_slot_run_later_from_the_held_prompt() -> None:
@@ -84,5 +86,48 @@ def test_aborting_the_forks_gives_the_held_prompt_back() -> None:
 def test_more_choices_than_slots_and_blocks_all_finish() -> None:
     engine = Engine(num_blocks=6, block_size=4, max_num_seqs=3)
     engine.submit([1, 2, 3, 4, 5, 6, 7, 8, 9], max_tokens=10, seeds=list(range(20)))
+    engine.drain()
+    engine.check_clients()
+
+
+def test_a_fork_that_waits_for_memory_keeps_its_held_prompt() -> None:
+    engine = Engine(num_blocks=8, block_size=4, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
+    other = engine.submit([2] * 12, max_tokens=8)
+    engine.now += 1
+    engine.submit([1] * 9, max_tokens=1, seeds=[1, 2])
+    engine.drain()
+    engine.check_clients()
+    assert engine.scheduler.stats().preemptions == 0
+    assert len(engine.clients[other].tokens[0]) == 8
+    starts = [plan.rows[-1].start for plan in engine.plans if plan.new]
+    assert starts[-1] == 8, "the fork began after the shared blocks"
+
+
+def test_a_hold_that_nobody_runs_on_goes_before_a_row_is_preempted() -> None:
+    engine = Engine(num_blocks=6, block_size=4, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
+    engine.submit([2] * 3, max_tokens=19)
+    engine.now += 1
+    rid = engine.submit([1] * 15, max_tokens=1, seeds=[1, 2])
+    engine.submit([3], max_tokens=1, priority=-9)
+    engine.drain()
+    engine.check_clients()
+    assert engine.scheduler.stats().preemptions == 0
+    assert [plan.new[0].blocks for plan in engine.plans if plan.new and plan.new[0].tokens[0] == 1]
+    assert engine.clients[rid].finished[1].reason == "length"
+
+
+def test_a_hold_is_not_dropped_where_that_would_free_nothing() -> None:
+    engine = Engine(num_blocks=7, block_size=2, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
+    engine.submit([1] * 5, max_tokens=5, seeds=[1, 2])
+    engine.now += 1
+    engine.submit([2], max_tokens=10, priority=-9)
+    for _ in range(60):
+        engine.step()
+        request = engine.scheduler._output.requests.get(0)
+        if request is None or not request.forks_left:
+            break
+        leader = request.choices[0]
+        if leader.state.value == "running" and request.prompt_done:
+            assert request.held_blocks == leader.blocks[:2]
     engine.drain()
     engine.check_clients()

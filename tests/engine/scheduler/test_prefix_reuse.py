@@ -82,6 +82,18 @@ def test_a_block_is_found_only_after_the_step_that_wrote_it_has_completed() -> N
     engine.check_clients()
 
 
+def test_a_chunk_that_is_planned_but_not_completed_is_not_found() -> None:
+    engine = Engine(block_size=4, num_blocks=32, max_num_batched_tokens=8)
+    engine.submit([1] * 16, max_tokens=1)
+    engine.plan()
+    engine.plan()
+    engine.deliver()
+    rid = engine.submit([1] * 16, max_tokens=1)
+    engine.plan()
+    engine.drain()
+    assert cached(engine, rid) == 8, "the second chunk was still in flight"
+
+
 def test_the_least_recently_used_prefix_is_evicted_first() -> None:
     engine = Engine(block_size=4, num_blocks=6)
     for token in (1, 2, 1, 3):

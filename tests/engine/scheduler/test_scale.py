@@ -5,11 +5,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from stentor.engine.scheduler import Scheduler
 from stentor.protocols.actors import Submit
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import StepPlan, StepResult
-from stentor.engine.scheduler import Scheduler
 
 
 def lines_executed(call: Callable[[], object]) -> int:

@@ -4,10 +4,10 @@ import pytest
 
 from stentor.engine.request import Choice
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import Submit
+from stentor.protocols.actors import Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepResult
+from stentor.protocols.steps import PromptLogprobs, StepResult, TokenLogprobs
 from stentor.tests.engine.fake_worker import Engine, alone
 
 
@@ -116,6 +116,16 @@ def test_the_next_step_is_planned_before_the_token_it_decodes_is_known() -> None
     assert engine.plans[1].rows[0].start == 3
     assert engine.scheduler.in_flight == 2
     assert engine.scheduler.plan(engine.now) is None, "two steps in flight are the most"
+
+
+def test_a_plan_once_made_does_not_change() -> None:
+    engine = Engine(block_size=4)
+    engine.submit([1, 2, 3], max_tokens=9)
+    engine.plan()
+    sent = engine.plans[0].new[0]
+    engine.drain()
+    assert sent.tokens == [1, 2, 3]
+    assert len(sent.blocks) == 1
 
 
 def test_a_row_that_ends_by_length_is_not_planned_once_more() -> None:
@@ -247,6 +257,49 @@ def test_prompt_logprobs_that_do_not_come_end_the_request_with_an_error() -> Non
     assert batch.tokens == []
     assert not scheduler.has_work
     scheduler.check_integrity()
+
+
+def chunk_logprobs(scheduler: Scheduler, *, send: bool) -> TokensBatch:
+    """Plan and complete one step of a single row, with the log-probabilities of its positions or without."""
+    plan = scheduler.plan(0.0)
+    assert plan is not None
+    (row,) = plan.rows
+    count = row.count - 1 if row.sample else row.count
+    pieces = [PromptLogprobs(row.slot, row.start + 1, [TokenLogprobs(1, -1.0, 1, [])] * count)] if send else []
+    return scheduler.complete(StepResult(plan.epoch, plan.step, [7] if row.sample else [], None, pieces, 0.0), 0.0)
+
+
+@pytest.mark.parametrize("loss", ["recover", "abort"])
+def test_prompt_logprobs_of_a_row_that_was_lost_are_not_taken_for_those_of_the_next(loss: str) -> None:
+    scheduler = Engine(max_num_batched_tokens=4).scheduler
+    params = SamplingParams(max_tokens=5, prompt_logprobs=0)
+    scheduler.submit(Submit(0, [1] * 6, params, [1, 2], 0, "", 0.0), 0.0)
+    chunk_logprobs(scheduler, send=True)
+    if loss == "recover":
+        scheduler.recover(0.0)
+    else:
+        scheduler.abort(0, 0)
+    chunk_logprobs(scheduler, send=False)
+    batch = chunk_logprobs(scheduler, send=True)
+    assert batch.finished
+    assert "4 of 6 prompt tokens" in (batch.finished[0].message or "")
+
+
+def test_prompt_logprobs_outside_the_step_or_the_prompt_are_an_error() -> None:
+    scheduler = Engine().scheduler
+    scheduler.submit(Submit(0, [1, 2, 3], SamplingParams(max_tokens=5, prompt_logprobs=0), [1], 0, "", 0.0), 0.0)
+    plan = scheduler.plan(0.0)
+    assert plan is not None
+    entry = TokenLogprobs(1, -1.0, 1, [])
+    for piece, message in (
+        (PromptLogprobs(3, 1, [entry]), "slot 3, not in step 0"),
+        (PromptLogprobs(0, 1, [entry] * 3), "tokens 1 to 4"),
+        (PromptLogprobs(0, 0, [entry]), "tokens 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scheduler.complete(StepResult(0, 0, [7], None, [piece], 0.0), 0.0)
+    batch = scheduler.complete(StepResult(0, 0, [7], None, [PromptLogprobs(0, 1, [entry] * 2)], 0.0), 0.0)
+    assert batch.prompts[0].logprobs == [None, entry, entry]
 
 
 # ---- aborts and ends
