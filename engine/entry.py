@@ -10,6 +10,7 @@ from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
 from stentor.protocols.config import EngineConfig
 
 from .channel import ChannelPair, Endpoint, PeerDied
+from .logs import set_up_logging
 from .loop import EngineLoop, WorkerLost
 from .process import Child, become_child, spawn
 from .scheduler import Scheduler
@@ -34,6 +35,7 @@ async def run(client: Endpoint) -> int:
             return 0
         case other:
             raise RuntimeError(f"expected StartEngine first, got {type(other).__name__}")
+    set_up_logging(config.worker.log_level, config.worker.log_format, "engine")
     pair = ChannelPair.create()
     child = spawn(config.worker_module, pair.child_fds, env_extra=WORKER_ENVIRONMENT)
     pair.parent.watch(child.pid, child.pidfd)

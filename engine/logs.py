@@ -1,60 +1,52 @@
-"""Logs of every process, on stderr: one line of text or of JSON an event.
+"""Logging of every process of a server: to stderr, as text or as one JSON object a line."""
 
-Nothing here knows of requests. Prompts and outputs are kept out by those who log.
-"""
-
-import json
 import logging
 import sys
 import time
-from typing import Literal
+
+import msgspec
+
+from stentor.protocols.config import LogFormat, LogLevel
 
 
-class TextFormatter(logging.Formatter):
-    """``2026-01-31 12:00:00.123 INFO engine loop: message``, with the process's own name."""
+class _Record(msgspec.Struct, omit_defaults=True):
+    time: str
+    level: str
+    process: str
+    logger: str
+    message: str
+    error: str = ""
+
+
+class _JsonFormatter(logging.Formatter):
+    converter = time.gmtime
 
     def __init__(self, process: str) -> None:
-        super().__init__(f"%(asctime)s.%(msecs)03d %(levelname)s {process} %(short)s: %(message)s", "%Y-%m-%d %H:%M:%S")
-
-    def format(self, record: logging.LogRecord) -> str:
-        record.short = record.name.rpartition(".")[2]
-        return super().format(record)
-
-
-class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` (UTC), ``level``, ``process``, ``pid``, ``logger``, ``message``, ``exception``."""
-
-    def __init__(self, process: str) -> None:
-        super().__init__()
+        super().__init__(datefmt="%Y-%m-%dT%H:%M:%S")
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        event = {
-            "time": f"{moment}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "process": self._process,
-            "pid": record.process,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            event["exception"] = self.formatException(record.exc_info)
-        return json.dumps(event, ensure_ascii=False)
+        line = _Record(
+            time=f"{self.formatTime(record, self.datefmt)}.{int(record.msecs):03d}Z",
+            level=record.levelname.lower(),
+            process=self._process,
+            logger=record.name,
+            message=record.getMessage(),
+            error=self.formatException(record.exc_info) if record.exc_info else "",
+        )
+        return msgspec.json.encode(line).decode()
 
 
-def setup_logs(level: str, form: Literal["text", "json"], process: str) -> None:
-    """Send this process's logs to stderr; ``level`` is a name such as ``info``. Replaces what was set up before.
-
-    Libraries log from ``warning`` on, or from ``level`` where that is more severe.
-    """
+def set_up_logging(level: LogLevel, style: LogFormat, process: str) -> None:
+    """Sends what Stentor logs at ``level`` and above, and other libraries' warnings, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(process) if form == "json" else TextFormatter(process))
-    root = logging.getLogger()
-    for old in root.handlers[:]:
-        root.removeHandler(old)
-    root.addHandler(handler)
-    own = logging.getLevelNamesMapping()[level.upper()]
-    root.setLevel(max(own, logging.WARNING))
-    logging.getLogger("stentor").setLevel(own)
-    logging.captureWarnings(True)
+    if style == "json":
+        handler.setFormatter(_JsonFormatter(process))
+    else:
+        handler.setFormatter(
+            logging.Formatter(f"%(asctime)s %(levelname)-7s {process}: %(message)s", datefmt="%H:%M:%S")
+        )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("stentor").setLevel(level.upper())
+    # each names every connection that a client broke off
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL if level != "debug" else logging.INFO)

@@ -6,6 +6,8 @@ import msgspec
 
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 Device = Literal["auto", "cpu", "cuda"]
 
 
@@ -29,6 +31,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Compute threads on the CPU; None takes the cores this process may use."""
     seed: int = 0
     """Seeds dummy weights."""
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,5 +48,3 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scheduler: SchedulerConfig = SchedulerConfig()
     worker_module: str = "stentor.engine.worker.process"
     """Entry point of the worker process; benchmarks put one there that computes nothing."""
-    log_level: str = "info"
-    log_format: Literal["text", "json"] = "text"

@@ -5,9 +5,7 @@ What an operator can put right is one line on stderr. Nothing heavy is imported 
 
 import argparse
 import contextlib
-import errno
 import os
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
@@ -15,8 +13,9 @@ from typing import Any, Final, NoReturn
 from stentor import __version__
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
+from stentor.engine.logs import set_up_logging
 
-from .config import Config, Secret
+from .config import Config
 from .fetch_display import FetchDisplay
 from .options import CONFIG_FILE, OPTIONS, ConfigError, Option, nearest, read_config
 
@@ -25,10 +24,6 @@ MISUSED: Final = 2
 INTERRUPTED: Final = 130
 PULL_OPTIONS: Final = ("model", "revision", "tokenizer")
 GROUPS: Final = {"model": "the model", "engine": "the engine", "server": "the server"}
-
-
-class CliError(Exception):
-    """The command cannot go on; the message is one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _pull(config) if arguments.command == "pull" else _serve(config)
     except ConfigError as error:
         return _complain(str(error), MISUSED)
-    except (CheckpointError, CliError) as error:
+    except CheckpointError as error:
         return _complain(str(error), FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -65,18 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(config: Config) -> int:
-    _check_address(config.http.host, config.http.port)
-    located = _fetch(config)
-    # keys given by environment stay in this process: the engine and its workers inherit the rest
-    os.environ.pop("STENTOR_API_KEY", None)
-    from .lifecycle import serve  # late: it brings the whole server, which --help and pull do without
+    from .lifecycle import StartError, bind, serve  # late: they bring the whole server, which --help does without
 
+    worker = config.engine.worker
+    set_up_logging(worker.log_level, worker.log_format, "server")
     try:
+        bind(config.http.host, config.http.port).close()  # a port in use is told before a model is fetched
+        located = _fetch(config)
+        # keys given by environment stay in this process: the engine and its workers inherit the rest
+        os.environ.pop("STENTOR_API_KEY", None)
         return serve(located)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise _cannot_listen(config.http.host, config.http.port, error) from error
+    except StartError as error:
+        return _complain(str(error), FAILED)
 
 
 def _pull(config: Config) -> int:
@@ -93,30 +88,6 @@ def _fetch(config: Config) -> Config:
         model = resolve_model(named.name, revision=named.revision, progress=display.show)
         tokenizer = resolve_tokenizer(named.tokenizer, progress=display.show) if named.tokenizer else None
     return config.located(model, tokenizer)
-
-
-def _check_address(host: str, port: int) -> None:
-    """Says at once, and not after the model has been fetched and loaded, that nobody can listen there."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
-    except (OSError, UnicodeError) as error:
-        raise _cannot_listen(host, port, error) from error
-
-
-def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> CliError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    advice = "stop what runs there or choose another --port" if _is_busy(error) else "choose another --host or --port"
-    return CliError(f"cannot listen on {host}:{port}: {reason}; {advice}")
-
-
-def _is_busy(error: OSError | UnicodeError) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
 
 
 # ---- the command line
@@ -180,7 +151,7 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
 
 def _default_text(option: Option) -> str:
     value = option.default if option.path else None
-    shown = value is not None and value != () and not isinstance(value, bool | Secret)
+    shown = value is not None and value != () and not isinstance(value, bool)
     return f" (default: {value})" if shown else ""
 
 

@@ -5,15 +5,11 @@ Defaults that cross a process boundary are :mod:`stentor.protocols.config`'s; th
 """
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from stentor.engine.loading.hub import DEFAULT_MODEL
 from stentor.protocols.config import EngineConfig, WorkerConfig
-
-LogLevel = Literal["debug", "info", "warning", "error"]
-
 
 class Secret:
     """A string that no log, error or repr shows; :meth:`reveal` gives it to the one who checks it."""

@@ -6,7 +6,6 @@ driver's own library, so that the command answers at once and works where torch 
 
 import ctypes
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -48,17 +47,14 @@ def _versions() -> Iterator[tuple[str, str]]:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             version = "not installed"
-        yield package, version + (_torch_build() if package == "torch" else "")
+        yield package, f"{version}{_torch_build()}" if package == "torch" else version
 
 
 def _torch_build() -> str:
     """What torch was built for, from the file that says so; importing it would take seconds."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        return ""
     try:
-        text = (Path(found.origin).parent / "version.py").read_text()
-    except OSError:
+        text = Path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py"))).read_text()
+    except (OSError, importlib.metadata.PackageNotFoundError):
         return ""
     cuda = re.search(r"^cuda\b.*?= *['\"]([\d.]+)['\"]", text, flags=re.MULTILINE)
     return f" (CUDA {cuda[1]})" if cuda else " (no CUDA)"

@@ -16,10 +16,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from stentor.protocols.config import Device, DType, LoadFormat
+from stentor.protocols.config import Device, DType, LoadFormat, LogFormat, LogLevel
 
 from . import option_kinds as kinds
-from .config import DEFAULTS, Config, LogLevel
+from .config import DEFAULTS, Config
 from .option_kinds import Kind
 
 PREFIX: Final = "STENTOR_"
@@ -169,9 +169,9 @@ OPTIONS: Final = (
         "server",
     ),
     Option(
-        "log-level", "engine.log_level", kinds.choice(get_args(LogLevel)), "least severity that is logged", "server"
+        "log-level", "engine.worker.log_level", kinds.choice(get_args(LogLevel)), "least severity that is logged", "server"
     ),
-    Option("log-format", "engine.log_format", kinds.choice(("text", "json")), "one line of text or of JSON", "server"),
+    Option("log-format", "engine.worker.log_format", kinds.choice(get_args(LogFormat)), "one line of text or of JSON", "server"),
 )
 CONFIG_FILE: Final = Option("config", "", kinds.file(), "a TOML file with any of these options as keys", "server")
 

@@ -144,7 +144,7 @@ class Output:
         )
         leader = request.leader
         forks = [choice for choice in request.choices if choice.state is ChoiceState.HELD]
-        if not forks or not leader.samples:
+        if not forks:
             return
         for choice in forks:
             choice.forked = True

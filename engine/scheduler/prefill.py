@@ -8,10 +8,11 @@ from .step import StepDraft
 
 
 def plan_chunks(draft: StepDraft, choices: list[Choice]) -> None:
-    """Go on with prefills already running, most important first. Their blocks were taken at admission."""
+    """Go on with what has been admitted and not been prefilled. Its blocks were taken at admission.
+
+    There is at most one: an admission that leaves its prompt unfinished takes all the budget left.
+    """
     for choice in choices:
-        if not draft.budget:
-            return
         draft.add(choice, min(choice.length - choice.computed_len, draft.budget), [])
 
 
@@ -19,9 +20,8 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
     """Admit in order of importance while slots, blocks and budget last.
 
     Nobody overtakes the head of the queue, however large it is: that is what keeps it from
-    starving. Since an admission needs budget left after every running row had a share, the rows
-    with work never outnumber the budget, and each of them moves in each step or waits for a more
-    important prefill.
+    starving. Since an admission needs budget left after every running row had its share, the rows
+    with work never outnumber the budget, and each of them moves in every step.
     """
     while draft.budget and memory.rows.has_free_slot:
         choice = memory.queue.peek()

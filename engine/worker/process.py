@@ -11,9 +11,12 @@ from stentor.protocols.codec import decode_worker, encoder
 from stentor.protocols.steps import StepPlan
 
 from ..channel import Endpoint, PeerDied
+from ..layers.weights import WeightError
+from ..loading.errors import CheckpointError
+from ..logs import set_up_logging
 from ..process import become_child
 from .runner import ModelRunner
-from .setup import set_up
+from .setup import SetupError, set_up
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +36,15 @@ class Worker:
             for frame in self._engine.receive_blocking(None):
                 match decode_worker.decode(frame):
                     case StartWorker(config=config):
+                        set_up_logging(config.log_level, config.log_format, "worker")
                         try:
                             setup = set_up(config, _throttled(self._send_progress))
-                        except Exception as error:
-                            logger.debug("worker start-up failed", exc_info=True)
+                        except (SetupError, CheckpointError, WeightError) as error:
                             self._send(Failed(_one_line(error)))
+                            return 1
+                        except Exception as error:
+                            logger.exception("start-up failed")
+                            self._send(Failed(f"the worker failed to start: {type(error).__name__}: {_one_line(error)}"))
                             return 1
                         self._runner = setup.runner
                         self._send(setup.ready)

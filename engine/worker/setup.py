@@ -28,6 +28,8 @@ ProgressCallback = Callable[[str, int, int], None]
 """(phase, done, total); bytes while weights load, steps while warming up."""
 
 _WARMUP_TOKENS = 16
+_BLOCK_MULTIPLE = 16
+"""Keys of a block fill whole vectors."""
 
 
 class SetupError(Exception):
@@ -51,6 +53,8 @@ def set_up(config: WorkerConfig, progress: ProgressCallback) -> Setup:
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     dtype = choose_dtype(config.dtype, device, checkpoint.dtype, batch_invariant=config.batch_invariant)
     notes = []
+    if device.type == "cpu":
+        native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
     if device.type == "cpu" and (reason := native.unavailable_reason()) is not None:
         notes.append(f"CPU kernels run in plain torch, several times slower: {reason}")
     max_model_len, num_blocks = size_cache(config, checkpoint.config, device, dtype)
@@ -108,6 +112,8 @@ def size_cache(
         raise SetupError(
             f"--max-model-len {config.max_model_len}: {model.architecture} was made for at most {model.max_position}"
         )
+    if config.block_size % _BLOCK_MULTIPLE:
+        raise SetupError(f"--block-size {config.block_size}: expected a multiple of {_BLOCK_MULTIPLE}")
     block_bytes = kv_block_bytes(model, config.block_size, dtype)
     budget = default_kv_bytes(device) if config.kv_cache_memory is None else config.kv_cache_memory
     num_blocks = budget // block_bytes

@@ -1,7 +1,7 @@
 """Compiles the C++ kernels with the machine's own compiler into one shared library, kept in a cache.
 
-The file name carries a hash of everything that decides its content (sources, flags, compiler, CPU,
-OpenMP runtime), so a library found under its name is current and is never rebuilt. It is linked
+The file name carries a hash of everything that decides its content (sources, flags, compiler,
+CPU), so a library found under its name is current and is never rebuilt. It is linked
 under a temporary name and renamed: processes that race build twice and agree.
 """
 
@@ -22,7 +22,7 @@ FLAGS: tuple[str, ...] = (
     "-march=native",
     "-std=c++17",
     "-fPIC",
-    "-fopenmp",
+    "-pthread",
     "-fno-math-errno",
     "-fno-trapping-math",
     # A multiplication and an addition are fused only where the source says so: results must not
@@ -74,7 +74,6 @@ def build(
     headers: Sequence[Path] | None = None,
     compiler: str | None = None,
     cache_dir: Path | None = None,
-    openmp_runtime: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> Path:
     """Returns the path of the library, compiling it only where the cache does not hold it.
@@ -84,7 +83,6 @@ def build(
         headers: files that units include from ``kernels/native``; they take part in the key.
         compiler: a C++ compiler; None takes the first found on PATH.
         cache_dir: where libraries are kept; None takes :func:`default_cache_dir`.
-        openmp_runtime: a libgomp already in this process, to be linked in place of the compiler's own.
         progress: told how many units are done; not called when the library is cached.
 
     Raises:
@@ -99,14 +97,13 @@ def build(
         raise BuildError(
             f"no folder for the native kernels: {error} set XDG_CACHE_HOME to a writable folder"
         ) from error
-    runtime = openmp_runtime if "clang" not in _compiler_version(compiler) else None
-    target = folder / f"kernels-{_key(sources, headers, compiler, runtime)}.so"
+    target = folder / f"kernels-{_key(sources, headers, compiler)}.so"
     if target.exists():
         return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
-            built = _compile(sources, compiler, runtime, Path(scratch), progress)
+            built = _compile(sources, compiler, Path(scratch), progress)
             os.replace(built, target)
     except OSError as error:
         raise BuildError(
@@ -116,7 +113,7 @@ def build(
 
 
 def _compile(
-    sources: Sequence[Path], compiler: str, runtime: Path | None, scratch: Path, progress: ProgressCallback | None
+    sources: Sequence[Path], compiler: str, scratch: Path, progress: ProgressCallback | None
 ) -> Path:
     """Compiles the units side by side and links them; returns the library inside ``scratch``."""
     total = len(sources) + 1
@@ -140,10 +137,7 @@ def _compile(
             pool.shutdown(cancel_futures=True)
             raise
     library = scratch / "kernels.so"
-    # Torch may carry its own libgomp. Two runtimes in one process would mean two pools of threads
-    # that spin against each other, so the one already loaded is linked.
-    openmp = [str(runtime)] if runtime else ["-fopenmp"]
-    _run([compiler, "-shared", *map(str, objects), *openmp, "-o", str(library)], "the link step")
+    _run([compiler, "-shared", *map(str, objects), "-pthread", "-o", str(library)], "the link step")
     if progress:
         progress(total, total)
     return library
@@ -166,9 +160,9 @@ def _compiler_version(compiler: str) -> str:
     return done.stdout
 
 
-def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str, runtime: Path | None) -> str:
+def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str) -> str:
     digest = hashlib.sha256()
-    parts = [*FLAGS, compiler, _compiler_version(compiler), platform.machine(), _cpu_flags(), runtime and runtime.name]
+    parts = [*FLAGS, compiler, _compiler_version(compiler), platform.machine(), _cpu_flags()]
     for part in parts:
         digest.update(f"{part}\0".encode())
     for file in (*sources, *headers):

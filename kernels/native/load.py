@@ -1,15 +1,13 @@
 """Loads the native library into this process, once, and binds its functions."""
 
 import ctypes
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Imported before the library is loaded, so that libgomp resolves to the runtime that torch brings.
-import torch as _torch
+import torch
 
 from .build import BuildError, ProgressCallback, build
 
@@ -43,7 +41,7 @@ def prepare(
     with _lock:
         if not _state.attempted:
             try:
-                _state.library = load(build_for_process(cache_dir, progress, compiler))
+                _state.library = load(build(cache_dir=cache_dir, progress=progress, compiler=compiler))
             except BuildError as error:
                 _state.reason = str(error)
             _state.attempted = True
@@ -61,13 +59,6 @@ def unavailable_reason() -> str | None:
     return _state.reason
 
 
-def build_for_process(
-    cache_dir: Path | None = None, progress: ProgressCallback | None = None, compiler: str | None = None
-) -> Path:
-    """Path of the library, linked against the OpenMP runtime of this process. Raises BuildError."""
-    return build(compiler=compiler, cache_dir=cache_dir, openmp_runtime=mapped_openmp(), progress=progress)
-
-
 def load(path: Path) -> NativeLibrary:
     """Loads one built library. Raises BuildError where the file is damaged, and removes it then."""
     try:
@@ -75,16 +66,6 @@ def load(path: Path) -> NativeLibrary:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise BuildError(f"cannot load the native kernels: {error}; the file was removed, start again") from error
-
-
-def mapped_openmp() -> Path | None:
-    """The GNU OpenMP runtime mapped into this process, whatever name torch gave it."""
-    try:
-        maps = Path("/proc/self/maps").read_text()
-    except OSError:
-        return None
-    found = re.search(r"\s(/\S*/libgomp[^/\s]*\.so[^/\s]*)$", maps, re.MULTILINE)
-    return Path(found.group(1)) if found else None
 
 
 class NativeFunction:
@@ -117,4 +98,4 @@ class NativeFunction:
 
 def threads() -> int:
     """Threads that a native kernel may use in the calling thread: what ``torch.set_num_threads`` set."""
-    return _torch.get_num_threads()
+    return torch.get_num_threads()

@@ -1,26 +1,27 @@
-// One parallel region for all kernels: items are handed out one after another, so that a slow one
+// One parallel loop for all kernels: items are handed out one after another, so that a slow one
 // does not hold the others up. Every item is computed by one thread, whichever it is.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #define STENTOR_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace stentor {
 
+using ItemFunction = void (*)(const void* body, int64_t item);
+
+// native.cpp: runs items [0, items) on the caller and up to threads - 1 helpers.
+void run_parallel(int64_t items, int64_t threads, ItemFunction call, const void* body);
+
 // Calls body(item) for each item of [0, items). `threads` is an upper bound; one or fewer items, or
-// one thread, run in the caller without touching OpenMP.
+// one thread, run in the caller alone.
 template <class Body>
 inline void parallel_for(int64_t items, int64_t threads, const Body& body) {
-    if (threads > items) threads = items;
-    if (threads <= 1) {
+    if (threads <= 1 || items <= 1) {
         for (int64_t item = 0; item < items; ++item) body(item);
         return;
     }
-    std::atomic<int64_t> next{0};
-#pragma omp parallel num_threads(threads)
-    for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) body(item);
+    run_parallel(items, threads, [](const void* b, int64_t item) { (*static_cast<const Body*>(b))(item); }, &body);
 }
 
 // As parallel_for over rows in chunks: body(begin, end). Below `grain` rows a second thread costs

@@ -187,7 +187,8 @@ class Engine:
         max_num_seqs: int = 4,
         max_num_batched_tokens: int = 16,
         max_model_len: int = 64,
-        config: SchedulerConfig | None = None,
+        prefix_cache: bool = True,
+        aging_seconds: float = 10.0,
     ) -> None:
         self.max_model_len = max_model_len
         self.sizes = {
@@ -196,7 +197,8 @@ class Engine:
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
         }
-        self.scheduler = Scheduler(**self.sizes, max_model_len=max_model_len, config=config or SchedulerConfig())
+        config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
+        self.scheduler = Scheduler(**self.sizes, max_model_len=max_model_len, config=config)
         self.worker = FakeWorker(**self.sizes)
         self.results: deque[StepResult] = deque()
         self.lost: list[StepResult] = []

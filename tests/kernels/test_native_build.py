@@ -13,7 +13,6 @@ import torch
 from stentor.kernels import native
 from stentor.kernels.native import BuildError
 from stentor.kernels.native.build import FLAGS, build, find_compiler, find_sources
-from stentor.kernels.native.load import mapped_openmp
 
 ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
 
@@ -112,14 +111,6 @@ def test_a_damaged_library_is_removed_so_that_the_next_start_builds_it(tmp_path:
     with pytest.raises(BuildError, match="start again"):
         load(damaged)
     assert not damaged.exists()
-
-
-def test_the_library_shares_the_openmp_runtime_of_torch() -> None:
-    assert native.library() is not None
-    maps = Path("/proc/self/maps").read_text()
-    runtimes = {line.split()[-1] for line in maps.splitlines() if "libgomp" in line}
-    assert len(runtimes) == 1
-    assert mapped_openmp() is not None
 
 
 def test_without_a_compiler_operations_fall_back_and_the_reason_is_told() -> None:

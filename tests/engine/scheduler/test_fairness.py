@@ -1,7 +1,6 @@
 """Who goes first, who is preempted, and that everyone gets there."""
 
 from stentor.engine.request import Choice, ChoiceState
-from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.fake_worker import Engine
 
@@ -37,7 +36,7 @@ def test_a_lower_priority_number_goes_first() -> None:
 
 
 def test_waiting_makes_up_for_one_level_each_aging_span() -> None:
-    engine = Engine(max_num_seqs=1, config=SchedulerConfig(priority_aging_seconds=10))
+    engine = Engine(max_num_seqs=1, aging_seconds=10)
     engine.submit([5], max_tokens=1, priority=1)
     engine.now = 9.0
     engine.submit([3], max_tokens=1, priority=0)
@@ -48,7 +47,7 @@ def test_waiting_makes_up_for_one_level_each_aging_span() -> None:
 
 
 def test_a_stream_of_important_arrivals_cannot_starve_an_old_request() -> None:
-    engine = Engine(max_num_seqs=1, config=SchedulerConfig(priority_aging_seconds=1))
+    engine = Engine(max_num_seqs=1, aging_seconds=1)
     old = engine.submit([1, 2, 3], max_tokens=3, priority=5)
     served = 0
     while not engine.clients[old].finished:
@@ -79,7 +78,7 @@ def test_a_stream_of_small_requests_cannot_starve_a_large_one() -> None:
 
 
 def test_the_least_important_row_is_preempted_and_the_most_important_never() -> None:
-    engine = Engine(num_blocks=8, block_size=2, max_num_seqs=3, config=SchedulerConfig(prefix_cache=False))
+    engine = Engine(num_blocks=8, block_size=2, max_num_seqs=3, prefix_cache=False)
     for token, priority in ((1, 5), (2, 0), (3, -5)):
         engine.submit([token], max_tokens=13, priority=priority)
     engine.drain()
@@ -109,7 +108,7 @@ def preempted_in_flight(
         block_size=2,
         max_num_seqs=2,
         max_num_batched_tokens=budget,
-        config=SchedulerConfig(prefix_cache=False),
+        prefix_cache=False,
     )
     engine.submit([1, 1, 1], max_tokens=7)
     engine.submit([2] * prompt_len, params)
@@ -149,10 +148,25 @@ def test_a_preempted_row_that_ends_with_its_token_in_flight_ends_without_running
 
 def test_prompt_logprobs_that_come_with_the_first_token_of_a_preempted_row_are_kept() -> None:
     params = SamplingParams(max_tokens=4, prompt_logprobs=0)
-    engine, victim = preempted_in_flight(params, prompt_len=6, num_blocks=7, budget=2)
+    engine, victim = preempted_in_flight(params, prompt_len=10, num_blocks=9, budget=3)
     assert not victim.request.prompt_done
+    assert engine.results[0].prompt_logprobs, "some of them are in flight"
     engine.deliver()
     assert victim.request.prompt_done
+    engine.drain()
+    engine.check_clients()
+
+
+def test_a_row_preempted_in_its_prefill_starts_over_with_its_prompts_logprobs() -> None:
+    engine = Engine(num_blocks=9, block_size=2, max_num_seqs=2, max_num_batched_tokens=2, prefix_cache=False)
+    engine.submit([1, 1, 1], max_tokens=7)
+    rid = engine.submit([2] * 10, SamplingParams(max_tokens=4, prompt_logprobs=0))
+    request = engine.scheduler._output.requests[rid]
+    while not engine.scheduler.stats().preemptions:
+        engine.step()
+        assert not request.prompt_done
+    assert request.choices[0].state is ChoiceState.WAITING
+    assert request.prompt_logprobs is None
     engine.drain()
     engine.check_clients()
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.fake_worker import Engine
 
@@ -12,7 +11,7 @@ from stentor.tests.engine.fake_worker import Engine
 def test_the_prompt_is_prefilled_once_and_each_fork_recomputes_only_its_tail(
     prompt_len: int, tail: int, prefix_cache: bool
 ) -> None:
-    engine = Engine(num_blocks=32, block_size=4, config=SchedulerConfig(prefix_cache=prefix_cache))
+    engine = Engine(num_blocks=32, block_size=4, prefix_cache=prefix_cache)
     rid = engine.submit([1] * prompt_len, max_tokens=1, seeds=[1, 2, 3, 4])
     engine.drain()
     engine.check_clients()
@@ -22,7 +21,7 @@ def test_the_prompt_is_prefilled_once_and_each_fork_recomputes_only_its_tail(
 
 
 def test_forks_share_the_very_blocks_of_the_leader() -> None:
-    engine = Engine(num_blocks=32, block_size=4, config=SchedulerConfig(prefix_cache=False))
+    engine = Engine(num_blocks=32, block_size=4, prefix_cache=False)
     engine.submit([1] * 10, max_tokens=9, seeds=[1, 2, 3])
     for _ in range(4):
         engine.step()
@@ -46,7 +45,7 @@ def test_forks_share_the_prompt_also_where_its_logprobs_bypass_the_cache() -> No
 
 
 def test_forks_that_find_no_slot_run_later_from_the_held_prompt() -> None:
-    engine = Engine(num_blocks=32, block_size=4, max_num_seqs=1, config=SchedulerConfig(prefix_cache=False))
+    engine = Engine(num_blocks=32, block_size=4, max_num_seqs=1, prefix_cache=False)
     engine.submit([1] * 9, max_tokens=2, seeds=[1, 2, 3])
     engine.drain()
     engine.check_clients()
@@ -54,7 +53,7 @@ def test_forks_that_find_no_slot_run_later_from_the_held_prompt() -> None:
 
 
 def test_a_held_prompt_gives_way_to_a_more_important_request_that_needs_its_blocks() -> None:
-    engine = Engine(num_blocks=4, block_size=4, max_num_seqs=1, config=SchedulerConfig(prefix_cache=False))
+    engine = Engine(num_blocks=4, block_size=4, max_num_seqs=1, prefix_cache=False)
     shared = engine.submit([1] * 12, max_tokens=1, seeds=[1, 2])
     engine.plan()
     urgent = engine.submit([2] * 14, max_tokens=2, priority=-5)
@@ -91,7 +90,7 @@ def test_more_choices_than_slots_and_blocks_all_finish() -> None:
 
 
 def test_a_fork_that_waits_for_memory_keeps_its_held_prompt() -> None:
-    engine = Engine(num_blocks=8, block_size=4, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
+    engine = Engine(num_blocks=8, block_size=4, max_num_seqs=2, prefix_cache=False)
     other = engine.submit([2] * 12, max_tokens=8)
     engine.now += 1
     engine.submit([1] * 9, max_tokens=1, seeds=[1, 2])
@@ -104,30 +103,63 @@ def test_a_fork_that_waits_for_memory_keeps_its_held_prompt() -> None:
 
 
 def test_a_hold_that_nobody_runs_on_goes_before_a_row_is_preempted() -> None:
-    engine = Engine(num_blocks=6, block_size=4, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
-    engine.submit([2] * 3, max_tokens=19)
-    engine.now += 1
+    engine = Engine(
+        num_blocks=8,
+        block_size=4,
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+        prefix_cache=False,
+    )
+    engine.submit([2] * 3, max_tokens=13, priority=-9)
     rid = engine.submit([1] * 15, max_tokens=1, seeds=[1, 2])
-    engine.submit([3], max_tokens=1, priority=-9)
+    engine.plan()
+    engine.submit([3], max_tokens=15, priority=-9)
     engine.drain()
     engine.check_clients()
     assert engine.scheduler.stats().preemptions == 0
-    assert [plan.new[0].blocks for plan in engine.plans if plan.new and plan.new[0].tokens[0] == 1]
+    assert engine.worker.computed_tokens == 15 + 15 + 2 * 15, "the fork had to prefill the prompt again"
     assert engine.clients[rid].finished[1].reason == "length"
 
 
-def test_a_hold_is_not_dropped_where_that_would_free_nothing() -> None:
-    engine = Engine(num_blocks=7, block_size=2, max_num_seqs=2, config=SchedulerConfig(prefix_cache=False))
-    engine.submit([1] * 5, max_tokens=5, seeds=[1, 2])
-    engine.now += 1
-    engine.submit([2], max_tokens=10, priority=-9)
-    for _ in range(60):
-        engine.step()
-        request = engine.scheduler._output.requests.get(0)
-        if request is None or not request.forks_left:
-            break
-        leader = request.choices[0]
-        if leader.state.value == "running" and request.prompt_done:
-            assert request.held_blocks == leader.blocks[:2]
+def test_only_a_hold_that_frees_blocks_and_is_not_to_be_kept_is_reclaimed() -> None:
+    engine = Engine(num_blocks=16, block_size=4, max_num_seqs=1)
+    rid = engine.submit([1] * 9, max_tokens=9, seeds=[1, 2])
+    engine.plan()
+    engine.deliver()
+    memory = engine.scheduler._memory
+    request = engine.scheduler._output.requests[rid]
+    assert not memory.reclaim_hold(keep=None), "the leader runs on the same blocks"
+    engine.abort(rid, 0)
+    assert not memory.reclaim_hold(keep=request)
+    assert len(request.held_blocks) == 2
+    assert memory.reclaim_hold(keep=None)
+    assert request.held_blocks == []
+    engine.scheduler.check_integrity()
     engine.drain()
     engine.check_clients()
+
+
+def test_the_least_important_hold_is_reclaimed_first() -> None:
+    engine = Engine(num_blocks=32, block_size=4, max_num_seqs=1)
+    for priority in (5, 0, 7):
+        engine.submit([priority] * 9, max_tokens=9, seeds=[1, 2], priority=priority)
+    requests = list(engine.scheduler._output.requests.values())
+    for rid in (1, 0, 2):
+        engine.plan()
+        engine.deliver()
+        engine.abort(rid, 0)
+        # The fork would run next; out of the queue it stays a fork to come, and its prompt held.
+        engine.scheduler._memory.queue.pop()
+    assert all(request.held_blocks for request in requests)
+    engine.scheduler._memory.reclaim_hold(keep=None)
+    assert [bool(request.held_blocks) for request in requests] == [True, True, False]
+    engine.scheduler._memory.reclaim_hold(keep=None)
+    assert [bool(request.held_blocks) for request in requests] == [False, True, False]
+
+
+def test_forks_count_as_neither_queries_nor_hits_of_the_prefix_cache() -> None:
+    engine = Engine(num_blocks=32, block_size=4)
+    engine.submit([1] * 9, max_tokens=1, seeds=[1, 2, 3])
+    engine.drain()
+    stats = engine.scheduler.stats()
+    assert (stats.prefix_queries, stats.prefix_hits) == (9, 0)

@@ -1,4 +1,3 @@
-from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.fake_worker import Engine
 
@@ -48,7 +47,7 @@ def test_salts_never_share() -> None:
 
 
 def test_switched_off_nothing_is_reused_or_counted() -> None:
-    engine = Engine(config=SchedulerConfig(prefix_cache=False))
+    engine = Engine(prefix_cache=False)
     for _ in range(2):
         rid = engine.submit([1] * 9, max_tokens=1)
         engine.drain()

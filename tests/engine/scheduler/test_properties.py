@@ -7,7 +7,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.fake_worker import Engine
 
@@ -58,7 +57,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_model_len=48,
-            config=SchedulerConfig(prefix_cache=prefix_cache),
+            prefix_cache=prefix_cache,
         )
 
     @rule()
@@ -123,7 +122,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(p
             max_num_seqs=rng.randint(4, 12),
             max_num_batched_tokens=rng.choice([8, 32, 256]),
             max_model_len=48,
-            config=SchedulerConfig(prefix_cache=prefix_cache),
+            prefix_cache=prefix_cache,
         )
         for _ in range(40):
             rid = submit_random(engine, rng)

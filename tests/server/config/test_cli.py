@@ -1,0 +1,128 @@
+"""The command as a user meets it: real processes, their exit codes and what they say."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stentor
+
+NO_TORCH = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "triton", "transformers", "tokenizers", "huggingface_hub", "starlette"):
+            raise ImportError(f"{name} is not wanted here")
+
+sys.meta_path.insert(0, Refuse())
+from stentor.server.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _stentor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STENTOR_")}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "stentor.server.cli", *arguments],
+        env={**environment, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def _assert_one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("stentor: ")
+    for part in parts:
+        assert part in done.stderr
+
+
+def test_the_version_is_the_package_s() -> None:
+    done = _stentor("--version")
+    assert (done.returncode, done.stdout) == (0, f"stentor {stentor.__version__}\n")
+
+
+def test_help_names_every_option_and_its_default() -> None:
+    done = _stentor("serve", "--help")
+    assert done.returncode == 0
+    for text in ("MODEL", "--port N", "(default: 8000)", "--no-prefix-cache", "auto|float32|bfloat16|float16"):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["expected a command: serve, pull or env"]),
+        (["srve"], ["invalid choice: 'srve'"]),
+        (["serve", "--prot", "1"], ["unknown option --prot; did you mean --port?"]),
+        (["serve", "--max-model=5"], ["unknown option --max-model; did you mean --max-model-len?"]),
+        (["serve", "a", "b"], ["unknown argument b"]),
+        (["serve", "--port"], ["argument --port: expected one argument"]),
+        (["serve", "--port", "99999"], ["--port: expected an integer from 1 to 65535, got '99999'"]),
+        (["serve", "--dtype", "fp8"], ["--dtype: expected auto, float32, bfloat16 or float16, got 'fp8'"]),
+        (["serve", "--trust-remote-code"], ["no code from a model's repository is run yet"]),
+        (["serve", "--config", "/no/such.toml"], ["--config: expected a file that exists"]),
+        (["pull", "--port", "1"], ["unknown option --port"]),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], parts: list[str]) -> None:
+    _assert_one_line(_stentor(*arguments), 2, *parts)
+
+
+def test_a_wrong_variable_is_one_line_and_exit_code_2() -> None:
+    _assert_one_line(_stentor("serve", STENTOR_PORT="abc"), 2, "STENTOR_PORT: expected an integer from 1 to 65535")
+    _assert_one_line(_stentor("pull", STENTOR_PROT="1"), 2, "STENTOR_PROT: no such option; did you mean STENTOR_PORT?")
+
+
+def test_a_model_that_is_not_there_is_one_line_and_exit_code_1() -> None:
+    _assert_one_line(_stentor("pull", "./nowhere"), 1, "no model './nowhere'")
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_1_before_any_model_is_fetched(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = str(taken.getsockname()[1])
+        done = _stentor("serve", "--port", port, XDG_CACHE_HOME=str(tmp_path))
+    _assert_one_line(done, 1, port, "already in use")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pull_prints_where_the_model_lies_and_nothing_else(demo_model: Path) -> None:
+    done = _stentor("pull")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{demo_model}\n", "")
+
+
+def test_pull_and_env_and_version_run_without_torch_or_the_server(demo_model: Path) -> None:
+    for arguments in (["--version"], ["serve", "--help"], ["pull"], ["env"]):
+        command = [sys.executable, "-P", "-c", NO_TORCH, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+def test_env_tells_what_a_bug_report_needs_and_no_secret(tmp_path: Path) -> None:
+    variables = {"STENTOR_API_KEY": "hunter2", "STENTOR_API_KEYS": "hunter3", "STENTOR_PORT": "9000"}
+    done = _stentor("env", **variables, XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in done.stdout.splitlines()}
+    assert rows["stentor"].startswith(stentor.__version__)
+    assert {"python", "torch", "cpu", "cpu features", "c++ compiler", "gpu", "hugging face cache"} <= set(rows)
+    assert rows["model cache"] == str(tmp_path / "stentor" / "models")
+    assert rows["STENTOR_PORT"] == "9000"
+    assert rows["STENTOR_API_KEY"] == "***"
+    assert "hunter" not in done.stdout
+
+
+def test_output_that_nobody_reads_is_no_traceback() -> None:
+    command = f"{sys.executable} -P -m stentor.server.cli env | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert "Traceback" not in done.stderr
