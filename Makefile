@@ -47,7 +47,7 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## measure against transformers and print a table
-	$(BIN)/python -P -m stentor.loadtest $(ARGS)
+	$(BIN)/python -P -m stentor.loadtest.speed $(ARGS)
 
 clean: ## remove .venv, caches and build output; models in the cache stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

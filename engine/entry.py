@@ -1,5 +1,6 @@
 """The engine process: starts its worker, then runs the engine loop until it is told to end or its owner is gone."""
 
+import gc
 import logging
 import sys
 
@@ -67,11 +68,11 @@ async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: Engin
     )
     await client.send(
         encoder.encode(
-            EngineReady(
-                ready.num_blocks, config.worker.block_size, ready.max_model_len, ready.memory, ready.notes
-            )
+            EngineReady(ready.num_blocks, config.worker.block_size, ready.max_model_len, ready.memory, ready.notes)
         )
     )
+    # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
+    gc.freeze()
     try:
         await EngineLoop(client, worker, child, scheduler).run()
     except WorkerLost as lost:

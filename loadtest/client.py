@@ -63,7 +63,9 @@ async def stream_completion(host: str, port: int, body: Mapping[str, object], pa
         )
         status = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1]
         if status != b"200":
-            raise RequestFailed(f"status {status.decode()}: {(await reader.read(_READ_BYTES)).decode(errors='replace')}")
+            raise RequestFailed(
+                f"status {status.decode()}: {(await reader.read(_READ_BYTES)).decode(errors='replace')}"
+            )
         tail = b""
         while data := await reader.read(_READ_BYTES):
             if frames := data.count(b"data: "):

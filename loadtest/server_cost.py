@@ -27,9 +27,7 @@ def cpu_seconds(pid: int) -> float:
 
 def only_child(pid: int) -> int:
     children = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
     (child,) = children
     return child
@@ -66,12 +64,12 @@ def main() -> None:
                 before = [cpu_seconds(pid) for pid in processes]
                 seconds, frames = asyncio.run(_load(server.port, streams, args.tokens, args.path))
                 total = streams * args.tokens
-                costs = [
-                    1e6 * (cpu_seconds(pid) - start) / total for pid, start in zip(processes, before, strict=True)
-                ]
+                costs = [1e6 * (cpu_seconds(pid) - start) / total for pid, start in zip(processes, before, strict=True)]
                 rows.append([total / seconds, total / frames, *costs])
             medians = [statistics.median(column) for column in zip(*rows, strict=True)]
-            table.add_row(str(streams), f"{medians[0]:.0f}", f"{medians[1]:.2f}", *(f"{cost:.1f}" for cost in medians[2:]))
+            table.add_row(
+                str(streams), f"{medians[0]:.0f}", f"{medians[1]:.2f}", *(f"{cost:.1f}" for cost in medians[2:])
+            )
     Console().print(table)
 
 

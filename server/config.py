@@ -11,6 +11,7 @@ import msgspec
 from stentor.engine.loading.hub import DEFAULT_MODEL
 from stentor.protocols.config import EngineConfig, WorkerConfig
 
+
 class Secret:
     """A string that no log, error or repr shows; :meth:`reveal` gives it to the one who checks it."""
 

@@ -5,6 +5,7 @@ process while this one loads the tokenizer and begins to answer ``/ping`` and ``
 """
 
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -101,9 +102,7 @@ def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaul
         path = Path(source)
         given = defaults_from_hf({}, read_json(path / "generation_config.json" if path.is_dir() else path))
         eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
-        model = ModelDefaults(
-            eos, given.temperature, given.top_k, given.top_p, given.min_p, given.repetition_penalty
-        )
+        model = ModelDefaults(eos, given.temperature, given.top_k, given.top_p, given.min_p, given.repetition_penalty)
     neutral = GenerationDefaults()
 
     def known(value: float | None, default: float) -> float:
@@ -139,6 +138,7 @@ async def _run(
                 listener.should_exit = True
                 raise StartError(str(error)) from error
         address = f"http://{config.http.host}:{config.http.port}"
+        gc.freeze()  # what lives until the end need not be walked by every full collection
         report_ready(console, ready, address, time.monotonic() - began)
         await engine_ended.wait()
         logger.error("the engine ended: %s", client.failure)

@@ -169,9 +169,19 @@ OPTIONS: Final = (
         "server",
     ),
     Option(
-        "log-level", "engine.worker.log_level", kinds.choice(get_args(LogLevel)), "least severity that is logged", "server"
+        "log-level",
+        "engine.worker.log_level",
+        kinds.choice(get_args(LogLevel)),
+        "least severity that is logged",
+        "server",
     ),
-    Option("log-format", "engine.worker.log_format", kinds.choice(get_args(LogFormat)), "one line of text or of JSON", "server"),
+    Option(
+        "log-format",
+        "engine.worker.log_format",
+        kinds.choice(get_args(LogFormat)),
+        "one line of text or of JSON",
+        "server",
+    ),
 )
 CONFIG_FILE: Final = Option("config", "", kinds.file(), "a TOML file with any of these options as keys", "server")
 

@@ -1,6 +1,6 @@
 """``stentor serve`` over a worker that computes nothing: what is left is the cost of server and engine.
 
-    python -P -m stentor.tests.echo_server serve --port 8001
+python -P -m stentor.tests.echo_server serve --port 8001
 """
 
 import sys

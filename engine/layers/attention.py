@@ -3,8 +3,8 @@
 import torch
 
 from stentor import kernels
-from stentor.engine.models.config import DecoderConfig
 
+from ..models.config import DecoderConfig
 from .linear import Linear, Placement
 from .norm import RMSNorm
 from .weights import WeightMap
@@ -30,9 +30,7 @@ class Attention:
         )
         self._split = (q_size, kv_size, kv_size)
         self._qkv = Linear(weights, parts, config.hidden_size, place, bias=config.qkv_bias)
-        self._out = Linear(
-            weights, {f"{prefix}.o_proj": config.hidden_size}, q_size, place, bias=config.output_bias
-        )
+        self._out = Linear(weights, {f"{prefix}.o_proj": config.hidden_size}, q_size, place, bias=config.output_bias)
         self._qk_norm = config.qk_norm
         if config.qk_norm != "none":
             full = config.qk_norm == "full"

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from stentor.engine.models.config import RopeConfig
+from ..models.config import RopeConfig
 
 _TWO_PI = 2 * math.pi
 

@@ -44,7 +44,9 @@ class Worker:
                             return 1
                         except Exception as error:
                             logger.exception("start-up failed")
-                            self._send(Failed(f"the worker failed to start: {type(error).__name__}: {_one_line(error)}"))
+                            self._send(
+                                Failed(f"the worker failed to start: {type(error).__name__}: {_one_line(error)}")
+                            )
                             return 1
                         self._runner = setup.runner
                         self._send(setup.ready)

@@ -93,5 +93,3 @@ class ModelRunner:
             logits = self._model.logits(hidden[start + offset : start + offset + len(piece)])
             positions += self._sampler.prompt_logprobs(logits, piece, top)
         return PromptLogprobs(slot=row.slot, start=row.start + 1, positions=positions)
-
-

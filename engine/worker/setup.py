@@ -101,9 +101,7 @@ def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_inva
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
-def size_cache(
-    config: WorkerConfig, model: DecoderConfig, device: torch.device, dtype: torch.dtype
-) -> tuple[int, int]:
+def size_cache(config: WorkerConfig, model: DecoderConfig, device: torch.device, dtype: torch.dtype) -> tuple[int, int]:
     """Longest sequence and number of KV blocks.
 
     A context that the operator named must fit; the model's own is cut to what fits.
@@ -146,10 +144,7 @@ def allocate_caches(
 ) -> list[LayerCache]:
     """K and V of every layer, zeroed."""
     k_shape, v_shape = kernels.kv_cache_shape(num_blocks, config.num_kv_heads, config.head_dim, block_size)
-    return [
-        (_zeros(k_shape, dtype, device), _zeros(v_shape, dtype, device))
-        for _ in range(config.num_layers)
-    ]
+    return [(_zeros(k_shape, dtype, device), _zeros(v_shape, dtype, device)) for _ in range(config.num_layers)]
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

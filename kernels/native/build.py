@@ -112,9 +112,7 @@ def build(
     return target
 
 
-def _compile(
-    sources: Sequence[Path], compiler: str, scratch: Path, progress: ProgressCallback | None
-) -> Path:
+def _compile(sources: Sequence[Path], compiler: str, scratch: Path, progress: ProgressCallback | None) -> Path:
     """Compiles the units side by side and links them; returns the library inside ``scratch``."""
     total = len(sources) + 1
     done = 0

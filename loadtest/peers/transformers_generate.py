@@ -20,9 +20,13 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="a folder, or a .gguf file")
     parser.add_argument("--dtype", default="bfloat16")
     args = parser.parse_args()
-    folder, extra = (args.model.parent, {"gguf_file": args.model.name}) if args.model.suffix == ".gguf" else (
-        args.model,
-        {},
+    folder, extra = (
+        (args.model.parent, {"gguf_file": args.model.name})
+        if args.model.suffix == ".gguf"
+        else (
+            args.model,
+            {},
+        )
     )
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, args.dtype), **extra)
     model.eval()

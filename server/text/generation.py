@@ -179,7 +179,9 @@ class Generation:
                     if choice.open:
                         self._finish(choice, event, deltas)
                 case PromptDone():
-                    deltas.append(PromptProcessed(event.cached_tokens, event.logprobs, event.queue_seconds, event.prefill_seconds))
+                    deltas.append(
+                        PromptProcessed(event.cached_tokens, event.logprobs, event.queue_seconds, event.prefill_seconds)
+                    )
                 case other:
                     assert_never(other)
         return deltas

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import openai
 import pytest
+
 from stentor.loadtest.server_process import ServerProcess
 
 NAME = "demo"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import alive, children, eventually, tree
-
 
 
 @pytest.fixture
@@ -108,9 +108,7 @@ def test_a_second_signal_ends_at_once(server: ServerProcess) -> None:
     processes = tree(server.pid)
     (reader,) = _streams(server, 1)
     os.kill(server.pid, signal.SIGINT)
-    eventually(
-        lambda: httpx.get(f"http://127.0.0.1:{server.port}/health").status_code == 503, 5, "the server drains"
-    )
+    eventually(lambda: httpx.get(f"http://127.0.0.1:{server.port}/health").status_code == 503, 5, "the server drains")
     os.kill(server.pid, signal.SIGINT)
     server.wait(5)
     reader.join(5)

@@ -3,6 +3,7 @@
 import time
 
 import httpx
+
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import cpu_seconds, eventually, pss_bytes, tree
 

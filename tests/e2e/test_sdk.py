@@ -5,6 +5,7 @@ import concurrent.futures
 import httpx
 import openai
 import pytest
+
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import NAME
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+
 from stentor.kernels import linear, native
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")

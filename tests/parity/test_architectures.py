@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 from stentor.tests.parity.paged import BLOCK, PagedDecoder
 
@@ -70,3 +73,21 @@ def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple
     ours.add(1, second, shared_blocks=blocks[:2])
     (logits,) = ours.run((1, 2 * BLOCK, 30))
     torch.testing.assert_close(logits, _expected(model, second)[2 * BLOCK :], **TOLERANCE)
+
+
+@torch.inference_mode()
+def test_the_engine_draws_transformers_tokens_also_after_preemptions(pair: tuple[Any, Path]) -> None:
+    model, folder = pair
+    engine = LocalEngine(model_config(folder, max_num_batched_tokens=48, max_model_len=128))
+    engine.restart(12)
+    params = SamplingParams(max_tokens=24, temperature=0.0)
+    prompts = [_prompt(20 + number, 10 + 7 * number) for number in range(6)]
+    rids = [engine.submit(prompt, params) for prompt in prompts]
+    engine.run(check=True)
+    assert engine.scheduler.stats().preemptions > 0
+    for prompt, rid in zip(prompts, rids, strict=True):
+        tokens = engine.outcomes[rid, 0].tokens
+        assert len(tokens) == 24
+        logits = _expected(model, prompt + tokens[:-1])[len(prompt) - 1 :]
+        behind = logits.max(dim=1).values - logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+        assert behind.max() <= 1e-3, "a token that transformers would not have drawn"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config

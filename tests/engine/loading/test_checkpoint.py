@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import save_file
+
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_defaults import GenerationDefaults

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.gguf_file import GGUFFile
 from stentor.engine.loading.gguf_types import GGMLType

@@ -12,6 +12,8 @@ import torch
 import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
 from stentor.engine.loading import weights as weights_module
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
@@ -20,7 +22,6 @@ from stentor.engine.models.config import RopeConfig
 from stentor.engine.models.hf_config import decoder_config_from_hf
 from stentor.engine.models.shapes import weight_shapes
 from stentor.tests.engine.loading.tiny_gguf import ARCHITECTURES, tiny_model, write_gguf
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 Weights = dict[str, torch.Tensor]
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from stentor.engine.models.config import ConfigError, DecoderConfig, RopeConfig
 from stentor.engine.models.gguf_config import decoder_config_from_gguf
 

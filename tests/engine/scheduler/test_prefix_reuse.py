@@ -8,7 +8,7 @@ def cached(engine: Engine, rid: int) -> int:
 
 def test_a_prompt_seen_before_is_reused_in_full_blocks_but_for_its_last_token() -> None:
     engine = Engine(block_size=4)
-    lengths = {}
+    lengths: dict[int, list[int]] = {}
     for length in (8, 8, 9, 11, 12, 13):
         rid = engine.submit([1] * length, max_tokens=1)
         engine.drain()
@@ -48,10 +48,11 @@ def test_salts_never_share() -> None:
 
 def test_switched_off_nothing_is_reused_or_counted() -> None:
     engine = Engine(prefix_cache=False)
+    rids = []
     for _ in range(2):
-        rid = engine.submit([1] * 9, max_tokens=1)
+        rids.append(engine.submit([1] * 9, max_tokens=1))
         engine.drain()
-    assert cached(engine, rid) == 0
+    assert [cached(engine, rid) for rid in rids] == [0, 0]
     stats = engine.scheduler.stats()
     assert (stats.prefix_queries, stats.prefix_hits) == (0, 0)
 

@@ -1,0 +1,59 @@
+# Stentor for a node with NVIDIA GPUs:
+#
+#   docker build -t stentor .
+#   docker run --gpus all -p 8000:8000 -v stentor-cache:/cache stentor serve OWNER/NAME
+#
+# For a node without GPUs: --build-arg BASE=ubuntu:24.04
+#                          --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+# torch's wheels bring CUDA's libraries; the image brings what ties them to the node's driver.
+ARG BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
+
+FROM ${BASE} AS base
+# The compiler and Python's headers stay in the image: the CPU kernels are built for the CPU they run
+# on, and Triton builds its launchers.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates g++ python3.12 python3.12-dev python3.12-venv \
+    && rm -rf /var/lib/apt/lists/*
+ENV PATH=/opt/stentor/bin:$PATH \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1
+
+FROM base AS build
+ARG TORCH_INDEX=""
+WORKDIR /build
+COPY constraints.txt ./
+# torch first and alone: a layer of gigabytes that a change of the sources leaves as it is.
+RUN python3.12 -m venv /opt/stentor \
+    && pip install -c constraints.txt pip setuptools \
+    && pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch
+COPY pyproject.toml README.md LICENSE __init__.py py.typed ./
+COPY protocols protocols
+COPY kernels kernels
+COPY engine engine
+COPY server server
+COPY loadtest loadtest
+RUN pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --no-build-isolation ".[all]"
+
+FROM base AS runtime
+LABEL org.opencontainers.image.title="stentor" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/stentor /opt/stentor
+RUN useradd --create-home --uid 10001 stentor \
+    && install -d -o stentor -g stentor /cache
+# Models, compiled kernels and Hugging Face's files: all in the one volume.
+ENV XDG_CACHE_HOME=/cache \
+    HF_HOME=/cache/huggingface \
+    TRITON_CACHE_DIR=/cache/triton \
+    STENTOR_HOST=0.0.0.0 \
+    PYTHONUNBUFFERED=1
+USER stentor
+WORKDIR /home/stentor
+VOLUME /cache
+EXPOSE 8000
+# A first start fetches a model, which may take long; until it answers, the container is "starting".
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+ENTRYPOINT ["stentor"]
+CMD ["serve"]

@@ -1,0 +1,124 @@
+"""Who may import whom, held three ways: by the contracts, at run time, and in the text."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("protocols", "kernels", "engine", "server", "loadtest")
+HEAVY = {"worker", "layers", "models", "quantization", "speculate"}
+"""Below engine/; what is in loading/ imports torch where it builds tensors, and not elsewhere."""
+
+WITHOUT_TORCH = """
+import importlib, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "triton"):
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Refuse())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+assert "torch" not in sys.modules
+print("imported", len(sys.argv) - 1)
+"""
+
+
+def _sources() -> list[Path]:
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("stentor", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def _torch_free() -> list[str]:
+    """Every module of the server, of protocols, and of the engine but for the worker's side."""
+    names = []
+    for path in _sources():
+        folder, *rest = path.relative_to(ROOT).parts
+        if folder in ("protocols", "server") or (folder == "engine" and rest[0] not in HEAVY | {"loading"}):
+            names.append(_module(path))
+    return names
+
+
+def test_the_contracts_hold() -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-logo", "--no-cache"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 kept, 0 broken" in done.stdout
+
+
+def test_the_server_and_the_engine_s_bookkeeping_import_where_there_is_no_torch() -> None:
+    modules = _torch_free()
+    assert {"stentor.server.cli", "stentor.server.app", "stentor.engine.loop", "stentor.engine.client"} <= set(modules)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WITHOUT_TORCH, *modules], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"imported {len(modules)}\n"
+
+
+def test_a_child_that_starts_in_the_repository_does_not_see_our_kernels_as_the_package_of_that_name() -> None:
+    code = (
+        "import importlib.util, stentor.kernels\n"
+        "for name in ('kernels', 'engine', 'server', 'protocols', 'tests'):\n"
+        "    found = importlib.util.find_spec(name)\n"
+        "    print(name, found and found.origin)\n"
+        "print('stentor.kernels', stentor.kernels.__file__)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    seen = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert (ROOT / "kernels" / "__init__.py").samefile(seen.pop("stentor.kernels"))
+    for name, origin in seen.items():
+        assert origin == "None" or ROOT not in Path(origin).resolve().parents or ".venv" in origin, name
+
+
+def test_imports_are_relative_within_a_folder_and_absolute_across() -> None:
+    for path in _sources():
+        folder = path.relative_to(ROOT).parts[0]
+        depth = len(path.relative_to(ROOT).parts) - 1
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            if node.level == 0 and node.module:
+                assert not node.module.startswith(f"stentor.{folder}"), f"{path}:{node.lineno}: relative here"
+            assert node.level <= depth, f"{path}:{node.lineno}: a relative import leaves {folder}/"
+
+
+FORBIDDEN = {
+    "pickle": r"\b(?:import|from)\s+(?:c?pickle|marshal|shelve|dill)\b|torch\.load\(",
+    "eval": r"(?<![\w.])(?:eval|exec)\(",
+    "shared_memory": r"multiprocessing\.shared_memory|SharedMemory\(",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_source_holds(what: str) -> None:
+    found = [
+        f"{path}:{number}"
+        for path in _sources()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(FORBIDDEN[what], line)
+    ]
+    assert not found
+
+
+def test_children_are_started_so_that_the_working_folder_is_not_on_their_path() -> None:
+    """Every ``sys.executable`` in the sources is followed by ``-P``."""
+    for path in _sources():
+        for match in re.finditer(r"\[\s*sys\.executable,\s*([^,\]]*)", path.read_text()):
+            assert match[1] == '"-P"', f"{path}: {match[0]}"
