@@ -1,6 +1,7 @@
 """The server's side of an engine: starts it, submits requests, hands every event to the stream it belongs to."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -226,10 +227,8 @@ class EngineClient:
             await self._outbox_filled.wait()
 
     async def _end(self, pair: ChannelPair, child: Child) -> None:
-        try:
+        with contextlib.suppress(PeerDied):
             pair.parent.try_send(encoder.encode(Shutdown()))
-        except PeerDied:
-            pass
         with anyio.move_on_after(_SHUTDOWN_SECONDS):
             await child.wait()
         child.close()

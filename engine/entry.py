@@ -1,5 +1,6 @@
 """The engine process: starts its worker, then runs the engine loop until it is told to end or its owner is gone."""
 
+import contextlib
 import gc
 import logging
 import sys
@@ -97,10 +98,8 @@ async def _await_worker(client: Endpoint, worker: Endpoint) -> WorkerReady:
 
 
 async def _end_worker(worker: Endpoint, child: Child) -> None:
-    try:
+    with contextlib.suppress(PeerDied):
         worker.try_send(encoder.encode(Shutdown()))
-    except PeerDied:
-        pass
     with anyio.move_on_after(_SHUTDOWN_SECONDS):
         await child.wait()
     child.close()

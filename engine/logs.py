@@ -19,15 +19,13 @@ class _Record(msgspec.Struct, omit_defaults=True):
 
 
 class _JsonFormatter(logging.Formatter):
-    converter = time.gmtime
-
     def __init__(self, process: str) -> None:
-        super().__init__(datefmt="%Y-%m-%dT%H:%M:%S")
+        super().__init__()
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         line = _Record(
-            time=f"{self.formatTime(record, self.datefmt)}.{int(record.msecs):03d}Z",
+            time=f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
             level=record.levelname.lower(),
             process=self._process,
             logger=record.name,

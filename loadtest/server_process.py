@@ -27,7 +27,7 @@ class ServerProcess:
     def __init__(self, arguments: Sequence[str], module: str = "stentor.server.cli") -> None:
         self._arguments = list(arguments)
         self._module = module
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
         self.port = _free_port()
         self.seconds_to_ready = 0.0
         self._process: subprocess.Popen[str] | None = None

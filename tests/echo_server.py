@@ -7,9 +7,17 @@ import sys
 
 import msgspec
 
-from stentor.server import cli, options
+from stentor.server import cli, lifecycle
+from stentor.server.config import Config
+
+_serve = lifecycle.serve
+
+
+def serve_echo(config: Config) -> int:
+    engine = msgspec.structs.replace(config.engine, worker_module="stentor.loadtest.echo_worker")
+    return _serve(msgspec.structs.replace(config, engine=engine))
+
 
 if __name__ == "__main__":
-    engine = msgspec.structs.replace(options.DEFAULTS.engine, worker_module="stentor.loadtest.echo_worker")
-    options.DEFAULTS = msgspec.structs.replace(options.DEFAULTS, engine=engine)
+    lifecycle.serve = serve_echo
     sys.exit(cli.main())

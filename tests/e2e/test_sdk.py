@@ -1,6 +1,7 @@
 """The main job through the OpenAI SDK against the real server, engine, worker and model."""
 
 import concurrent.futures
+from typing import Any
 
 import httpx
 import openai
@@ -9,7 +10,7 @@ import pytest
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import NAME
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 def test_models_are_listed_and_retrieved(client: openai.OpenAI) -> None:
@@ -32,9 +33,10 @@ def test_a_chat_answers_the_question_and_stops_by_itself(client: openai.OpenAI) 
 
 
 def test_a_stream_equals_the_answer_in_one_piece(client: openai.OpenAI) -> None:
-    options = {"model": NAME, "messages": QUESTION, "temperature": 0.8, "seed": 7, "max_tokens": 40, "n": 2}
+    options: Any = {"model": NAME, "messages": QUESTION, "temperature": 0.8, "seed": 7, "max_tokens": 40, "n": 2}
     whole = client.chat.completions.create(**options)
-    texts, reasons, usage = ["", ""], [[], []], None
+    texts, usage = ["", ""], None
+    reasons: list[list[str]] = [[], []]
     for chunk in client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}):
         usage = chunk.usage or usage
         for choice in chunk.choices:
@@ -44,14 +46,15 @@ def test_a_stream_equals_the_answer_in_one_piece(client: openai.OpenAI) -> None:
     assert texts == [choice.message.content for choice in whole.choices]
     assert reasons == [[choice.finish_reason] for choice in whole.choices]
     assert texts[0] != texts[1]
-    assert usage is not None and whole.usage is not None
+    assert usage is not None
+    assert whole.usage is not None
     assert usage.completion_tokens == whole.usage.completion_tokens
 
 
 def test_a_completion_continues_text_ids_and_batches_of_either(client: openai.OpenAI, server: ServerProcess) -> None:
     text = "The quick brown fox"
     ids = httpx.post(f"http://127.0.0.1:{server.port}/tokenize", json={"model": NAME, "prompt": text}).json()["tokens"]
-    options = {"model": NAME, "max_tokens": 8, "temperature": 0}
+    options: Any = {"model": NAME, "max_tokens": 8, "temperature": 0}
     from_text = client.completions.create(prompt=text, **options).choices[0].text
     assert client.completions.create(prompt=ids, **options).choices[0].text == from_text
     both = client.completions.create(prompt=[text, "1 2 3 4"], **options).choices
@@ -60,7 +63,8 @@ def test_a_completion_continues_text_ids_and_batches_of_either(client: openai.Op
     assert client.completions.create(prompt=[ids, ids], **options).choices[1].text == from_text
     echoed = client.completions.create(prompt=text, echo=True, logprobs=1, **options).choices[0]
     assert echoed.text == text + from_text
-    assert echoed.logprobs is not None and echoed.logprobs.token_logprobs is not None
+    assert echoed.logprobs is not None
+    assert echoed.logprobs.token_logprobs is not None
     assert echoed.logprobs.token_logprobs[0] is None
     assert len(echoed.logprobs.token_logprobs) == len(ids) + 8
 
@@ -72,11 +76,12 @@ def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
 
 
 def test_the_same_prompt_again_is_found_in_the_prefix_cache(client: openai.OpenAI) -> None:
-    messages = [{"role": "user", "content": "Count the letters of this sentence, please. " * 20}]
+    messages: Any = [{"role": "user", "content": "Count the letters of this sentence, please. " * 20}]
     first, second = (
         client.chat.completions.create(model=NAME, messages=messages, temperature=0, max_tokens=8) for _ in range(2)
     )
-    assert second.usage is not None and second.usage.prompt_tokens_details is not None
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
     assert (second.usage.prompt_tokens_details.cached_tokens or 0) >= second.usage.prompt_tokens - 33
     assert first.choices[0].message.content == second.choices[0].message.content
 

@@ -48,4 +48,4 @@ class PagedDecoder:
         steps = [RowStep(slot, start, count, [], False) for slot, start, count in spans]
         batch = build_batch(steps, self._rows, torch.device("cpu"))
         hidden = self.model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
-        return list(self.model.logits(hidden).split([count for _, _, count in spans]))
+        return list(torch.split_with_sizes(self.model.logits(hidden), [count for _, _, count in spans]))

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+import transformers as untyped_transformers
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
 
 VOCAB = 320
 SHAPE: dict[str, Any] = {

