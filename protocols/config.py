@@ -22,7 +22,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_model_len: int | None = None
     """Longest sequence, prompt and output; None takes the model's own limit."""
     max_num_seqs: int = 128
-    max_num_batched_tokens: int = 1024
+    max_num_batched_tokens: int = 512
     kv_cache_memory: int | None = None
     """Bytes for KV blocks; None lets the worker choose."""
     block_size: int = 32
