@@ -67,8 +67,9 @@ class ServerProcess:
         )
         while not self._healthy():
             if self._process.poll() is not None or time.monotonic() - began > _START_SECONDS:
+                printed = self.output()
                 self.__exit__(None, None, None)
-                raise SystemExit(f"the server did not start:\n{self.output()}")
+                raise SystemExit(f"the server did not start:\n{printed}")
             time.sleep(_POLL_SECONDS)
         self.seconds_to_ready = time.monotonic() - began
         return self
@@ -84,6 +85,8 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        finally:
+            self._log.close()
 
     def output(self) -> str:
         """What it has printed so far."""

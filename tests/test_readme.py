@@ -111,23 +111,21 @@ def test_there_is_something_to_run() -> None:
     assert set(COMMANDS) == {*SERVERS, *ONE_SHOT, *CONTAINER, *_is("make", "test")}, "a command that nothing here runs"
 
 
-@pytest.mark.parametrize(
-    "snippet", _blocks("python"), ids=lambda text: f"line {README[: README.index(text)].count(chr(10)) + 1}"
-)
-def test_a_snippet_runs_as_it_stands_and_prints_an_answer(snippet: str, served: str) -> None:
+def _run_snippet(snippet: str, served: str) -> str:
     assert DEFAULT_ADDRESS in snippet
-    code = snippet.replace(DEFAULT_ADDRESS, served)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False, timeout=120, env=_environment()
-    )
+    command = [sys.executable, "-P", "-c", snippet.replace(DEFAULT_ADDRESS, served)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=_environment())
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) > 3
+    return done.stdout
 
 
-def test_the_demo_model_answers_the_quick_start_s_question(served: str) -> None:
-    code = _blocks("python")[0].replace(DEFAULT_ADDRESS, served).replace("stream=True", "stream=True, temperature=0")
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert "Paris" in done.stdout
+@pytest.mark.parametrize("number", range(len(_blocks("python"))))
+def test_a_snippet_runs_as_it_stands_and_prints_an_answer(number: int, served: str) -> None:
+    assert len(_run_snippet(_blocks("python")[number], served).split()) > 3
+
+
+def test_the_quick_start_s_question_gets_its_answer(served: str) -> None:
+    assert "Paris" in _run_snippet(_blocks("python")[0], served)
 
 
 @pytest.mark.parametrize("command", [line for line in SERVERS if not line.startswith("make")])
@@ -160,7 +158,10 @@ def test_the_option_table_is_the_one_the_program_reads() -> None:
     expected = {}
     for option in (*OPTIONS, CONFIG_FILE):
         value = option.default if option.path else None
-        shown = {True: "on", False: "off"}[value] if option.kind.switch else "" if value in (None, ()) else str(value)
+        if option.kind.switch:
+            shown = "on" if value else "off"
+        else:
+            shown = "" if value in (None, ()) else str(value)
         expected[option.name] = (option.kind.switch, shown, option.help)
     assert listed == expected
 

@@ -85,7 +85,7 @@ def test_an_engine_batch_becomes_one_batch_of_deltas() -> None:
     script = Script([[prompt, says("He")], [says("llo"), ends()]])
     wanted = request(priority=3, salt="s")
     assert run(script, wanted) == [
-        [PromptProcessed(5, None), Text(0, "He", list(b"He"), None)],
+        [PromptProcessed(5, None, 0.1, 0.2), Text(0, "He", list(b"He"), None)],
         [Text(0, "llo", list(b"llo"), None), Finish(0, "length", None, None)],
     ]
     assert script.submitted == ([1, 2], wanted.params, [0], 3, "s")
