@@ -9,6 +9,7 @@ time of the whole round, prefill included.
 
 import argparse
 import asyncio
+import io
 import json
 import random
 import statistics
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-peer", action="store_true", help="measure Stentor alone")
     parser.add_argument("--json", type=Path, help="write every round here")
+    parser.add_argument("--picture", type=Path, help="draw the table into this .svg file")
     args = parser.parse_args()
 
     console = Console()
@@ -133,7 +135,12 @@ def main() -> None:
         finally:
             if peer:
                 peer.close()
-    console.print(_table(args, ours, theirs))
+    table = _table(args, ours, theirs)
+    console.print(table)
+    if args.picture:
+        recorder = Console(record=True, width=100, file=io.StringIO())
+        recorder.print(table)
+        args.picture.write_text(recorder.export_svg(title="python -P -m stentor.loadtest.speed"))
     if args.json:
         args.json.write_text(
             json.dumps(
