@@ -158,10 +158,8 @@ def test_the_option_table_is_the_one_the_program_reads() -> None:
     expected = {}
     for option in (*OPTIONS, CONFIG_FILE):
         value = option.default if option.path else None
-        if option.kind.switch:
-            shown = "on" if value else "off"
-        else:
-            shown = "" if value in (None, ()) else str(value)
+        flat = "on" if value is True else "off" if value is False else str(value)
+        shown = "" if value in (None, ()) else flat
         expected[option.name] = (option.kind.switch, shown, option.help)
     assert listed == expected
 

