@@ -73,9 +73,10 @@ def set_up(config: WorkerConfig, progress: ProgressCallback) -> Setup:
         notes.append(expanded)
     weights_bytes = model.weights.total_bytes
     kv_bytes = num_blocks * kv_block_bytes(checkpoint.config, config.block_size, dtype)
+    lazily = "; taken as it fills" if device.type == "cpu" else ""
     memory = [
         MemoryLine("weights", weights_bytes, f"{_name(dtype)} on {device}"),
-        MemoryLine("KV cache", kv_bytes, f"{num_blocks} blocks of {config.block_size} tokens" + ("; taken as it fills" if device.type == "cpu" else "")),
+        MemoryLine("KV cache", kv_bytes, f"{num_blocks} blocks of {config.block_size} tokens{lazily}"),
         MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched so far"),
     ]
     return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes))

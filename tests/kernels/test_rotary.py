@@ -27,7 +27,7 @@ def test_slices_of_a_fused_projection_turn_in_place_bitwise_as_the_reference(
         q = tensor[:, : q_heads * dim].view(5, q_heads, dim)
         k = tensor[:, q_heads * dim : (q_heads + k_heads) * dim].view(5, k_heads, dim)
         assert choose(q, variant) == variant  # type: ignore[arg-type]
-        rotary_(q, k, cos, sin, positions, variant=variant)  # type: ignore[arg-type]
+        rotary_(q, k, cos, sin, positions, variant=variant)
     assert_same_bits(fused[0], fused[1])
     assert_same_bits(fused[0][:, (q_heads + k_heads) * dim :], before[:, (q_heads + k_heads) * dim :])
     assert not torch.equal(fused[0], before)
