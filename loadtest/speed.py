@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,21 @@ class Round:
     @property
     def rate(self) -> float:
         return self.tokens / self.seconds
+
+    def summary(self) -> dict[str, float]:
+        """What is kept of a round: seconds, tokens, and the spread of latencies in milliseconds."""
+        spread = {
+            f"{name}_ms_{label}": round(1e3 * quantile(values, share), 2)
+            for name, values in (("ttft", self.ttft), ("itl", self.itl))
+            if values
+            for label, share in (("p50", 0.5), ("p99", 0.99))
+        }
+        return {"seconds": round(self.seconds, 3), "tokens": self.tokens, **spread}
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which ``share`` of the values lie, without interpolation."""
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
 class Peer:
@@ -146,10 +161,12 @@ def main() -> None:
             json.dumps(
                 {
                     "command": " ".join(["python -P -m stentor.loadtest.speed", *sys.argv[1:]]),
-                    "ours": {str(k): [asdict(r) for r in v] for k, v in ours.items()},
-                    "transformers": {str(k): [asdict(r) for r in v] for k, v in theirs.items()},
-                }
+                    "ours": {str(k): [r.summary() for r in v] for k, v in ours.items()},
+                    "transformers": {str(k): [r.summary() for r in v] for k, v in theirs.items()},
+                },
+                indent=1,
             )
+            + "\n"
         )
 
 
@@ -159,14 +176,14 @@ def _table(args: argparse.Namespace, ours: dict[int, list[Round]], theirs: dict[
         table.add_column(column, justify="right")
     for streams, rounds in ours.items():
         rate = statistics.median(r.rate for r in rounds)
-        itl = sorted(gap for r in rounds for gap in r.itl)
+        itl = [gap for r in rounds for gap in r.itl]
         peer = statistics.median(r.rate for r in theirs[streams]) if theirs[streams] else None
         table.add_row(
             str(streams),
             f"{rate:.0f}",
             f"{1e3 * statistics.median(t for r in rounds for t in r.ttft):.0f}",
-            f"{1e3 * itl[len(itl) // 2]:.1f}",
-            f"{1e3 * itl[int(len(itl) * 0.99)]:.1f}",
+            f"{1e3 * quantile(itl, 0.5):.1f}",
+            f"{1e3 * quantile(itl, 0.99):.1f}",
             f"{peer:.0f}" if peer else "-",
             f"{rate / peer:.2f}" if peer else "-",
         )
