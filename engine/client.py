@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Self, assert_never
 
@@ -16,6 +16,7 @@ from stentor.protocols.actors import (
     EngineReady,
     Failed,
     Finished,
+    FinishReason,
     Progress,
     PromptDone,
     Shutdown,
@@ -28,7 +29,8 @@ from stentor.protocols.codec import decode_client, encoder
 from stentor.protocols.config import EngineConfig
 from stentor.protocols.sampling import SamplingParams
 
-from .channel import ChannelPair, PeerDied
+from .channel import ChannelError, ChannelPair, Endpoint, PeerDied
+from .groups import first_cause, one_line
 from .process import Child, spawn
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ Event = PromptDone | ChoiceTokens | Finished
 
 _NO_STATS = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
 _SHUTDOWN_SECONDS = 5.0
+_START = (-1, None)
 
 
 class EngineUnavailable(Exception):
@@ -44,16 +47,20 @@ class EngineUnavailable(Exception):
 
 
 class RequestStream:
-    """Events of one request, in order. Iterate until it ends, or call :meth:`abort`.
+    """Events of one request, each choice's in order. Iterate until it ends, or call :meth:`abort`.
 
-    Each item is the list of everything that has come since the last one.
+    Each item is the list of everything that has come since the last one: at most one event of each kind
+    a choice, so that a slow reader costs the memory of the tokens and no more.
     """
 
     def __init__(self, client: "EngineClient", rid: int, choices: int) -> None:
         self._client = client
         self._rid = rid
         self._open = set(range(choices))
+        self._aborted: set[int] = set()
         self._events: list[Event] = []
+        self._unread: dict[int, ChoiceTokens] = {}
+        """By choice: its tokens among the events, where more are appended."""
         self._waiter: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> Self:
@@ -66,15 +73,25 @@ class RequestStream:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         events, self._events = self._events, []
+        self._unread.clear()
         return events
 
     def abort(self, index: int = -1) -> None:
-        """Ends one choice, or with -1 all of them; what has ended already is left alone."""
-        if self._open if index < 0 else index in self._open:
-            self._client._abort(self._rid, index)
+        """Ends one choice, or with -1 all of them; what has ended or been aborted already is left alone."""
+        asked = self._open if index < 0 else self._open & {index}
+        if asked <= self._aborted:
+            return
+        self._aborted |= asked
+        self._client._abort(self, index)
 
     def _push(self, event: Event) -> None:
-        if isinstance(event, Finished):
+        if isinstance(event, ChoiceTokens):
+            if event.index not in self._open:
+                return
+            if self._append(event):
+                return
+            self._unread[event.index] = event
+        elif isinstance(event, Finished):
             if event.index not in self._open:
                 return
             self._open.discard(event.index)
@@ -82,13 +99,23 @@ class RequestStream:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def _append(self, event: ChoiceTokens) -> bool:
+        """Adds tokens to those of the same choice that nobody has read yet; false where there are none."""
+        unread = self._unread.get(event.index)
+        if unread is None or (unread.logprobs is None) != (event.logprobs is None):
+            return False
+        unread.tokens.extend(event.tokens)
+        if unread.logprobs is not None and event.logprobs is not None:
+            unread.logprobs.extend(event.logprobs)
+        return True
+
     @property
     def _ended(self) -> bool:
         return not self._open
 
-    def _fail(self, why: str) -> None:
+    def _end(self, reason: FinishReason, why: str | None) -> None:
         for index in sorted(self._open):
-            self._push(Finished(self._rid, index, "error", None, why))
+            self._push(Finished(self._rid, index, reason, None, why))
 
 
 class EngineClient:
@@ -99,15 +126,15 @@ class EngineClient:
         self._on_progress = on_progress
         self._streams: dict[int, RequestStream] = {}
         self._next_rid = 0
-        # bounded by the live requests: each adds one Submit and at most one Abort a choice
-        self._outbox: deque[bytes] = deque()
+        # By (rid, index of an Abort; None for the Submit). Bounded by the live requests, for as long as the
+        # engine does not read too: one that is given up before its Submit has left takes it out again.
+        self._outbox: OrderedDict[tuple[int, int | None], bytes] = OrderedDict()
         self._outbox_filled = asyncio.Event()
         self._started = asyncio.Event()
         self._ready: EngineReady | None = None
         self._failure: str | None = None
         self._stats = _NO_STATS
         self._child: Child | None = None
-        self._closing = False
 
     @property
     def ready(self) -> EngineReady | None:
@@ -146,7 +173,7 @@ class EngineClient:
         self._next_rid += 1
         stream = RequestStream(self, rid, len(seeds))
         self._streams[rid] = stream
-        self._post(Submit(rid, prompt, params, seeds, priority, salt, time.monotonic()))
+        self._post((rid, None), Submit(rid, prompt, params, seeds, priority, salt, time.monotonic()))
         return stream
 
     async def wait_started(self) -> EngineReady:
@@ -159,35 +186,48 @@ class EngineClient:
     async def run(self) -> None:
         """Starts the engine process and serves it until it ends or the task is cancelled.
 
-        Whatever happens, no process is left and every live stream has got its end.
+        Whatever happens, no process is left and every live stream has got its end; :attr:`failure` says why.
         """
-        pair = ChannelPair.create()
-        self._child = child = spawn("stentor.engine.entry", pair.child_fds)
-        pair.parent.watch(child.pid, child.pidfd)
-        self._post(StartEngine(self._config))
+        pair: ChannelPair | None = None
         why = "the server is shutting down"
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._send_all, pair)
-                try:
-                    why = await self._receive_all(pair)
-                except PeerDied:
-                    await child.wait()
-                    why = f"the engine process was lost: {child.description}"
-                tasks.cancel_scope.cancel()
+            pair = ChannelPair.create()
+            self._child = spawn("stentor.engine.entry", pair.child_fds)
+            pair.parent.watch(self._child.pid, self._child.pidfd)
+            self._post(_START, StartEngine(self._config))
+            why = await self._converse(pair.parent, self._child)
+        except (ChannelError, OSError) as error:
+            why = f"cannot start the engine process: {one_line(error)}"
+        except Exception as error:
+            logger.exception("the conversation with the engine broke off")
+            why = f"the conversation with the engine broke off: {one_line(first_cause(error))}"
         finally:
             self._failure = why
-            for stream in list(self._streams.values()):
-                stream._fail(why)
+            for stream in self._streams.values():
+                stream._end("error", why)
             self._streams.clear()
+            self._outbox.clear()
             self._started.set()
             with anyio.CancelScope(shield=True):
-                await self._end(pair, child)
+                await self._end(pair, self._child)
 
-    async def _receive_all(self, pair: ChannelPair) -> str:
+    async def _converse(self, engine: Endpoint, child: Child) -> str:
+        """Sends and receives until the engine cannot go on; returns why."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._send_all, engine)
+            try:
+                why = await self._receive_all(engine)
+            except PeerDied:
+                with anyio.move_on_after(_SHUTDOWN_SECONDS):
+                    await child.wait()
+                why = f"the engine process was lost: {child.description}"
+            tasks.cancel_scope.cancel()
+        return why
+
+    async def _receive_all(self, engine: Endpoint) -> str:
         """Dispatches until the engine says that it cannot go on; returns why. Raises PeerDied."""
         while True:
-            for frame in await pair.parent.receive():
+            for frame in await engine.receive():
                 match decode_client.decode(frame):
                     case TokensBatch() as batch:
                         self._dispatch(batch)
@@ -216,27 +256,36 @@ class EngineClient:
             if stream is not None and stream._ended:
                 del streams[end.rid]
 
-    async def _send_all(self, pair: ChannelPair) -> None:
+    async def _send_all(self, engine: Endpoint) -> None:
         while True:
             try:
                 while self._outbox:
-                    await pair.parent.send(self._outbox.popleft())
+                    _, frame = self._outbox.popitem(last=False)
+                    await engine.send(frame)
             except PeerDied:
-                return
+                return  # told to the receiving side, once it has read what the engine still sent
             self._outbox_filled.clear()
             await self._outbox_filled.wait()
 
-    async def _end(self, pair: ChannelPair, child: Child) -> None:
-        with contextlib.suppress(PeerDied):
-            pair.parent.try_send(encoder.encode(Shutdown()))
-        with anyio.move_on_after(_SHUTDOWN_SECONDS):
-            await child.wait()
-        child.close()
-        pair.parent.close()
+    async def _end(self, pair: ChannelPair | None, child: Child | None) -> None:
+        if pair is not None:
+            with contextlib.suppress(ChannelError):
+                pair.parent.try_send(encoder.encode(Shutdown()))
+            # an engine that waits for room in a ring that nobody empties any more must wake up and end
+            pair.parent.close()
+        if child is not None:
+            with anyio.move_on_after(_SHUTDOWN_SECONDS):
+                await child.wait()
+            child.close()
 
-    def _abort(self, rid: int, index: int) -> None:
-        self._post(Abort(rid, index))
+    def _abort(self, stream: RequestStream, index: int) -> None:
+        rid = stream._rid
+        if index < 0 and self._outbox.pop((rid, None), None) is not None:
+            del self._streams[rid]
+            stream._end("abort", None)
+        elif rid in self._streams:
+            self._post((rid, index), Abort(rid, index))
 
-    def _post(self, message: Submit | Abort | StartEngine) -> None:
-        self._outbox.append(encoder.encode(message))
+    def _post(self, key: tuple[int, int | None], message: Submit | Abort | StartEngine) -> None:
+        self._outbox[key] = encoder.encode(message)
         self._outbox_filled.set()

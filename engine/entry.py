@@ -11,7 +11,8 @@ from stentor.protocols.actors import EngineReady, Failed, Progress, Shutdown, St
 from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
 from stentor.protocols.config import EngineConfig
 
-from .channel import ChannelPair, Endpoint, PeerDied
+from .channel import ChannelError, ChannelPair, Endpoint, PeerDied
+from .groups import first_cause, one_line
 from .logs import set_up_logging
 from .loop import EngineLoop, WorkerLost
 from .process import Child, become_child, spawn
@@ -27,38 +28,60 @@ WORKER_ENVIRONMENT = {
 }
 
 
+class _ToldToEnd(Exception):
+    """The client wants no engine any more."""
+
+
 async def run(client: Endpoint) -> int:
-    """Serves one client; returns the exit code."""
-    frames = await client.receive()
-    match decode_engine.decode(frames[0]):
-        case StartEngine(config=config):
+    """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone."""
+    first, *rest = map(decode_engine.decode, await client.receive())
+    match first:
+        case StartEngine(config=config) if not rest:
             pass
         case Shutdown():
             return 0
+        case StartEngine() if all(isinstance(message, Shutdown) for message in rest):
+            return 0
         case other:
-            raise RuntimeError(f"expected StartEngine first, got {type(other).__name__}")
+            raise RuntimeError(f"expected StartEngine alone first, got {type(other).__name__} and {len(rest)} more")
     set_up_logging(config.worker.log_level, config.worker.log_format, "engine")
-    pair = ChannelPair.create()
-    child = spawn(config.worker_module, pair.child_fds, env_extra=WORKER_ENVIRONMENT)
-    pair.parent.watch(child.pid, child.pidfd)
     try:
-        return await _serve(client, pair.parent, child, config)
+        return await _run_worker(client, config)
+    except _ToldToEnd:
+        return 0
+    except WorkerLost as lost:
+        why = str(lost)
+    except PeerDied:
+        raise
+    except Exception as error:
+        logger.exception("the engine failed")
+        cause = first_cause(error)
+        why = f"the engine failed: {type(cause).__name__}: {one_line(cause)}"
+    await client.send(encoder.encode(Failed(why)))
+    return 1
+
+
+async def _run_worker(client: Endpoint, config: EngineConfig) -> int:
+    """Starts the worker, serves with it, ends it. Raises :class:`PeerDied` when the client is gone."""
+    pair = ChannelPair.create()
+    try:
+        child = spawn(config.worker_module, pair.child_fds, env_extra=WORKER_ENVIRONMENT)
+    except OSError as error:
+        pair.parent.close()
+        raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
+    grace = 0.0  # while it loads it does not listen, and has nothing to lose
+    try:
+        pair.parent.watch(child.pid, child.pidfd)
+        ready = await _start_worker(client, pair.parent, child, config)
+        grace = _SHUTDOWN_SECONDS
+        await _serve(client, pair.parent, child, config, ready)
+        return 0
     finally:
         with anyio.CancelScope(shield=True):
-            await _end_worker(pair.parent, child)
+            await _end_worker(pair.parent, child, grace)
 
 
-async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: EngineConfig) -> int:
-    await worker.send(encoder.encode(StartWorker(config.worker)))
-    try:
-        ready = await _await_worker(client, worker)
-    except WorkerLost as lost:
-        await client.send(encoder.encode(Failed(str(lost))))
-        return 1
-    except PeerDied:
-        await child.wait()
-        await client.send(encoder.encode(Failed(f"the worker process was lost while starting: {child.description}")))
-        return 1
+async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: EngineConfig, ready: WorkerReady) -> None:
     scheduler = Scheduler(
         num_blocks=ready.num_blocks,
         block_size=config.worker.block_size,
@@ -74,18 +97,47 @@ async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: Engin
     )
     # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
     gc.freeze()
+    await EngineLoop(client, worker, child, scheduler).run()
+
+
+async def _start_worker(client: Endpoint, worker: Endpoint, child: Child, config: EngineConfig) -> WorkerReady:
+    """Listens to both sides until the worker is ready.
+
+    Raises :class:`WorkerLost`, :class:`_ToldToEnd`, and :class:`PeerDied` when the client is gone.
+    """
+    failure: BaseException
     try:
-        await EngineLoop(client, worker, child, scheduler).run()
-    except WorkerLost as lost:
-        await client.send(encoder.encode(Failed(str(lost))))
-        return 1
-    return 0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_await_shutdown, client)
+            ready = await _await_worker(client, worker, child, StartWorker(config.worker))
+            tasks.cancel_scope.cancel()
+        return ready
+    except* (WorkerLost, PeerDied, _ToldToEnd) as group:
+        failure = first_cause(group)
+    raise failure
 
 
-async def _await_worker(client: Endpoint, worker: Endpoint) -> WorkerReady:
-    """Passes progress on until the worker is ready."""
+async def _await_shutdown(client: Endpoint) -> None:
     while True:
-        for frame in await worker.receive():
+        for frame in await client.receive():
+            match decode_engine.decode(frame):
+                case Shutdown():
+                    raise _ToldToEnd
+                case other:
+                    raise RuntimeError(f"{type(other).__name__} came before the engine was ready")
+
+
+async def _await_worker(client: Endpoint, worker: Endpoint, child: Child, start: StartWorker) -> WorkerReady:
+    """Passes progress on until the worker is ready."""
+    with contextlib.suppress(PeerDied):  # told by the receiving side, once it has read what the worker still sent
+        await worker.send(encoder.encode(start))
+    while True:
+        try:
+            frames = await worker.receive()
+        except PeerDied:
+            await child.wait()
+            raise WorkerLost(f"the worker process was lost while starting: {child.description}") from None
+        for frame in frames:
             match decode_engine_worker.decode(frame):
                 case WorkerReady() as ready:
                     return ready
@@ -97,13 +149,15 @@ async def _await_worker(client: Endpoint, worker: Endpoint) -> WorkerReady:
                     raise RuntimeError(f"{type(other).__name__} came before the worker was ready")
 
 
-async def _end_worker(worker: Endpoint, child: Child) -> None:
-    with contextlib.suppress(PeerDied):
+async def _end_worker(worker: Endpoint, child: Child, grace: float) -> None:
+    """Ends the worker, by force ``grace`` seconds after it was told to."""
+    with contextlib.suppress(ChannelError):
         worker.try_send(encoder.encode(Shutdown()))
-    with anyio.move_on_after(_SHUTDOWN_SECONDS):
+    # a worker that waits for room in a ring that nobody empties any more must wake up and end
+    worker.close()
+    with anyio.move_on_after(grace):
         await child.wait()
     child.close()
-    worker.close()
 
 
 def main() -> int:

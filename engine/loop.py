@@ -24,6 +24,7 @@ from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
 from stentor.protocols.steps import StepResult
 
 from .channel import Endpoint, PeerDied
+from .groups import first_cause
 from .process import Child
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 
@@ -47,12 +48,11 @@ class EngineLoop:
         self._inbox: list[Message] = []
         self._arrived = anyio.Event()
         self._stats_sent = 0.0
-        self._dirty = False
 
     async def run(self) -> None:
         """Raises :class:`WorkerLost` after every live choice has got its terminal message, :class:`PeerDied` when
         the client is gone."""
-        death: Exception | None = None
+        death: BaseException | None = None
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._pump_client)
@@ -62,7 +62,7 @@ class EngineLoop:
                     pass
                 tasks.cancel_scope.cancel()
         except* (WorkerLost, PeerDied) as group:
-            death = group.exceptions[0]
+            death = first_cause(group)
         if death is not None:
             raise death
 
@@ -84,6 +84,7 @@ class EngineLoop:
                     if (aborted := self._scheduler.abort(rid, index)) is not None:
                         out.append(aborted)
                 case Failed(message=why):
+                    await self._send_batches(out)
                     await self._end_all(why)
                 case Shutdown():
                     return False
@@ -96,12 +97,18 @@ class EngineLoop:
             plan = self._scheduler.plan(time.monotonic())
             if plan is None:
                 break
-            await self._worker.send(encoder.encode(plan))
-        for batch in out:
-            if batch.tokens or batch.finished or batch.prompts:
-                await self._client.send(encoder.encode(batch))
+            try:
+                await self._worker.send(encoder.encode(plan))
+            except PeerDied:
+                break  # told by _pump_worker, once it has read what the worker still sent
+        await self._send_batches(out)
         await self._send_stats()
         return True
+
+    async def _send_batches(self, batches: list[TokensBatch]) -> None:
+        for batch in batches:
+            if batch.tokens or batch.finished or batch.prompts:
+                await self._client.send(encoder.encode(batch))
 
     async def _send_stats(self) -> None:
         """A few times a second while working, and once more when the work ends."""

@@ -9,6 +9,7 @@ import msgspec
 
 _READ_BYTES = 1 << 16
 _HEADER_LIMIT = 1 << 16
+_FRAME = b"\ndata: "
 
 
 class RequestFailed(Exception):
@@ -21,7 +22,7 @@ class Stream:
 
     began: float
     arrivals: list[tuple[float, int]] = field(default_factory=list)
-    """(``time.perf_counter()``, frames that the read completed)"""
+    """(``time.perf_counter()``, frames that began in the read)"""
     prompt_tokens: int = 0
     tokens: int = 0
 
@@ -50,7 +51,8 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 async def stream_completion(host: str, port: int, body: Mapping[str, object], path: str = "/v1/completions") -> Stream:
     """Posts ``body`` with ``stream`` and usage switched on and reads to the end.
 
-    Raises :class:`RequestFailed` for any status but 200 and for a stream that ends before ``[DONE]``.
+    Raises :class:`RequestFailed` for any status but 200, for a stream that ends before ``[DONE]``, and OSError where
+    there is no connection.
     """
     payload = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
     stream = Stream(time.perf_counter())
@@ -61,14 +63,18 @@ async def stream_completion(host: str, port: int, body: Mapping[str, object], pa
             f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n".encode()
             + payload
         )
-        status = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1]
+        try:
+            status = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1]
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, IndexError) as error:
+            raise RequestFailed("the server sent no HTTP answer") from error
         if status != b"200":
             raise RequestFailed(
                 f"status {status.decode()}: {(await reader.read(_READ_BYTES)).decode(errors='replace')}"
             )
         tail = b""
         while data := await reader.read(_READ_BYTES):
-            if frames := data.count(b"data: "):
+            # a line break within a frame is escaped, so this is only where one begins
+            if frames := (tail[1 - len(_FRAME) :] + data).count(_FRAME):
                 stream.arrivals.append((time.perf_counter(), frames))
             tail = (tail + data)[-_READ_BYTES:]
     finally:

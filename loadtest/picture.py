@@ -1,6 +1,6 @@
 """Draws what a command shows on a terminal: how the README's pictures are made.
 
-    python -P -m stentor.loadtest.picture serve.svg --seconds 8 -- stentor serve
+python -P -m stentor.loadtest.picture serve.svg --seconds 8 -- stentor serve
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """A real ``stentor serve`` on a free port, for as long as a block lasts."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.hub import resolve_model
@@ -27,10 +28,10 @@ class ServerProcess:
     def __init__(self, arguments: Sequence[str], module: str = "stentor.server.cli") -> None:
         self._arguments = list(arguments)
         self._module = module
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
+        self._log: IO[bytes] | None = None
         self.port = _free_port()
         self.seconds_to_ready = 0.0
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -58,12 +59,9 @@ class ServerProcess:
 
     def __enter__(self) -> Self:
         began = time.monotonic()
+        self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            text=True,
+            self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT
         )
         while not self._healthy():
             if self._process.poll() is not None or time.monotonic() - began > _START_SECONDS:
@@ -77,7 +75,7 @@ class ServerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is None:
+        if self._process is None or self._log is None:
             return
         self._process.terminate()
         try:
@@ -90,8 +88,11 @@ class ServerProcess:
 
     def output(self) -> str:
         """What it has printed so far."""
-        self._log.seek(0)
-        return self._log.read()
+        if self._log is None:
+            raise RuntimeError("the server has not been started")
+        # not by seek and read: the server writes at the offset that both share
+        log = self._log.fileno()
+        return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
 
     def _healthy(self) -> bool:
         try:

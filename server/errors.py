@@ -85,7 +85,7 @@ def respond(status: int, body: ErrorBody, headers: Mapping[str, str] | None = No
     headers = dict(headers or {})
     if status == 503:
         headers.setdefault("retry-after", str(RETRY_AFTER_SECONDS))
-    if status == 413:
+    if status in (408, 413, 415):
         # The rest of the body is not read.
         headers["connection"] = "close"
     return Response(_encode(ErrorResponse(body)), status, headers, "application/json")

@@ -19,14 +19,17 @@ import uvicorn
 from rich.console import Console
 
 from stentor.engine.client import EngineClient, EngineUnavailable
+from stentor.engine.groups import first_cause
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_defaults import GenerationDefaults as ModelDefaults
 from stentor.engine.loading.generation_defaults import defaults_from_hf
 from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.models.config import ConfigError
 
 from .app import create_app
 from .config import Config, HttpConfig
+from .http_protocol import HttpProtocol
 from .metrics import Metrics
 from .startup import StartupDisplay, report_ready
 from .state import GenerationDefaults, ServerState
@@ -45,12 +48,28 @@ class StartError(Exception):
     """The server cannot start; the message is one line for the operator."""
 
 
-class _Listener(uvicorn.Server):
+class Listener(uvicorn.Server):
     """uvicorn without its signal handlers: draining is ours."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = anyio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def run_until_closed(self, sock: socket.socket) -> None:
+        try:
+            await self.serve([sock])
+        finally:
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Takes no more connections and lets those it has write out what they hold, for as long as is reasonable."""
+        self.should_exit = True
+        with anyio.move_on_after(_CLOSE_SECONDS + 1):
+            await self._ended.wait()
 
 
 def serve(config: Config) -> int:
@@ -70,9 +89,7 @@ def serve(config: Config) -> int:
         try:
             return anyio.run(_run, config, checkpoint, defaults, sock, began, backend_options={"use_uvloop": True})
         except* StartError as group:
-            failure = group
-        while isinstance(failure, BaseExceptionGroup):
-            failure = failure.exceptions[0]
+            failure = first_cause(group)
         raise failure
 
 
@@ -93,14 +110,28 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def address_of(sock: socket.socket) -> str:
+    """Where a listening socket is reached."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if sock.family == socket.AF_INET6 else f"http://{host}:{port}"
+
+
 def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
-    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens."""
+    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens.
+
+    Raises :class:`CheckpointError`.
+    """
     model = checkpoint.defaults
     if source == "none":
         model = ModelDefaults(eos_token_ids=model.eos_token_ids)
     elif source != "auto":
-        path = Path(source)
-        given = defaults_from_hf({}, read_json(path / "generation_config.json" if path.is_dir() else path))
+        file = Path(source)
+        if file.is_dir():
+            file = file / "generation_config.json"
+        try:
+            given = defaults_from_hf({}, read_json(file))
+        except ConfigError as error:
+            raise CheckpointError(f"Cannot use {file}: {error}.") from error
         eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
         model = ModelDefaults(eos, given.temperature, given.top_k, given.top_p, given.min_p, given.repetition_penalty)
     neutral = GenerationDefaults()
@@ -123,6 +154,7 @@ async def _run(
 ) -> int:
     console = Console(stderr=True)
     display = StartupDisplay(console)
+    address = address_of(sock)
     client = EngineClient(config.engine, display.update)
     async with anyio.create_task_group() as tasks:
         engine_ended = anyio.Event()
@@ -130,21 +162,19 @@ async def _run(
         with display:
             state = await _load_state(config, checkpoint, defaults, client)
             listener = _make_listener(state, config.http)
-            tasks.start_soon(listener.serve, [sock])
+            tasks.start_soon(listener.run_until_closed, sock)
             tasks.start_soon(_shut_down_on_signals, state, listener, config.http.shutdown_timeout, tasks.cancel_scope)
             try:
                 ready = await client.wait_started()
             except EngineUnavailable as error:
-                listener.should_exit = True
                 raise StartError(str(error)) from error
-        address = f"http://{config.http.host}:{config.http.port}"
         gc.freeze()  # what lives until the end need not be walked by every full collection
         report_ready(console, ready, address, time.monotonic() - began)
         await engine_ended.wait()
         logger.error("the engine ended: %s", client.failure)
         # every stream has got its error by now; what is left is to write them out
         await state.drained(_CLOSE_SECONDS)
-        listener.should_exit = True
+        await listener.close()
         tasks.cancel_scope.cancel()
         return 1
     return 0
@@ -179,12 +209,12 @@ async def _load_state(
     )
 
 
-def _make_listener(state: ServerState, http: HttpConfig) -> _Listener:
-    return _Listener(
+def _make_listener(state: ServerState, http: HttpConfig) -> Listener:
+    return Listener(
         uvicorn.Config(
             create_app(state),
             loop="uvloop",
-            http="httptools",
+            http=HttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -196,7 +226,7 @@ def _make_listener(state: ServerState, http: HttpConfig) -> _Listener:
 
 
 async def _shut_down_on_signals(
-    state: ServerState, listener: _Listener, timeout: float, scope: anyio.CancelScope
+    state: ServerState, listener: Listener, timeout: float, scope: anyio.CancelScope
 ) -> None:
     """The first signal drains, the second ends at once."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -207,7 +237,7 @@ async def _shut_down_on_signals(
                 logger.info("draining: %d requests have %.0f s to finish", state.live_requests, timeout)
                 if not await state.drained(timeout):
                     logger.warning("%d requests were cut off", state.live_requests)
-                listener.should_exit = True
+                await listener.close()
                 scope.cancel()
 
             async for _ in signals:

@@ -17,25 +17,35 @@ def kv_block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
 
 
-def default_kv_bytes(device: torch.device) -> int:
-    """Bytes for KV where the operator named none: most of a GPU's free memory, a quarter of a host's."""
+def default_kv_bytes(device: torch.device, weights: int) -> int:
+    """Bytes for KV where the operator named none: most of a GPU's free memory, a quarter of a host's.
+
+    ``weights`` is what the model's own tensors, which are not there yet, will take of it.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free * _CUDA_SHARE)
-    return min(int(available_memory() * _CPU_SHARE), _CPU_CEILING)
+        return int(max(free - weights, 0) * _CUDA_SHARE)
+    return min(int(max(available_memory() - weights, 0) * _CPU_SHARE), _CPU_CEILING)
 
 
-def available_memory() -> int:
+def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes this process may still take: the host's, or the container's where it is less."""
     available = next(
         int(line.split()[1]) * 1024
         for line in Path("/proc/meminfo").read_text().splitlines()
         if line.startswith("MemAvailable:")
     )
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    limit, used, stat = cgroup / "memory.max", cgroup / "memory.current", cgroup / "memory.stat"
     if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        available = min(available, int(text) - int(used.read_text()))
+        # file pages that nobody maps count as used, but are given back when memory is asked for
+        cached = _field(stat.read_text(), "inactive_file") if stat.exists() else 0
+        available = min(available, int(text) - int(used.read_text()) + cached)
     return max(available, 0)
+
+
+def _field(text: str, name: str) -> int:
+    """A number of a file of ``name number`` lines; 0 where it is not there."""
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0)
 
 
 def resident_bytes() -> int:

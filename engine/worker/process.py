@@ -1,97 +1,15 @@
-"""The worker process: a plain loop over its mailbox. It sleeps in poll while the engine has nothing."""
+"""The worker process: tied to its owner first, and only then loaded with all that is heavy."""
 
-import logging
 import sys
-import time
-from collections.abc import Callable
-from typing import assert_never
-
-from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker
-from stentor.protocols.codec import decode_worker, encoder
-from stentor.protocols.steps import StepPlan
 
 from ..channel import Endpoint, PeerDied
-from ..layers.weights import WeightError
-from ..loading.errors import CheckpointError
-from ..logs import set_up_logging
 from ..process import become_child
-from .runner import ModelRunner
-from .setup import SetupError, set_up
-
-logger = logging.getLogger(__name__)
-
-_PROGRESS_SECONDS = 0.1
-
-
-class Worker:
-    """Answers ``StartWorker`` with ``WorkerReady`` or ``Failed``, and every ``StepPlan`` with its result."""
-
-    def __init__(self, engine: Endpoint) -> None:
-        self._engine = engine
-        self._runner: ModelRunner | None = None
-
-    def run(self) -> int:
-        """Serves until told to end; returns the exit code. Raises :class:`PeerDied` when the engine is gone."""
-        while True:
-            for frame in self._engine.receive_blocking(None):
-                match decode_worker.decode(frame):
-                    case StartWorker(config=config):
-                        set_up_logging(config.log_level, config.log_format, "worker")
-                        try:
-                            setup = set_up(config, _throttled(self._send_progress))
-                        except (SetupError, CheckpointError, WeightError) as error:
-                            self._send(Failed(_one_line(error)))
-                            return 1
-                        except Exception as error:
-                            logger.exception("start-up failed")
-                            self._send(
-                                Failed(f"the worker failed to start: {type(error).__name__}: {_one_line(error)}")
-                            )
-                            return 1
-                        self._runner = setup.runner
-                        self._send(setup.ready)
-                    case StepPlan() as plan:
-                        if self._runner is None:
-                            raise RuntimeError("a step came before the start message")
-                        try:
-                            self._send(self._runner.step(plan))
-                        except Exception as error:
-                            logger.exception("step %d failed", plan.step)
-                            self._send(Failed(f"the worker failed in step {plan.step}: {type(error).__name__}"))
-                            return 1
-                    case Shutdown():
-                        return 0
-                    case other:
-                        assert_never(other)
-
-    def _send(self, message: object) -> None:
-        self._engine.send_blocking(encoder.encode(message))
-
-    def _send_progress(self, phase: str, done: int, total: int) -> None:
-        self._send(Progress(phase, done, total))
-
-
-def _throttled(send: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:
-    """Passes on the first and last report of a phase and ten a second between them."""
-    last = 0.0
-
-    def report(phase: str, done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if done in (0, total) or now - last >= _PROGRESS_SECONDS:
-            last = now
-            send(phase, done, total)
-
-    return report
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if text else type(error).__name__
 
 
 def main() -> int:
     inherited = become_child("stentor-worker")
+    from .service import Worker  # late: torch takes seconds, in which a worker not yet tied would outlive its owner
+
     engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
         return Worker(engine).run()

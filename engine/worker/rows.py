@@ -11,7 +11,7 @@ class RowTable:
 
     def __init__(self, slots: int, max_model_len: int, block_size: int) -> None:
         self.block_size = block_size
-        # one place more than a sequence can have: a row one step ahead of its own end writes there
+        # one place more than a sequence can have: the token drawn after a sequence of full length goes there
         self.tokens: npt.NDArray[np.int64] = np.zeros((slots, max_model_len + 1), dtype=np.int64)
         self.blocks: npt.NDArray[np.int32] = np.zeros((slots, -(-max_model_len // block_size)), dtype=np.int32)
         self._block_count = [0] * slots

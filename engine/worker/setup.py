@@ -21,6 +21,7 @@ from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.weights import iterate_weights
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
+from .cores import granted_cores
 from .memory import GIB, default_kv_bytes, kv_block_bytes, resident_bytes
 from .runner import ModelRunner
 
@@ -48,8 +49,7 @@ def set_up(config: WorkerConfig, progress: ProgressCallback) -> Setup:
     Raises :class:`SetupError` and the loader's errors, each with one clear line.
     """
     device = choose_device(config.device)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     dtype = choose_dtype(config.dtype, device, checkpoint.dtype, batch_invariant=config.batch_invariant)
     notes = []
@@ -58,8 +58,23 @@ def set_up(config: WorkerConfig, progress: ProgressCallback) -> Setup:
     if device.type == "cpu" and (reason := native.unavailable_reason()) is not None:
         notes.append(f"CPU kernels run in plain torch, several times slower: {reason}")
     max_model_len, num_blocks = size_cache(config, checkpoint.config, device, dtype)
-    model = load_model(checkpoint, config, Placement(device, dtype, config.batch_invariant), max_model_len, progress)
-    caches = allocate_caches(checkpoint.config, num_blocks, config.block_size, device, dtype)
+    if max_model_len < (config.max_model_len or checkpoint.config.max_position):
+        notes.append(
+            f"the context is cut from {checkpoint.config.max_position} tokens to the {max_model_len} that the KV cache "
+            "holds; --kv-cache-memory gives it more"
+        )
+    kv_bytes = num_blocks * kv_block_bytes(checkpoint.config, config.block_size, dtype)
+    try:
+        place = Placement(device, dtype, config.batch_invariant)
+        model = load_model(checkpoint, config, place, max_model_len, progress)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise SetupError(f"the weights do not fit into the memory of {device}: choose a smaller model") from error
+    try:
+        caches = allocate_caches(checkpoint.config, num_blocks, config.block_size, device, dtype)
+    except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+        raise SetupError(
+            f"{device} has no room for {kv_bytes / GIB:.2f} GiB of KV cache: lower --kv-cache-memory"
+        ) from error
     runner = ModelRunner(
         model,
         caches,
@@ -71,11 +86,9 @@ def set_up(config: WorkerConfig, progress: ProgressCallback) -> Setup:
     _complete_a_step(runner, checkpoint.config.vocab_size, config.block_size, max_model_len, progress)
     if (expanded := checkpoint.expansion_note(_name(dtype))) is not None:
         notes.append(expanded)
-    weights_bytes = model.weights.total_bytes
-    kv_bytes = num_blocks * kv_block_bytes(checkpoint.config, config.block_size, dtype)
     lazily = "; taken as it fills" if device.type == "cpu" else ""
     memory = [
-        MemoryLine("weights", weights_bytes, f"{_name(dtype)} on {device}"),
+        MemoryLine("weights", model.weights.total_bytes, f"{_name(dtype)} on {device}"),
         MemoryLine("KV cache", kv_bytes, f"{num_blocks} blocks of {config.block_size} tokens{lazily}"),
         MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched so far"),
     ]
@@ -114,7 +127,9 @@ def size_cache(config: WorkerConfig, model: DecoderConfig, device: torch.device,
     if config.block_size % _BLOCK_MULTIPLE:
         raise SetupError(f"--block-size {config.block_size}: expected a multiple of {_BLOCK_MULTIPLE}")
     block_bytes = kv_block_bytes(model, config.block_size, dtype)
-    budget = default_kv_bytes(device) if config.kv_cache_memory is None else config.kv_cache_memory
+    budget = config.kv_cache_memory
+    if budget is None:
+        budget = default_kv_bytes(device, weights_bytes(model, dtype))
     num_blocks = budget // block_bytes
     max_model_len = min(config.max_model_len or model.max_position, num_blocks * config.block_size)
     if max_model_len < (config.max_model_len or 1):
@@ -126,6 +141,11 @@ def size_cache(config: WorkerConfig, model: DecoderConfig, device: torch.device,
     # more blocks than all sequences can fill are memory for nothing
     useful = config.max_num_seqs * -(-max_model_len // config.block_size)
     return max_model_len, min(num_blocks, useful)
+
+
+def weights_bytes(model: DecoderConfig, dtype: torch.dtype) -> int:
+    """What the model's tensors will take, without making them."""
+    return Decoder(model, Placement(torch.device("meta"), dtype, False), max_model_len=1).weights.total_bytes
 
 
 def load_model(
@@ -152,7 +172,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     # torch.zeros writes every page; fresh pages of the kernel are zero and cost nothing until they are used
-    return torch.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def _complete_a_step(

@@ -8,6 +8,8 @@
 // helpers) are written after the word has been closed (item = all ones) and before it is opened, and
 // stay until all items are done: a claim that succeeds proves that they were read whole.
 //
+// A process that forks loses its helpers and needs none: nobody claims but the caller.
+//
 // Helpers wait for the next loop by a bounded spin, longer than the gaps within a step, and then in
 // a futex, so that an idle server costs no CPU.
 #include "parallel.h"
@@ -53,9 +55,9 @@ thread_local bool inside = false;
 class Pool {
    public:
     void run(int64_t items, int64_t threads, ItemFunction call, const void* body) {
-        std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
         // a loop within a loop, or beside another thread's, runs in its caller
-        if (inside || !turn.owns_lock() || items >= static_cast<int64_t>(ITEM_MASK)) {
+        std::unique_lock<std::mutex> turn(turn_, std::defer_lock);
+        if (inside || items >= static_cast<int64_t>(ITEM_MASK) || !turn.try_lock()) {
             for (int64_t item = 0; item < items; ++item) call(body, item);
             return;
         }
@@ -130,11 +132,12 @@ class Pool {
     }
 
     void grow(int64_t helpers) {
-        while (started_ < helpers) {
+        while (started_ < helpers && !refused_) {
             try {
                 std::thread([this, helper = started_] { help(helper); }).detach();
             } catch (const std::system_error&) {
-                return;  // no more threads to be had: the caller does their work
+                refused_ = true;  // no more threads to be had: the caller does their work, and does not ask again
+                return;
             }
             ++started_;
         }
@@ -142,6 +145,7 @@ class Pool {
 
     std::mutex turn_;
     int64_t started_ = 0;
+    bool refused_ = false;
     uint32_t generation_ = 0;
     alignas(64) std::atomic<uint64_t> progress_{0};
     alignas(64) std::atomic<int64_t> left_{0};

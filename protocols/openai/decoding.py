@@ -6,20 +6,20 @@ from typing import Final, TypeVar
 import msgspec
 
 from .errors import BadRequest
+from .locating import half_a_character, path_at
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 
 _PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
-_KEY_BEFORE: Final = re.compile(rb'"([A-Za-z_][A-Za-z0-9_]{0,63})"\s*:[^":{}]*$')
 _NOT_A_NUMBER: Final = re.compile(rb"-?(?:NaN|nan|Infinity|inf)")
 
 
 def decode(decoder: msgspec.json.Decoder[Request], body: bytes) -> Request:
     """The request in ``body``.
 
-    Raises BadRequest naming the field for a value of the wrong type or out of range, and with no
-    field for bytes that are not UTF-8 or not a JSON object.
+    Raises BadRequest naming the field, also of bytes that are not UTF-8 or not JSON, as far as they
+    lie in one.
     """
     if not body:
         raise BadRequest("The body is empty; a JSON object is expected.")
@@ -27,7 +27,7 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes) -> Request:
         # The decoder leaves strings of unknown fields unchecked.
         body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadRequest(f"The body is not valid UTF-8 (byte {error.start}).") from None
+        raise _undecodable(f"is not valid UTF-8 (byte {error.start})", path_at(body, error.start)) from None
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -66,18 +66,21 @@ def _plain(text: str) -> str:
 
 
 def _malformed(text: str, body: bytes) -> BadRequest:
-    """A syntax error; NaN and Infinity, which JSON does not have, are laid to the field that held them."""
+    """A syntax error. NaN and Infinity, which JSON does not have, are told as what they are."""
+    half = half_a_character(body) if "surrogate" in text or "utf-" in text or "truncated" in text else None
+    if half is not None:
+        return _undecodable(f"holds half a character (byte {half})", path_at(body, half))
     where = _BYTE.search(text)
-    if where is not None:
-        # The position may lie inside the word: the sign of -Infinity is read first.
-        at = int(where[1])
-        for start in (at, max(0, at - 1)):
-            if _NOT_A_NUMBER.match(body, start):
-                key = _KEY_BEFORE.search(body[max(0, start - 256) : start])
-                param = key[1].decode("ascii") if key else None
-                name = f"`{param}`" if param else "The body"
-                return BadRequest(f"{name}: NaN and Infinity are not numbers in JSON.", param, "invalid_value")
-        return BadRequest(f"The body is not valid JSON: {text.removeprefix('JSON is malformed: ')}.")
-    if "utf-16" in text or "utf-8" in text:
-        return BadRequest("The body holds a string that is not valid Unicode.")
-    return BadRequest("The body is not valid JSON: it ends too early or holds an unfinished escape.")
+    if where is None:
+        return BadRequest("The body is not valid JSON: it ends too early or holds an unfinished escape.")
+    at = int(where[1])
+    param = path_at(body, at)
+    # The position may lie inside the word: the sign of -Infinity is read first.
+    if any(_NOT_A_NUMBER.match(body, start) for start in (at, max(0, at - 1))):
+        name = f"`{param}`" if param else "The body"
+        return BadRequest(f"{name}: NaN and Infinity are not numbers in JSON.", param, "invalid_value")
+    return _undecodable(f"is not valid JSON: {text.removeprefix('JSON is malformed: ')}", param)
+
+
+def _undecodable(what: str, param: str | None) -> BadRequest:
+    return BadRequest(f"The body {what}{f', in `{param}`' if param else ''}.", param)

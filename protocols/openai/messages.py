@@ -21,12 +21,14 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     role = message.get("role")
     if role not in ROLES:
         raise BadRequest(f"`{where}.role` must be one of {', '.join(ROLES)}.", f"{where}.role")
-    for field in ("name", "tool_call_id", "reasoning", "reasoning_content"):
+    for field in ("name", "tool_call_id", "refusal", "reasoning", "reasoning_content"):
         if not isinstance(message.get(field), str | None):
             raise BadRequest(f"`{where}.{field}` must be a string.", f"{where}.{field}")
     calls = message.get("tool_calls")
     if calls is not None:
         _check_tool_calls(calls, f"{where}.tool_calls")
+    if message.get("function_call") is not None:
+        _check_function(message["function_call"], f"{where}.function_call")
     content = message.get("content")
     if content is None:
         if role != "assistant" or not (calls or message.get("function_call") or message.get("refusal")):
@@ -54,6 +56,13 @@ def _check_tool_calls(calls: Any, where: str) -> None:
     if not isinstance(calls, list):
         raise BadRequest(f"`{where}` must be a list.", where)
     for index, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        if not isinstance(call, dict):
             raise BadRequest(f"`{where}[{index}]` must hold a function with a name.", f"{where}[{index}]")
+        _check_function(call.get("function"), f"{where}[{index}]")
+
+
+def _check_function(function: Any, where: str) -> None:
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRequest(f"`{where}` must hold a function with a name.", where)
+    if not isinstance(function.get("arguments"), str | dict | None):
+        raise BadRequest(f"`{where}`: the function's `arguments` must be a string of JSON.", where)

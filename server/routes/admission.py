@@ -39,6 +39,8 @@ def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int)
     """The last ``limit`` tokens; -1 keeps as many as leave room for the answer. Raises BadRequest."""
     if limit is None:
         return prompt
+    if limit == 0:
+        raise BadRequest("`truncate_prompt_tokens` must be -1, or 1 and more.", "truncate_prompt_tokens")
     if limit > context:
         raise BadRequest(
             f"`truncate_prompt_tokens` ({limit}) is more than the model's context of {context} tokens.",

@@ -37,7 +37,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     else:
         special = body.add_special_tokens is not False
         tokens = await state.pool.encode(body.prompt or "", add_special_tokens=special)
-    strings = [state.pool.tokenizer.token_to_text(token) for token in tokens] if body.return_token_strs else None
+    strings = await state.pool.token_texts(tokens) if body.return_token_strs else None
     return json_response(TokenizeResponse(len(tokens), context_length(state), tokens, strings))
 
 

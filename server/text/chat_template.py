@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 
@@ -12,7 +12,9 @@ from .errors import TemplateError
 from .limits import MAX_CHARS, Overrun, set_deadline
 from .messages import ContentFormat, content_format, prepare_messages
 from .sandbox import RaisedByTemplate, make_environment
-from .tokenizer import ChatTemplates
+
+if TYPE_CHECKING:
+    from .tokenizer import ChatTemplates  # would load the library into the process that only renders
 
 MAX_TEMPLATE_CHARS: Final = 1 << 18
 MAX_COMPILED: Final = 32
@@ -47,7 +49,7 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, templates: ChatTemplates, special_tokens: Mapping[str, str], *, max_seconds: float = 5.0
+        self, templates: "ChatTemplates", special_tokens: Mapping[str, str], *, max_seconds: float = 5.0
     ) -> None:
         self._named: Final = {"default": templates} if isinstance(templates, str) else dict(templates or {})
         self._special_tokens: Final = dict(special_tokens)
@@ -60,6 +62,10 @@ class ChatTemplate:
     def reserved(self) -> frozenset[str]:
         """Names that template arguments from a client may not take."""
         return RESERVED_KWARGS | self._special_tokens.keys()
+
+    def has(self, name: str) -> bool:
+        """Whether the model brings a template of this name."""
+        return name in self._named
 
     def render(
         self,

@@ -110,7 +110,8 @@ def prepare_messages(
 ) -> list[dict[str, Any]]:
     """Fresh copies of ``messages`` for a template.
 
-    Keys whose value is None are left out, since templates print it. Role ``developer`` becomes
+    Keys whose value is None are left out, since templates print it; but content is always there,
+    since templates join it to other text, and is the refusal or nothing where it was None. Role ``developer`` becomes
     ``system`` for a template that does not know it. Arguments of tool calls become objects, which
     templates expect, where they are JSON of one. Reasoning is found under each name that templates
     use for it. Raises :class:`TemplateError` for content that the template cannot hold.
@@ -122,8 +123,7 @@ def _prepare(message: Mapping[str, Any], place: int, format: ContentFormat, know
     ready = {name: value for name, value in message.items() if value is not None}
     if ready.get("role") == "developer" and not knows_developer:
         ready["role"] = "system"
-    if "content" in ready:
-        ready["content"] = _content(ready["content"], place, format)
+    ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format)
     if "tool_calls" in ready:
         ready["tool_calls"] = [_tool_call(call) for call in ready["tool_calls"]]
     reasoning = next((ready[name] for name in _REASONING_NAMES if name in ready), None)

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
+from .template_process import Job, TemplateProcess
 from .tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -19,7 +21,7 @@ INLINE_CHARS: Final = 200
 class TokenizerPool:
     """A model's tokenizer and chat template, for the event loop.
 
-    The library releases the interpreter's lock, so threads are enough. ``max_pending`` jobs are in
+    The tokenizer gives back the interpreter's lock while it works, so threads are enough. ``max_pending`` jobs are in
     the pool at a time; further callers wait, and a job whose caller has gone is skipped if it has
     not begun.
     """
@@ -38,6 +40,9 @@ class TokenizerPool:
             tokenizer.chat_template, tokenizer.special_tokens, max_seconds=render_seconds
         )
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
+        # a thread of its own: it waits for its process, and nobody else shall wait with it
+        self._foreign = TemplateProcess(tokenizer.special_tokens, render_seconds)
+        self._foreign_executor = ThreadPoolExecutor(1, thread_name_prefix="template")
         self._places = asyncio.Semaphore(max_pending)
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -58,6 +63,10 @@ class TokenizerPool:
         """The text of token ids."""
         return await self._run(lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens))
 
+    async def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token alone."""
+        return await self._run(lambda: [self.tokenizer.token_to_text(id) for id in ids])
+
     async def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -72,13 +81,13 @@ class TokenizerPool:
     ) -> list[int]:
         """Token ids of a conversation, as the chat template writes it.
 
-        ``chat_template`` is the name of one of the model's templates or a template itself. With
-        ``add_special_tokens`` a BOS that the template has written is not written again. Raises
-        :class:`~.errors.TemplateError`.
+        ``chat_template`` is the name of one of the model's templates, or a template itself, which
+        is then rendered in another process. With ``add_special_tokens`` a BOS that the template has
+        written is not written again. Raises :class:`~.errors.TemplateError`.
         """
-
-        def job() -> list[int]:
-            text = self.chat_template.render(
+        if chat_template is None or self.chat_template.has(chat_template):
+            render = partial(
+                self.chat_template.render,
                 messages,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
@@ -87,19 +96,31 @@ class TokenizerPool:
                 tools=tools,
                 documents=documents,
             )
-            return self.tokenizer.encode(text, add_special_tokens and not self._brings_bos(text))
+            return await self._run(lambda: self._encode_chat(render(), add_special_tokens))
+        job = Job(
+            [dict(message) for message in messages],
+            add_generation_prompt,
+            continue_final_message,
+            chat_template,
+            dict(template_kwargs or {}),
+            [dict(tool) for tool in tools or ()],
+            [dict(document) for document in documents or ()],
+        )
+        text = await self._run(lambda: self._foreign.render(job), self._foreign_executor)
+        return await self._run(lambda: self._encode_chat(text, add_special_tokens))
 
-        return await self._run(job)
+    def _encode_chat(self, text: str, add_special_tokens: bool) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens and not self._brings_bos(text))
 
     def _brings_bos(self, text: str) -> bool:
         bos = self.tokenizer.bos_token
         return bool(bos) and text.startswith(bos or "")
 
-    async def _run(self, job: Callable[[], T]) -> T:
+    async def _run(self, job: Callable[[], T], executor: ThreadPoolExecutor | None = None) -> T:
         loop = asyncio.get_running_loop()
         await self._places.acquire()
         try:
-            future = self._executor.submit(job)
+            future = (executor or self._executor).submit(job)
         except BaseException:
             self._places.release()
             raise
@@ -114,3 +135,5 @@ class TokenizerPool:
     def close(self) -> None:
         """Skips what has not begun and lets the threads end."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._foreign_executor.submit(self._foreign.close)
+        self._foreign_executor.shutdown(wait=False)

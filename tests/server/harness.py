@@ -11,6 +11,7 @@ import httpx
 import uvicorn
 
 from stentor.server.app import create_app
+from stentor.server.http_protocol import HttpProtocol
 from stentor.server.state import ServerState
 
 CHAT = "/v1/chat/completions"
@@ -27,7 +28,7 @@ async def on_loopback(state: ServerState) -> AsyncIterator[str]:
     """Serves ``state`` with uvicorn; yields the base URL."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(state), http="httptools", lifespan="off", log_level="error", access_log=False)
+    config = uvicorn.Config(create_app(state), http=HttpProtocol, lifespan="off", log_level="error", access_log=False)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve([listener]))
     try:

@@ -43,6 +43,22 @@ def test_texts_become_ids_and_ids_become_texts() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("kind", ["encode", "decode"])
+def test_the_loop_goes_on_while_a_long_text_is_worked_on(kind: str) -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer())
+        text = "a b " * 500_000
+        job = asyncio.create_task(pool.encode(text) if kind == "encode" else pool.decode(list(text.encode())))
+        turns = 0
+        while not job.done():
+            turns += 1
+            await asyncio.sleep(0.002)
+        assert turns > 10, "the interpreter's lock was held"
+        pool.close()
+
+    asyncio.run(main())
+
+
 def test_a_chat_becomes_the_ids_of_its_rendering() -> None:
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer())
@@ -128,5 +144,46 @@ def test_a_running_job_keeps_its_place_when_its_caller_goes() -> None:
         gate.go.set()
         assert await asyncio.wait_for(waiting, 5) == "next"
         pool.close()
+
+    asyncio.run(main())
+
+
+HOSTILE = {
+    "holds the lock": ("{{ ([[1] * 1000] * 100000) | sum(start=[]) | length }}", "took longer than|too much memory"),
+    "compares for ever": (
+        "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(40) %}"
+        "{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
+        "took longer than",
+    ),
+    "fills the memory": (
+        "{% set text = 'a' * 8000000 %}{{ ([{'a': text}] * 1000) | map(attribute='a') | join | length }}",
+        "too much memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
+    source, reason = HOSTILE[name]
+
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer(), threads=1, render_seconds=0.5)
+        options = {"add_generation_prompt": False, "continue_final_message": False}
+        hostile = asyncio.create_task(pool.render_chat([USER], chat_template=source, **options))
+        turns = 0
+        while not hostile.done():
+            turns += 1
+            await pool.render_chat([USER], **options)
+            await asyncio.sleep(0.002)
+        with pytest.raises(TemplateError, match=reason):
+            hostile.result()
+        assert turns > 10, "others were held up"
+        assert await pool.render_chat([USER], chat_template="{{ messages[0].content }}", **options) == [72, 105]
+        child = pool._foreign._child
+        assert child is not None
+        pool.close()
+        async with asyncio.timeout(5):
+            while child.returncode is None:
+                await asyncio.sleep(0.005)
 
     asyncio.run(main())

@@ -1,0 +1,99 @@
+"""What a worker does: a plain loop over its mailbox. It sleeps in poll while the engine has nothing."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker
+from stentor.protocols.codec import decode_worker, encoder
+from stentor.protocols.config import WorkerConfig
+from stentor.protocols.steps import StepPlan
+
+from ..channel import Endpoint, PeerDied
+from ..groups import one_line
+from ..layers.weights import WeightError
+from ..loading.errors import CheckpointError
+from ..logs import set_up_logging
+from .runner import ModelRunner
+from .setup import SetupError, set_up
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 0.1
+
+
+class Worker:
+    """Answers ``StartWorker`` with ``WorkerReady`` or ``Failed``, and every ``StepPlan`` with its result or ``Failed``.
+
+    After ``Failed`` it ends.
+    """
+
+    def __init__(self, engine: Endpoint) -> None:
+        self._engine = engine
+        self._runner: ModelRunner | None = None
+
+    def run(self) -> int:
+        """Serves until told to end; returns the exit code. Raises :class:`PeerDied` when the engine is gone."""
+        while True:
+            for frame in self._engine.receive_blocking(None):
+                match decode_worker.decode(frame):
+                    case StartWorker(config=config):
+                        failure = self._start(config)
+                    case StepPlan() as plan:
+                        failure = self._step(plan)
+                    case Shutdown():
+                        return 0
+                    case other:
+                        assert_never(other)
+                if failure is not None:
+                    self._send(Failed(failure))
+                    return 1
+
+    def _start(self, config: WorkerConfig) -> str | None:
+        """Loads the model and says so, or returns why it cannot."""
+        set_up_logging(config.log_level, config.log_format, "worker")
+        try:
+            setup = set_up(config, _throttled(self._send_progress))
+        except PeerDied:
+            raise
+        except (SetupError, CheckpointError, WeightError) as error:
+            return one_line(error)
+        except Exception as error:
+            logger.exception("start-up failed")
+            return f"the worker failed to start: {type(error).__name__}: {one_line(error)}"
+        self._runner = setup.runner
+        self._send(setup.ready)
+        return None
+
+    def _step(self, plan: StepPlan) -> str | None:
+        """Runs a step and sends its result, or returns why it cannot."""
+        if self._runner is None:
+            raise RuntimeError("a step came before the start message")
+        try:
+            result = self._runner.step(plan)
+        except Exception as error:
+            logger.exception("step %d failed", plan.step)
+            return f"the worker failed in step {plan.step}: {type(error).__name__}"
+        self._send(result)
+        return None
+
+    def _send(self, message: object) -> None:
+        self._engine.send_blocking(encoder.encode(message))
+
+    def _send_progress(self, phase: str, done: int, total: int) -> None:
+        self._send(Progress(phase, done, total))
+
+
+def _throttled(send: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:
+    """Passes on the first and last report of a phase and ten a second between them."""
+    last = 0.0
+
+    def report(phase: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done in (0, total) or now - last >= _PROGRESS_SECONDS:
+            last = now
+            send(phase, done, total)
+
+    return report

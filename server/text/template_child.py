@@ -1,0 +1,51 @@
+"""The process that renders templates which requests bring; see :mod:`.template_process`."""
+
+import resource
+import socket
+import sys
+from typing import Final
+
+from stentor.engine.process import become_child
+
+from .chat_template import ChatTemplate
+from .errors import TemplateError
+from .template_process import Answer, Job, Setup, receive, send
+
+MAX_MEMORY: Final = 2 << 30
+"""Bytes of address space; the interpreter itself takes a quarter of a gigabyte."""
+
+
+def main() -> int:
+    inherited = become_child("stentor-template")
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with socket.socket(fileno=inherited.fds[0]) as connection:
+        try:
+            setup = receive(connection, Setup)
+            template = ChatTemplate(None, setup.special_tokens, max_seconds=setup.max_seconds)
+            send(connection, Answer())
+            while True:
+                send(connection, _answer(template, receive(connection, Job)))
+        except OSError:
+            return 0  # the owner is gone, or has no more use for us
+
+
+def _answer(template: ChatTemplate, job: Job) -> Answer:
+    try:
+        return Answer(
+            template.render(
+                job.messages,
+                add_generation_prompt=job.add_generation_prompt,
+                continue_final_message=job.continue_final_message,
+                chat_template=job.chat_template,
+                template_kwargs=job.template_kwargs,
+                tools=job.tools,
+                documents=job.documents,
+            )
+        )
+    except TemplateError as error:
+        return Answer(error=str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Templates that requests bring, rendered in a process of their own.
+
+The sandbox keeps them from Python's internals and checks every step. But one step is one call into
+C, which may run for hours with the interpreter's lock held, or fill the memory, and no check runs
+meanwhile. So they run where that harms nobody: in a child with a bound on its memory, which is
+killed when it is late.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from stentor.engine.process import Child, spawn
+
+from .errors import TemplateError
+
+MODULE: Final = "stentor.server.text.template_child"
+_GRACE_SECONDS: Final = 1.0
+"""On top of the time to render: the child's own check comes first where it can, and says more."""
+_START_SECONDS: Final = 30.0
+
+_LENGTH: Final = struct.Struct("!Q")
+
+Message = TypeVar("Message")
+
+
+class Setup(msgspec.Struct, frozen=True, array_like=True):
+    """The first message to a child."""
+
+    special_tokens: dict[str, str]
+    max_seconds: float
+
+
+class Job(msgspec.Struct, frozen=True, array_like=True):
+    """One rendering; the fields are the arguments of :meth:`~.chat_template.ChatTemplate.render`."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool
+    continue_final_message: bool
+    chat_template: str
+    template_kwargs: dict[str, Any]
+    tools: list[dict[str, Any]]
+    documents: list[dict[str, Any]]
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """To a setup, and to every job: the text, or why there is none."""
+
+    text: str = ""
+    error: str | None = None
+
+
+class TemplateProcess:
+    """Owns at most one child: started for the first job, and again after one that it did not survive.
+
+    Not safe for threads: let one thread do all the calls. It must outlive the child (see
+    :mod:`stentor.engine.process`).
+    """
+
+    def __init__(self, special_tokens: Mapping[str, str], max_seconds: float) -> None:
+        self._setup = Setup(dict(special_tokens), max_seconds)
+        self._child: Child | None = None
+        self._socket: socket.socket | None = None
+
+    def render(self, job: Job) -> str:
+        """The prompt text. Blocks. Raises :class:`TemplateError`."""
+        seconds = self._setup.max_seconds
+        try:
+            connection = self._connection()
+            send(connection, job)
+            answer = receive(connection, Answer, time.monotonic() + seconds + _GRACE_SECONDS)
+        except TimeoutError:
+            self.close()
+            raise TemplateError(f"The chat template took longer than {seconds:g} seconds to render.") from None
+        except OSError:
+            self.close()
+            raise TemplateError("The chat template is nested too deeply, or needs too much memory.") from None
+        except BaseException:
+            self.close()  # its answer would be taken for the next job's
+            raise
+        if answer.error is not None:
+            raise TemplateError(answer.error)
+        return answer.text
+
+    def _connection(self) -> socket.socket:
+        if self._socket is None:
+            ours, theirs = socket.socketpair()
+            self._socket = ours
+            with theirs:
+                self._child = spawn(MODULE, (theirs.fileno(),), name="the template process")
+            send(ours, self._setup)
+            receive(ours, Answer, time.monotonic() + _START_SECONDS)
+        return self._socket
+
+    def close(self) -> None:
+        """Kills the child, if there is one. May be called again."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def send(connection: socket.socket, message: msgspec.Struct) -> None:
+    data = msgspec.msgpack.encode(message)
+    connection.settimeout(_START_SECONDS)
+    connection.sendall(_LENGTH.pack(len(data)))
+    connection.sendall(data)
+
+
+def receive(connection: socket.socket, kind: type[Message], deadline: float = float("inf")) -> Message:
+    """Raises ``TimeoutError`` at ``deadline`` (``time.monotonic()``), ``ConnectionError`` when the peer is gone."""
+    (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, deadline))
+    return msgspec.msgpack.decode(_read(connection, length, deadline), type=kind)
+
+
+def _read(connection: socket.socket, count: int, deadline: float) -> bytearray:
+    data = bytearray()
+    while len(data) < count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(None if left == float("inf") else left)
+        piece = connection.recv(min(count - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionResetError("the peer has closed the connection")
+        data += piece
+    return data

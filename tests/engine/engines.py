@@ -1,0 +1,43 @@
+"""An engine client over real engine and worker processes that compute nothing."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from stentor.engine.client import EngineClient, RequestStream
+from stentor.protocols.actors import ChoiceTokens, Finished
+from stentor.protocols.config import EngineConfig, WorkerConfig
+
+
+def odd_config(manner: str) -> EngineConfig:
+    """An engine whose worker behaves as :mod:`.odd_worker` says of ``manner``."""
+    worker = WorkerConfig(manner, max_num_seqs=64, max_num_batched_tokens=256, block_size=16)
+    return EngineConfig(worker, worker_module="stentor.tests.engine.odd_worker")
+
+
+@asynccontextmanager
+async def running(manner: str) -> AsyncIterator[EngineClient]:
+    """A client whose ``run`` lasts as long as the block, and no longer."""
+    client = EngineClient(odd_config(manner))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.run)
+        try:
+            yield client
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+async def read_all(stream: RequestStream) -> tuple[dict[int, list[int]], dict[int, Finished]]:
+    """Tokens and terminal message of each choice; fails on a second terminal message or anything after it."""
+    tokens: dict[int, list[int]] = {}
+    ends: dict[int, Finished] = {}
+    async for events in stream:
+        for event in events:
+            if isinstance(event, ChoiceTokens):
+                assert event.index not in ends, "tokens after the end"
+                tokens.setdefault(event.index, []).extend(event.tokens)
+            elif isinstance(event, Finished):
+                assert event.index not in ends, "two terminal messages"
+                ends[event.index] = event
+    return tokens, ends

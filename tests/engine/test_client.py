@@ -1,0 +1,265 @@
+"""The client of an engine: every request ends once, and nothing is left of an engine that ended."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from stentor.engine import client as client_module
+from stentor.engine.client import EngineClient, EngineUnavailable, RequestStream
+from stentor.engine.process import Child, spawn
+from stentor.protocols.actors import ChoiceTokens, Finished
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import TokenLogprobs
+from stentor.tests.e2e.processes import alive, children, eventually
+from stentor.tests.engine.engines import odd_config, read_all, running
+from stentor.tests.engine.odd_worker import MAX_MODEL_LEN, REFUSAL
+
+pytestmark = pytest.mark.anyio
+PROMPT = [1, 2, 3, 4, 5]
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _processes(client: EngineClient) -> list[int]:
+    """Engine and worker."""
+    assert client.pid is not None
+    return [client.pid, *children(client.pid)]
+
+
+def _all_gone(processes: list[int]) -> None:
+    eventually(lambda: not any(map(alive, processes)), 5, "engine and worker are gone")
+
+
+async def _failure(client: EngineClient) -> str:
+    with anyio.fail_after(5):
+        while client.failure is None:
+            await anyio.sleep(0.005)
+    return client.failure
+
+
+async def test_each_choice_of_a_request_gets_its_tokens_and_one_end() -> None:
+    async with running("ready") as client:
+        ready = await client.wait_started()
+        assert ready.max_model_len == MAX_MODEL_LEN
+        stream = client.submit(PROMPT, SamplingParams(max_tokens=7), [1, 2])
+        tokens, ends = await read_all(stream)
+        assert tokens == {0: list(range(5, 12)), 1: list(range(5, 12))}
+        assert {index: end.reason for index, end in ends.items()} == {0: "length", 1: "length"}
+        assert not client._streams
+
+
+async def test_an_engine_that_has_ended_leaves_no_process_and_no_descriptor() -> None:
+    before = 0
+    for life in range(3):
+        async with running("ready") as client:
+            await client.wait_started()
+            processes = _processes(client)
+        _all_gone(processes)
+        if life == 0:
+            before = _open_descriptors()  # the first life also opens what the loop keeps
+    assert _open_descriptors() == before
+
+
+async def test_requests_are_refused_before_the_engine_is_ready_and_after_it_ended() -> None:
+    async with running("silent") as client:
+        with pytest.raises(EngineUnavailable, match="still loading"):
+            client.submit(PROMPT, SamplingParams(max_tokens=1), [1])
+    with pytest.raises(EngineUnavailable, match="shutting down"):
+        client.submit(PROMPT, SamplingParams(max_tokens=1), [1])
+
+
+async def test_cancelling_while_the_worker_loads_ends_all_processes_at_once() -> None:
+    async with running("silent") as client:
+        while client.pid is None or not children(client.pid):
+            await anyio.sleep(0.01)
+        processes = _processes(client)
+        await anyio.sleep(0.1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 2
+    _all_gone(processes)
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker"])
+async def test_a_death_while_loading_says_who_died_of_what(victim: str) -> None:
+    async with running("silent") as client:
+        while client.pid is None or not children(client.pid):
+            await anyio.sleep(0.01)
+        processes = _processes(client)
+        os.kill(processes[0 if victim == "engine" else 1], signal.SIGKILL)
+        with pytest.raises(EngineUnavailable, match=f"the {victim} process was lost.*: killed by SIGKILL"):
+            await client.wait_started()
+    _all_gone(processes)
+
+
+@pytest.mark.parametrize(
+    ("manner", "why"),
+    [
+        ("refuses", REFUSAL),
+        ("vanishes", "the worker process was lost while starting: exited with 3"),
+        ("babbles", "the engine failed: DecodeError: .*"),
+    ],
+)
+async def test_a_worker_that_cannot_start_is_told_in_one_line(manner: str, why: str) -> None:
+    async with running(manner) as client:
+        with pytest.raises(EngineUnavailable, match=f"^{why}$"):
+            await client.wait_started()
+
+
+async def test_an_engine_that_sends_nonsense_ends_every_stream_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spawn_odd(module: str, fds: Sequence[int]) -> Child:
+        return spawn("stentor.tests.engine.odd_engine", fds)
+
+    monkeypatch.setattr(client_module, "spawn", spawn_odd)
+    async with running("ready") as client:
+        with pytest.raises(EngineUnavailable, match="the conversation with the engine broke off"):
+            await client.wait_started()
+        assert client.pid is not None
+    _all_gone([client.pid])
+    assert "broke off" in caplog.text
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["engine", "worker"])
+async def test_a_death_ends_every_choice_of_every_stream_with_an_error(victim: int) -> None:
+    async with running("ready") as client:
+        await client.wait_started()
+        processes = _processes(client)
+        streams = [client.submit(PROMPT, SamplingParams(max_tokens=2000), [1, 2]) for _ in range(3)]
+        for stream in streams:
+            await anext(stream)
+        os.kill(processes[victim], signal.SIGKILL)
+        for stream in streams:
+            _, ends = await read_all(stream)
+            assert {end.reason for end in ends.values()} == {"error"}
+            assert sorted(ends) == [0, 1]
+            assert all("was lost: killed by SIGKILL" in str(end.message) for end in ends.values())
+        assert "was lost: killed by SIGKILL" in await _failure(client)
+        with pytest.raises(EngineUnavailable, match="killed by SIGKILL"):
+            client.submit(PROMPT, SamplingParams(max_tokens=1), [1])
+    _all_gone(processes)
+
+
+async def test_requests_given_up_while_the_engine_stands_still_leave_nothing_behind() -> None:
+    async with running("ready") as client:
+        await client.wait_started()
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)
+        try:
+            for _ in range(40):
+                streams = [client.submit([7] * 2000, SamplingParams(max_tokens=5), [1]) for _ in range(20)]
+                for stream in streams:
+                    stream.abort()
+                for stream in streams:
+                    _, ends = await read_all(stream)
+                    assert ends[0].reason == "abort"
+                assert len(client._outbox) <= 1
+            # these do leave, as far as the ring holds them: their ends come once the engine moves again
+            sent = [client.submit([7] * 2000, SamplingParams(max_tokens=5), [1]) for _ in range(700)]
+            await anyio.sleep(0.05)
+            held = len(client._outbox)
+            assert 0 < held < 700
+            for stream in sent:
+                stream.abort()
+                stream.abort()
+            assert len(client._outbox) <= 700 - held
+        finally:
+            os.kill(client.pid, signal.SIGCONT)
+        for stream in sent:
+            _, ends = await read_all(stream)
+            assert ends[0].reason == "abort"
+        assert not client._streams
+        tokens, _ = await read_all(client.submit(PROMPT, SamplingParams(max_tokens=3), [1]))
+        assert tokens == {0: [5, 6, 7]}
+
+
+async def test_a_server_that_stands_still_loses_no_token_of_more_than_a_ring_holds() -> None:
+    async with running("wordy") as client:
+        await client.wait_started()
+        streams = [client.submit(PROMPT, SamplingParams(max_tokens=120), [1]) for _ in range(48)]
+        await anext(streams[0])
+        time.sleep(0.5)  # the whole loop stands: some 2 MB wait for it, in a ring of 1 MB
+        await streams[1].__anext__()
+        for stream in streams[2:]:
+            tokens, ends = await read_all(stream)
+            assert tokens == {0: list(range(5, 125))}
+            assert ends[0].reason == "length"
+
+
+# ---- a stream that is read slowly
+
+
+def _stream(choices: int) -> RequestStream:
+    return RequestStream(EngineClient(odd_config("ready")), 0, choices)
+
+
+def _logprob(token: int) -> TokenLogprobs:
+    return TokenLogprobs(token, -1.0, 1, [])
+
+
+async def test_unread_tokens_of_a_choice_are_one_event() -> None:
+    stream = _stream(2)
+    for token in range(1000):
+        stream._push(ChoiceTokens(0, token % 2, [token], [_logprob(token)]))
+    stream._push(Finished(0, 1, "length", None, None))
+    first, second, end = await anext(stream)
+    assert isinstance(first, ChoiceTokens)
+    assert isinstance(second, ChoiceTokens)
+    assert (first.index, first.tokens) == (0, list(range(0, 1000, 2)))
+    assert (second.index, second.tokens) == (1, list(range(1, 1000, 2)))
+    assert first.logprobs is not None
+    assert [entry.token for entry in first.logprobs] == first.tokens
+    assert isinstance(end, Finished)
+
+
+async def test_events_that_were_read_do_not_change_any_more() -> None:
+    stream = _stream(1)
+    stream._push(ChoiceTokens(0, 0, [1], None))
+    (before,) = await anext(stream)
+    stream._push(ChoiceTokens(0, 0, [2], None))
+    (after,) = await anext(stream)
+    assert isinstance(before, ChoiceTokens)
+    assert isinstance(after, ChoiceTokens)
+    assert (before.tokens, after.tokens) == ([1], [2])
+
+
+async def test_a_choice_ends_once_and_has_no_tokens_afterwards() -> None:
+    stream = _stream(1)
+    stream._push(Finished(0, 0, "stop", None, None))
+    stream._push(ChoiceTokens(0, 0, [1], None))
+    stream._push(Finished(0, 0, "error", None, None))
+    _, ends = await read_all(stream)
+    assert ends[0].reason == "stop"
+
+
+async def test_a_reader_that_was_cancelled_may_read_again() -> None:
+    stream = _stream(1)
+    with anyio.move_on_after(0.01):
+        await anext(stream)
+    stream._push(ChoiceTokens(0, 0, [1], None))
+    (event,) = await anext(stream)
+    assert event == ChoiceTokens(0, 0, [1], None)
+
+
+async def test_a_client_that_cannot_start_its_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Child:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(client_module, "spawn", refuse)
+    before = set(Path("/proc/self/fd").iterdir())
+    async with running("ready") as client:
+        with pytest.raises(EngineUnavailable, match=r"cannot start the engine process: .*temporarily unavailable"):
+            await client.wait_started()
+    assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)

@@ -1,0 +1,266 @@
+"""The engine loop between a client and a worker that are played by the test."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import anyio
+import pytest
+
+from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
+from stentor.engine.loop import EngineLoop, WorkerLost
+from stentor.engine.process import Child
+from stentor.engine.scheduler import Scheduler
+from stentor.protocols.actors import Abort, ClientInbox, Failed, Finished, Shutdown, Stats, Submit, TokensBatch
+from stentor.protocols.codec import decode_client, decode_worker, encoder
+from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import StepPlan, StepResult
+from stentor.tests.engine.channel.harness import both_ends
+from stentor.tests.engine.odd_worker import answer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@dataclass
+class Stage:
+    loop: EngineLoop
+    client: Endpoint
+    """The client's end of its channel."""
+    worker: Endpoint
+    """The worker's end of its channel."""
+    process: Child
+    """Whose death the loop takes for the worker's."""
+
+    def submit(self, rid: int, *, tokens: int, prompt: int = 4) -> None:
+        params = SamplingParams(max_tokens=tokens)
+        message = Submit(rid, list(range(prompt)), params, [1], 0, "", 0.0)
+        assert self.client.try_send(encoder.encode(message))
+
+    async def plans(self, count: int) -> list[StepPlan]:
+        found: list[StepPlan] = []
+        while len(found) < count:
+            for frame in await self.worker.receive():
+                plan = decode_worker.decode(frame)
+                assert isinstance(plan, StepPlan)
+                found.append(plan)
+        return found
+
+    async def work(self) -> None:
+        """Answers every plan at once."""
+        while True:
+            for plan in await self.plans(1):
+                await self.worker.send(encoder.encode(answer(plan)))
+
+
+@contextmanager
+def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64) -> Iterator[Stage]:
+    pair = ChannelPair.create()
+    process = Child(subprocess.Popen(["sleep", "60"]), "worker")
+    try:
+        with (
+            both_ends(client_capacity) as (client, engine_side),
+            pair.parent as to_worker,
+            _other_end(pair) as worker,
+        ):
+            to_worker.watch(process.pid, process.pidfd)
+            scheduler = Scheduler(
+                num_blocks=num_blocks,
+                block_size=16,
+                max_num_seqs=8,
+                max_num_batched_tokens=64,
+                max_model_len=256,
+                config=SchedulerConfig(),
+            )
+            yield Stage(EngineLoop(engine_side, to_worker, process, scheduler), client, worker, process)
+    finally:
+        process.close()
+
+
+def _other_end(pair: ChannelPair) -> Endpoint:
+    return Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid())
+
+
+class Received:
+    """What the client was sent, in order."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[int]] = {}
+        self.ends: dict[int, Finished] = {}
+        self.stats: Stats | None = None
+
+    def take(self, message: ClientInbox) -> None:
+        if isinstance(message, Stats):
+            self.stats = message
+            return
+        assert isinstance(message, TokensBatch)
+        for gained in message.tokens:
+            assert gained.rid not in self.ends
+            self.tokens.setdefault(gained.rid, []).extend(gained.tokens)
+        for end in message.finished:
+            assert end.rid not in self.ends
+            self.ends[end.rid] = end
+
+    async def until_ended(self, client: Endpoint, requests: int) -> None:
+        while len(self.ends) < requests:
+            for frame in await client.receive():
+                self.take(decode_client.decode(frame))
+
+    def take_all(self, client: Endpoint) -> None:
+        for frame in client.try_receive():
+            self.take(decode_client.decode(frame))
+
+
+async def test_one_step_is_always_ahead_of_the_worker() -> None:
+    with stage() as on:
+        on.submit(0, tokens=8)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            first, second = await on.plans(2)
+            assert (first.step, second.step) == (0, 1)
+            with anyio.move_on_after(0.05) as waited:
+                await on.plans(1)
+            assert waited.cancelled_caught, "two steps ahead"
+            await on.worker.send(encoder.encode(answer(first)))
+            (third,) = await on.plans(1)
+            assert third.step == 2
+            tasks.cancel_scope.cancel()
+
+
+async def test_tokens_that_came_with_the_workers_failure_are_delivered_before_the_error() -> None:
+    with stage() as on:
+        on.submit(0, tokens=1)
+        on.submit(1, tokens=9)
+        received = Received()
+        outcome: list[BaseException] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_outcome_of, on.loop, outcome)
+            plan, _ = await on.plans(2)
+            # both are there before the loop reads again
+            assert on.worker.try_send(encoder.encode(answer(plan)))
+            assert on.worker.try_send(encoder.encode(Failed("out of memory")))
+        assert isinstance(outcome[0], WorkerLost)
+        received.take_all(on.client)
+        assert received.tokens == {0: [4], 1: [4]}
+        assert received.ends[0].reason == "length"
+        assert received.ends[1] == Finished(1, 0, "error", None, "out of memory")
+
+
+async def test_a_worker_found_dead_when_a_plan_is_sent_is_not_taken_for_the_client() -> None:
+    with stage() as on:
+        async with anyio.create_task_group() as tasks:
+            outcome: list[BaseException] = []
+            tasks.start_soon(_outcome_of, on.loop, outcome)
+            await anyio.wait_all_tasks_blocked()
+            # what happens when the death is seen while a plan is about to be sent
+            on.loop._worker._note_death()
+            on.submit(0, tokens=5)
+            await anyio.wait_all_tasks_blocked()
+            on.process.kill()
+        (error,) = outcome
+        assert isinstance(error, WorkerLost)
+        assert "killed by SIGKILL" in str(error)
+
+
+async def test_results_that_a_worker_sent_before_it_died_are_delivered() -> None:
+    with stage() as on:
+        on.submit(0, tokens=9)
+        outcome: list[BaseException] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_outcome_of, on.loop, outcome)
+            first, second = await on.plans(2)
+            assert on.worker.try_send(encoder.encode(answer(first)))
+            assert on.worker.try_send(encoder.encode(answer(second)))
+            on.process.kill()
+        received = Received()
+        received.take_all(on.client)
+        assert received.tokens == {0: [4, 5]}
+        assert received.ends[0].reason == "error"
+
+
+async def _outcome_of(loop: EngineLoop, outcome: list[BaseException]) -> None:
+    try:
+        await loop.run()
+    except (WorkerLost, PeerDied) as error:
+        outcome.append(error)
+
+
+async def test_a_client_that_does_not_read_holds_the_loop_back_and_then_gets_everything() -> None:
+    with stage(client_capacity=1 << 10) as on:
+        for rid in range(8):
+            on.submit(rid, tokens=60)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            tasks.start_soon(on.work)
+            await anyio.sleep(0.1)
+            steps = on.loop._scheduler.stats().steps
+            assert steps < 60, "the ring never filled"
+            await anyio.sleep(0.05)
+            assert on.loop._scheduler.stats().steps == steps, "the loop ran on"
+            received = Received()
+            with anyio.fail_after(5):
+                await received.until_ended(on.client, 8)
+            assert received.tokens == {rid: list(range(4, 64)) for rid in range(8)}
+            tasks.cancel_scope.cancel()
+
+
+async def test_an_abort_ends_the_request_and_gives_its_blocks_back() -> None:
+    with stage() as on:
+        on.submit(0, tokens=200)
+        received = Received()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            tasks.start_soon(on.work)
+            await on.client.receive()
+            await on.client.send(encoder.encode(Abort(0, -1)))
+            with anyio.fail_after(5):
+                await received.until_ended(on.client, 1)
+                while received.stats is None or received.stats.free_blocks != 64:
+                    for frame in await on.client.receive():
+                        received.take(decode_client.decode(frame))
+            tasks.cancel_scope.cancel()
+        assert received.ends[0].reason == "abort"
+        assert received.stats is not None
+        assert received.stats.running == received.stats.waiting == 0
+
+
+async def test_a_request_that_can_never_run_is_refused_with_a_terminal_message() -> None:
+    with stage(num_blocks=2) as on:
+        on.submit(0, tokens=100)
+        received = Received()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            with anyio.fail_after(5):
+                await received.until_ended(on.client, 1)
+            tasks.cancel_scope.cancel()
+        assert received.ends[0].reason == "error"
+        assert "KV cache" in str(received.ends[0].message)
+
+
+async def test_the_loop_ends_when_told_to() -> None:
+    with stage() as on:
+        assert on.client.try_send(encoder.encode(Shutdown()))
+        with anyio.fail_after(5):
+            await on.loop.run()
+
+
+async def test_a_client_that_closed_its_end_ends_the_loop() -> None:
+    with stage() as on:
+        on.client.close()
+        with anyio.fail_after(5), pytest.raises(PeerDied):
+            await on.loop.run()
+
+
+async def test_a_result_that_nobody_asked_for_is_an_error_and_not_ignored() -> None:
+    with stage() as on:
+        assert on.worker.try_send(encoder.encode(StepResult(0, 5, [], None, [], 0.0)))
+        with pytest.raises(ExceptionGroup) as raised:
+            await on.loop.run()
+        assert raised.group_contains(ValueError, match="step 5")

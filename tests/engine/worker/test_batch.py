@@ -1,0 +1,61 @@
+"""The layout of a step's batch, against positions counted by hand."""
+
+import torch
+
+from stentor.engine.worker.batch import build_batch
+from stentor.engine.worker.rows import RowTable
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow, RowStep
+
+BLOCK = 16
+CPU = torch.device("cpu")
+
+
+def _table() -> RowTable:
+    table = RowTable(4, 48, BLOCK)
+    table.add(NewRow(2, list(range(100, 140)), 40, SamplingParams(max_tokens=1), 0, [7, 3, 5]))
+    table.add(NewRow(0, list(range(200, 203)), 3, SamplingParams(max_tokens=1), 0, [9]))
+    return table
+
+
+def test_rows_lie_end_to_end_and_each_token_knows_its_place_in_the_cache() -> None:
+    batch = build_batch([RowStep(2, 14, 4, [], False), RowStep(0, 2, 1, [], True)], _table(), CPU)
+    assert batch.tokens.tolist() == [114, 115, 116, 117, 202]
+    assert batch.positions.tolist() == [14, 15, 16, 17, 2]
+    assert batch.attention.slots.tolist() == [7 * BLOCK + 14, 7 * BLOCK + 15, 3 * BLOCK, 3 * BLOCK + 1, 9 * BLOCK + 2]
+    assert batch.attention.query_start.tolist() == [0, 4, 5]
+    assert batch.attention.seq_lens.tolist() == [18, 3]
+    assert batch.attention.block_tables.tolist() == [[7, 3], [9, 0]]
+    assert (batch.attention.max_query_len, batch.attention.max_seq_len) == (4, 18)
+    assert batch.starts == [0, 4]
+    assert batch.last.tolist() == [4]
+
+
+def test_a_step_that_draws_nothing_has_no_last_tokens() -> None:
+    batch = build_batch([RowStep(2, 0, 40, [], False)], _table(), CPU)
+    assert batch.last.tolist() == []
+    assert batch.last.dtype == torch.int64
+    assert batch.attention.block_tables.tolist() == [[7, 3, 5]]
+
+
+def test_a_batch_does_not_change_with_the_table_that_it_was_built_from() -> None:
+    table = _table()
+    batch = build_batch([RowStep(2, 0, 40, [], True), RowStep(0, 0, 3, [], True)], table, CPU)
+    before = [tensor.clone() for tensor in (batch.tokens, batch.attention.block_tables, batch.attention.slots)]
+    table.tokens[:] = -1
+    table.blocks[:] = -1
+    for tensor, expected in zip(
+        (batch.tokens, batch.attention.block_tables, batch.attention.slots), before, strict=True
+    ):
+        assert torch.equal(tensor, expected)
+
+
+def test_blocks_are_appended_where_a_rows_table_ends() -> None:
+    table = _table()
+    table.extend(0, [4])
+    table.extend(0, [6])
+    assert table.blocks[0].tolist() == [9, 4, 6]
+    table.remove(0)
+    table.add(NewRow(0, [1], 1, SamplingParams(max_tokens=1), 0, [8]))
+    table.extend(0, [2])
+    assert table.blocks[0, :2].tolist() == [8, 2]

@@ -1,0 +1,250 @@
+"""What a worker makes of its configuration, and how it says that it cannot."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.models.config import DecoderConfig
+from stentor.engine.worker import memory, setup
+from stentor.engine.worker.cores import granted_cores
+from stentor.engine.worker.memory import available_memory, kv_block_bytes
+from stentor.engine.worker.service import Worker
+from stentor.engine.worker.setup import SetupError, choose_device, choose_dtype, set_up, size_cache, weights_bytes
+from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.codec import decode_engine_worker, encoder
+from stentor.protocols.config import WorkerConfig
+from stentor.protocols.steps import RowStep, StepPlan
+from stentor.tests.engine.channel.harness import both_ends
+from stentor.tests.engine.local import model_config
+from stentor.tests.parity import tiny
+
+CPU = torch.device("cpu")
+F32 = torch.float32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    tiny.make("llama", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> DecoderConfig:
+    return open_checkpoint(folder, "auto").config
+
+
+def _size(model: DecoderConfig, blocks: float, **changes: Any) -> tuple[int, int]:
+    """With a cache of that many blocks."""
+    config = WorkerConfig("", block_size=16, kv_cache_memory=int(blocks * kv_block_bytes(model, 16, F32)))
+    return size_cache(msgspec.structs.replace(config, **changes), model, CPU, F32)
+
+
+# ---- the cache
+
+
+def test_a_block_of_the_cache_holds_keys_and_values_of_every_layer(model: DecoderConfig) -> None:
+    assert kv_block_bytes(model, 16, F32) == 2 * 3 * 2 * 16 * 16 * 4
+    assert kv_block_bytes(model, 16, torch.bfloat16) == 2 * 3 * 2 * 16 * 16 * 2
+
+
+def test_the_models_own_context_is_cut_to_what_fits(model: DecoderConfig) -> None:
+    assert model.max_position == 128
+    assert _size(model, 100) == (128, 100)
+    assert _size(model, 8) == (128, 8)
+    assert _size(model, 7.9) == (112, 7)
+    assert _size(model, 1) == (16, 1)
+
+
+def test_a_context_that_the_operator_named_must_fit(model: DecoderConfig) -> None:
+    assert _size(model, 7, max_model_len=100) == (100, 7)
+    with pytest.raises(SetupError, match=r"hold 96 tokens.*raise --kv-cache-memory or lower --max-model-len"):
+        _size(model, 6, max_model_len=100)
+
+
+def test_a_cache_without_room_for_one_block_is_refused(model: DecoderConfig) -> None:
+    for blocks in (0, 0.9):
+        with pytest.raises(SetupError, match="hold 0 tokens"):
+            _size(model, blocks)
+
+
+def test_no_more_blocks_are_made_than_all_sequences_can_fill(model: DecoderConfig) -> None:
+    assert _size(model, 1000, max_num_seqs=3, max_model_len=17) == (17, 6)
+
+
+def test_a_context_beyond_the_models_own_is_refused(model: DecoderConfig) -> None:
+    with pytest.raises(SetupError, match=r"--max-model-len 129: .* at most 128"):
+        _size(model, 100, max_model_len=129)
+
+
+def test_a_block_size_that_kernels_cannot_use_is_refused(model: DecoderConfig) -> None:
+    with pytest.raises(SetupError, match="--block-size 20: expected a multiple of 16"):
+        size_cache(WorkerConfig("", block_size=20), model, CPU, F32)
+
+
+def test_the_default_cache_leaves_room_for_the_weights(
+    model: DecoderConfig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = weights_bytes(model, F32)
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    assert weights == pytest.approx(stored, rel=0.05)
+    block = kv_block_bytes(model, 16, F32)
+    monkeypatch.setattr(memory, "available_memory", lambda: weights + 4 * 10 * block)
+    assert size_cache(WorkerConfig("", block_size=16), model, CPU, F32)[1] == 10
+    monkeypatch.setattr(memory, "available_memory", lambda: weights - 1)
+    with pytest.raises(SetupError, match="hold 0 tokens"):
+        size_cache(WorkerConfig("", block_size=16), model, CPU, F32)
+
+
+def test_a_containers_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -> None:
+    host = available_memory(tmp_path)
+    assert host > 0
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    assert available_memory(tmp_path) > 900
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert available_memory(tmp_path) == 100
+    (tmp_path / "memory.stat").write_text("anon 300\ninactive_file 250\nactive_file 50\n")
+    assert available_memory(tmp_path) == 350
+    (tmp_path / "memory.current").write_text("5000\n")
+    assert available_memory(tmp_path) == 0
+
+
+def test_a_containers_quota_bounds_the_threads(tmp_path: Path) -> None:
+    limit = tmp_path / "cpu.max"
+    cores = granted_cores(limit)
+    assert cores >= 1
+    for text, expected in (("max 100000", cores), ("50000 100000", 1), ("9900000 100000", cores), ("", cores)):
+        limit.write_text(text)
+        assert granted_cores(limit) == expected
+
+
+# ---- dtype and device
+
+
+def test_batch_invariance_is_float32_on_the_cpu() -> None:
+    assert choose_dtype("auto", CPU, "bfloat16", batch_invariant=True) == F32
+    assert choose_dtype("float32", CPU, "bfloat16", batch_invariant=True) == F32
+    with pytest.raises(SetupError, match="--batch-invariant"):
+        choose_dtype("bfloat16", CPU, "bfloat16", batch_invariant=True)
+    with pytest.raises(SetupError, match="--batch-invariant"):
+        choose_dtype("auto", torch.device("cuda"), "bfloat16", batch_invariant=True)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_a_named_dtype_is_taken(name: Any) -> None:
+    assert choose_dtype(name, CPU, "float32", batch_invariant=False) == getattr(torch, name)
+
+
+@pytest.mark.parametrize("multiplies", [True, False])
+def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(monkeypatch: pytest.MonkeyPatch, multiplies: bool) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: multiplies)
+    expected = torch.bfloat16 if multiplies else F32
+    assert choose_dtype("auto", CPU, "float32", batch_invariant=False) == expected
+
+
+def test_auto_on_cuda_keeps_float16_and_else_takes_bfloat16() -> None:
+    cuda = torch.device("cuda")
+    assert choose_dtype("auto", cuda, "float16", batch_invariant=False) == torch.float16
+    assert choose_dtype("auto", cuda, "float32", batch_invariant=False) == torch.bfloat16
+
+
+def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SetupError, match=r"--device cuda: .* use --device cpu"):
+        choose_device("cuda")
+    assert choose_device("auto") == CPU
+
+
+# ---- the whole
+
+
+def _ignore(_phase: str, _done: int, _total: int) -> None:
+    pass
+
+
+def test_a_cache_that_the_machine_cannot_give_is_one_clear_line(folder: Path) -> None:
+    config = model_config(folder, kv_cache_memory=1 << 60, max_num_seqs=1 << 40)
+    with pytest.raises(SetupError, match=r"cpu has no room for .* GiB of KV cache: lower --kv-cache-memory"):
+        set_up(config, _ignore)
+
+
+@pytest.mark.parametrize("length", [1, 2, 16])
+def test_the_shortest_contexts_complete_a_step(folder: Path, length: int) -> None:
+    ready = set_up(model_config(folder, max_model_len=length), _ignore).ready
+    assert ready.max_model_len == length
+
+
+def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) -> None:
+    cache = 3 * kv_block_bytes(model, 16, F32)
+    ready = set_up(model_config(folder, kv_cache_memory=cache), _ignore).ready
+    assert ready.max_model_len == 48
+    assert any("cut from 128 tokens to the 48" in note for note in ready.notes)
+    assert not any("cut from" in note for note in set_up(model_config(folder), _ignore).ready.notes)
+
+
+def test_the_cache_costs_nothing_until_it_is_used(folder: Path) -> None:
+    before = memory.resident_bytes()
+    made = setup.allocate_caches(open_checkpoint(folder, "auto").config, 100_000, 16, CPU, F32)
+    assert sum(k.nbytes + v.nbytes for k, v in made) > 1 << 30
+    assert memory.resident_bytes() - before < 64 << 20
+    assert not made[0][0][-1].any()
+
+
+# ---- what the worker tells its engine
+
+
+def _conversation(*messages: StartWorker | StepPlan | Shutdown) -> tuple[int, list[Any]]:
+    """The worker's exit code and what it sent, progress left out."""
+    with both_ends() as (engine, worker):
+        for message in messages:
+            assert engine.try_send(encoder.encode(message))
+        code = Worker(worker).run()
+        received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
+    return code, [message for message in received if not isinstance(message, Progress)]
+
+
+def test_a_worker_gets_ready_and_ends_when_told_to(folder: Path) -> None:
+    code, (ready,) = _conversation(StartWorker(model_config(folder)), Shutdown())
+    assert code == 0
+    assert isinstance(ready, WorkerReady)
+    assert {line.what for line in ready.memory} == {"weights", "KV cache", "worker process"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model": "/nowhere"}, "/nowhere"),
+        ({"block_size": 20}, "--block-size 20"),
+        ({"max_model_len": 4096}, "--max-model-len 4096"),
+        ({"batch_invariant": True, "dtype": "float16"}, "--batch-invariant"),
+    ],
+)
+def test_what_an_operator_can_put_right_is_one_line_and_no_traceback(
+    folder: Path, changes: dict[str, Any], why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, (failed,) = _conversation(StartWorker(msgspec.structs.replace(model_config(folder), **changes)))
+    assert code == 1
+    assert isinstance(failed, Failed)
+    assert why in failed.message
+    assert "\n" not in failed.message
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_step_that_fails_ends_the_worker_with_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plan = StepPlan(0, 4, [], [], [RowStep(3, 0, 1, [], True)])  # of a row that never entered
+    code, (_, failed) = _conversation(StartWorker(model_config(folder)), plan)
+    assert code == 1
+    assert failed == Failed("the worker failed in step 4: ValueError")
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_worker_is_tied_to_its_owner_before_it_imports_torch() -> None:
+    code = "import sys, stentor.engine.worker.process; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,159 @@
+"""Binding, what the model's makers recommend, and an end that loses nothing that was written."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+
+from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.server.lifecycle import Listener, StartError, address_of, bind, generation_defaults
+from stentor.server.state import GenerationDefaults
+
+BODY = 24 << 20
+"""Bytes: more than the sockets of a connection hold between them."""
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+# ---- bind
+
+
+def test_a_bound_socket_listens_and_tells_its_address() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        assert address_of(sock) == f"http://127.0.0.1:{port}"
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            pass
+        assert not sock.get_inheritable(), "the engine must not hold the port"
+
+
+def test_an_ipv6_address_is_told_in_brackets() -> None:
+    try:
+        sock = bind("::1", 0)
+    except StartError:
+        pytest.skip("no IPv6 here")
+    with sock:
+        assert address_of(sock) == f"http://[::1]:{sock.getsockname()[1]}"
+
+
+def test_a_port_in_use_is_named() -> None:
+    with bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(
+            StartError, match=f"cannot listen on 127.0.0.1 port {port}: address already in use; .*--port"
+        ):
+            bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7"])
+def test_an_address_that_is_not_ours_is_one_clear_line(host: str) -> None:
+    with pytest.raises(StartError, match=f"^cannot listen on {host} port 8000: .*; choose another"):
+        bind(host, 8000)
+
+
+# ---- generation defaults
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("model")
+    config: dict[str, Any] = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 128,
+        "eos_token_id": 2,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7], "temperature": 0.6, "top_k": 9}))
+    return open_checkpoint(folder, "dummy")
+
+
+def test_the_models_own_defaults_and_all_its_ends_are_taken(checkpoint: Checkpoint) -> None:
+    assert generation_defaults("auto", checkpoint) == GenerationDefaults(temperature=0.6, top_k=9, eos_token_ids=(2, 7))
+
+
+def test_without_defaults_only_the_ends_are_taken(checkpoint: Checkpoint) -> None:
+    assert generation_defaults("none", checkpoint) == GenerationDefaults(eos_token_ids=(2, 7))
+
+
+def test_another_file_or_its_folder_replaces_the_defaults_and_adds_its_ends(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    file = tmp_path / "generation_config.json"
+    file.write_text(json.dumps({"eos_token_id": 11, "top_p": 0.5, "temperature": 0.0}))
+    expected = GenerationDefaults(temperature=0.0, top_p=0.5, eos_token_ids=(2, 7, 11))
+    assert generation_defaults(str(file), checkpoint) == expected
+    assert generation_defaults(str(tmp_path), checkpoint) == expected
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"top_k": "many"}'])
+def test_a_file_of_defaults_that_cannot_be_used_is_named(
+    checkpoint: Checkpoint, tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "generation_config.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(CheckpointError, match=f"^Cannot .* {file}: "):
+        generation_defaults(str(tmp_path), checkpoint)
+
+
+# ---- the listener
+
+
+async def _large(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % BODY)]})
+    await send({"type": "http.response.body", "body": bytes(BODY)})
+
+
+@pytest.mark.anyio
+async def test_closing_waits_until_a_slow_reader_has_the_whole_answer() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        listener = Listener(uvicorn.Config(_large, http="httptools", ws="none", lifespan="off", log_config=None))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.run_until_closed, sock)
+            async with await anyio.connect_tcp("127.0.0.1", port) as reader:
+                await reader.send(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+                received = len((await reader.receive()).partition(b"\r\n\r\n")[2])
+                closed = anyio.Event()
+                tasks.start_soon(_close, listener, closed)
+                await anyio.sleep(0.3)
+                assert not closed.is_set()
+                while received < BODY:
+                    received += len(await reader.receive())
+            with anyio.fail_after(5):
+                await closed.wait()
+            tasks.cancel_scope.cancel()
+    with pytest.raises(OSError, match=r"refused|failed"):
+        await anyio.connect_tcp("127.0.0.1", port)
+
+
+@pytest.mark.anyio
+async def test_closing_does_not_wait_for_idle_connections() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        listener = Listener(uvicorn.Config(_large, http="httptools", ws="none", lifespan="off", log_config=None))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.run_until_closed, sock)
+            async with await anyio.connect_tcp("127.0.0.1", sock.getsockname()[1]):
+                await anyio.sleep(0.05)
+                with anyio.fail_after(2):
+                    await listener.close()
+
+
+async def _close(listener: Listener, closed: anyio.Event) -> None:
+    await listener.close()
+    closed.set()
