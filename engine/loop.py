@@ -5,7 +5,6 @@ never waits for the engine. The result of N is processed, and N+2 planned, while
 """
 
 import time
-from collections.abc import Callable
 from typing import assert_never
 
 import anyio
@@ -23,12 +22,14 @@ from stentor.protocols.actors import (
 from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
 from stentor.protocols.steps import StepResult
 
+from .actor import Actor
 from .channel import Endpoint, PeerDied
 from .groups import first_cause
 from .process import Child
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 
 _STATS_SECONDS = 0.25
+_MAILBOX_MESSAGES = 1024
 
 Message = StartEngine | Submit | Abort | Shutdown | Progress | WorkerReady | Failed | StepResult
 
@@ -37,19 +38,22 @@ class WorkerLost(Exception):
     """The worker cannot go on; the message says why."""
 
 
-class EngineLoop:
-    """Runs from the moment that the worker is ready until :class:`Shutdown` or a death."""
+class EngineLoop(Actor[Message]):
+    """Lives from the moment that the worker is ready until :class:`Shutdown` or a death.
+
+    Two pumps fill its mailbox, from the client's channel and from the worker's. The mailbox is bounded, so a
+    loop that waits for a slow client stops reading, and back-pressure reaches whoever writes.
+    """
 
     def __init__(self, client: Endpoint, worker: Endpoint, worker_child: Child, scheduler: Scheduler) -> None:
+        super().__init__("the engine loop", _MAILBOX_MESSAGES)
         self._client = client
         self._worker = worker
         self._worker_child = worker_child
         self._scheduler = scheduler
-        self._inbox: list[Message] = []
-        self._arrived = anyio.Event()
         self._stats_sent = 0.0
 
-    async def run(self) -> None:
+    async def main(self) -> None:
         """Raises :class:`WorkerLost` after every live choice has got its terminal message, :class:`PeerDied` when
         the client is gone."""
         death: BaseException | None = None
@@ -68,12 +72,8 @@ class EngineLoop:
 
     async def _turn(self) -> bool:
         """One round; false when told to end."""
-        if not self._inbox:
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
-        messages, self._inbox = self._inbox, []
         out: list[TokensBatch] = []
-        for message in messages:
+        for message in await self.mailbox.receive_all():
             match message:
                 case StepResult() as result:
                     out.append(self._scheduler.complete(result, time.monotonic()))
@@ -119,20 +119,17 @@ class EngineLoop:
 
     async def _pump_client(self) -> None:
         while True:
-            self._deliver(await self._client.receive(), decode_engine.decode)
+            for frame in await self._client.receive():
+                await self.mailbox.tell(decode_engine.decode(frame))
 
     async def _pump_worker(self) -> None:
         try:
             while True:
-                self._deliver(await self._worker.receive(), decode_engine_worker.decode)
+                for frame in await self._worker.receive():
+                    await self.mailbox.tell(decode_engine_worker.decode(frame))
         except PeerDied:
             await self._worker_child.wait()
-            self._inbox.append(Failed(f"the worker process was lost: {self._worker_child.description}"))
-            self._arrived.set()
-
-    def _deliver(self, frames: list[bytes], decode: Callable[[bytes], Message]) -> None:
-        self._inbox += map(decode, frames)
-        self._arrived.set()
+            await self.mailbox.tell(Failed(f"the worker process was lost: {self._worker_child.description}"))
 
     async def _end_all(self, why: str) -> None:
         await self._client.send(encoder.encode(self._scheduler.end_all("error", why)))

@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -26,6 +26,7 @@ from stentor.engine.loading.generation_defaults import GenerationDefaults as Mod
 from stentor.engine.loading.generation_defaults import defaults_from_hf
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.models.config import ConfigError
+from stentor.engine.supervisor import ChildFailed, Supervisor
 
 from .app import create_app
 from .config import Config, HttpConfig
@@ -88,8 +89,11 @@ def serve(config: Config) -> int:
         failure: BaseException
         try:
             return anyio.run(_run, config, checkpoint, defaults, sock, began, backend_options={"use_uvloop": True})
-        except* StartError as group:
+        except* (StartError, ChildFailed) as group:
             failure = first_cause(group)
+        if isinstance(failure, ChildFailed):
+            logger.critical("%s", failure, exc_info=failure)
+            return 1
         raise failure
 
 
@@ -156,14 +160,17 @@ async def _run(
     display = StartupDisplay(console)
     address = address_of(sock)
     client = EngineClient(config.engine, display.update)
-    async with anyio.create_task_group() as tasks:
+    async with Supervisor() as supervisor:
         engine_ended = anyio.Event()
-        tasks.start_soon(_run_engine, client, engine_ended)
+        supervisor.start("the engine", lambda: _run_engine(client, engine_ended))
         with display:
             state = await _load_state(config, checkpoint, defaults, client)
             listener = _make_listener(state, config.http)
-            tasks.start_soon(listener.run_until_closed, sock)
-            tasks.start_soon(_shut_down_on_signals, state, listener, config.http.shutdown_timeout, tasks.cancel_scope)
+            supervisor.start("the listener", lambda: listener.run_until_closed(sock))
+            supervisor.start(
+                "the signal handler",
+                lambda: _shut_down_on_signals(state, listener, config.http.shutdown_timeout, supervisor.cancel),
+            )
             try:
                 ready = await client.wait_started()
             except EngineUnavailable as error:
@@ -175,7 +182,7 @@ async def _run(
         # every stream has got its error by now; what is left is to write them out
         await state.drained(_CLOSE_SECONDS)
         await listener.close()
-        tasks.cancel_scope.cancel()
+        supervisor.cancel()
         return 1
     return 0
 
@@ -226,7 +233,7 @@ def _make_listener(state: ServerState, http: HttpConfig) -> Listener:
 
 
 async def _shut_down_on_signals(
-    state: ServerState, listener: Listener, timeout: float, scope: anyio.CancelScope
+    state: ServerState, listener: Listener, timeout: float, end: Callable[[], None]
 ) -> None:
     """The first signal drains, the second ends at once."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -238,9 +245,9 @@ async def _shut_down_on_signals(
                 if not await state.drained(timeout):
                     logger.warning("%d requests were cut off", state.live_requests)
                 await listener.close()
-                scope.cancel()
+                end()
 
             async for _ in signals:
                 if state.draining:
-                    scope.cancel()
+                    end()
                 tasks.start_soon(drain)

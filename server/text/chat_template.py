@@ -29,6 +29,7 @@ RESERVED_KWARGS: Final = frozenset(
         *("raise_exception", "strftime_now", "namespace", "range", "dict", "cycler", "joiner"),
     }
 )
+_NOTHING_TO_CONTINUE: Final = "continue_final_message is set, but the last message has no text to continue."
 _FINAL_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -121,6 +122,8 @@ class ChatTemplate:
             raise TemplateError(
                 "add_generation_prompt and continue_final_message exclude each other; set one of them to false."
             )
+        if continue_final_message and messages[-1].get("content") is None:
+            raise TemplateError(_NOTHING_TO_CONTINUE)
         taken = sorted(name for name in kwargs if name in self.reserved or name.startswith("_"))
         if taken:
             raise TemplateError(f"chat_template_kwargs may not set {', '.join(taken)}; leave them out.")
@@ -167,7 +170,7 @@ def _mark_end(message: dict[str, Any]) -> str:
             text: str = part["text"]
             part["text"] = text + _FINAL_TAG
             return text
-    raise TemplateError("continue_final_message is set, but the last message has no text to continue.")
+    raise TemplateError(_NOTHING_TO_CONTINUE)
 
 
 def _cut_at_mark(text: str, final: str) -> str:

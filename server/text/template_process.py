@@ -9,12 +9,13 @@ killed when it is late.
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from stentor.engine.process import Child, spawn
+from stentor.engine.process import spawn
 
 from .errors import TemplateError
 
@@ -54,6 +55,20 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
 
 
+class _Link:
+    """A child and the socket to it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.socket: Final = ours
+        with theirs:
+            self.child: Final = spawn(MODULE, (theirs.fileno(),), name="the template process")
+
+    def close(self) -> None:
+        self.child.close()
+        self.socket.close()
+
+
 class TemplateProcess:
     """Owns at most one child: started for the first job, and again after one that it did not survive.
 
@@ -63,16 +78,21 @@ class TemplateProcess:
 
     def __init__(self, special_tokens: Mapping[str, str], max_seconds: float) -> None:
         self._setup = Setup(dict(special_tokens), max_seconds)
-        self._child: Child | None = None
-        self._socket: socket.socket | None = None
+        self._link: _Link | None = None
+        self._close_link: weakref.finalize[..., Self] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, while there is one."""
+        return None if self._link is None else self._link.child.pid
 
     def render(self, job: Job) -> str:
         """The prompt text. Blocks. Raises :class:`TemplateError`."""
         seconds = self._setup.max_seconds
         try:
-            connection = self._connection()
-            send(connection, job)
-            answer = receive(connection, Answer, time.monotonic() + seconds + _GRACE_SECONDS)
+            link = self._link or self._start()
+            send(link.socket, job)
+            answer = receive(link.socket, Answer, time.monotonic() + seconds + _GRACE_SECONDS)
         except TimeoutError:
             self.close()
             raise TemplateError(f"The chat template took longer than {seconds:g} seconds to render.") from None
@@ -86,24 +106,19 @@ class TemplateProcess:
             raise TemplateError(answer.error)
         return answer.text
 
-    def _connection(self) -> socket.socket:
-        if self._socket is None:
-            ours, theirs = socket.socketpair()
-            self._socket = ours
-            with theirs:
-                self._child = spawn(MODULE, (theirs.fileno(),), name="the template process")
-            send(ours, self._setup)
-            receive(ours, Answer, time.monotonic() + _START_SECONDS)
-        return self._socket
+    def _start(self) -> _Link:
+        link = self._link = _Link()
+        self._close_link = weakref.finalize(self, link.close)
+        send(link.socket, self._setup)
+        receive(link.socket, Answer, time.monotonic() + _START_SECONDS)
+        return link
 
     def close(self) -> None:
-        """Kills the child, if there is one. May be called again."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """Kills the child, if there is one. May be called again; done when this object goes, too."""
+        self._link = None
+        if self._close_link is not None:
+            self._close_link()
+            self._close_link = None
 
 
 def send(connection: socket.socket, message: msgspec.Struct) -> None:

@@ -1,5 +1,6 @@
 """What a step costs, in lines of Python executed, so that the answer does not depend on the machine."""
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -21,11 +22,13 @@ def lines_executed(call: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # callbacks of a collection would be counted
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 

@@ -269,7 +269,7 @@ def test_arguments_of_tool_calls_are_objects_for_the_template() -> None:
     source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }};{% endfor %}{{ messages[0].content is defined }}"
     calls = [{"function": {"name": "f", "arguments": text}} for text in ('{"a": [1]}', "", "not json", "[1]")]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
-    assert ChatTemplate(source, SPECIALS).render([message]) == '{"a": [1]};{};"not json";"[1]";False'
+    assert ChatTemplate(source, SPECIALS).render([message]) == '{"a": [1]};{};"not json";"[1]";True'
 
 
 def test_reasoning_is_found_under_every_name() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -179,11 +180,11 @@ def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
             hostile.result()
         assert turns > 10, "others were held up"
         assert await pool.render_chat([USER], chat_template="{{ messages[0].content }}", **options) == [72, 105]
-        child = pool._foreign._child
-        assert child is not None
+        pid = pool._foreign.pid
+        assert pid is not None
         pool.close()
         async with asyncio.timeout(5):
-            while child.returncode is None:
+            while Path(f"/proc/{pid}").exists():
                 await asyncio.sleep(0.005)
 
     asyncio.run(main())
