@@ -138,9 +138,7 @@ def size_cache(config: WorkerConfig, model: DecoderConfig, device: torch.device,
             f"{budget / GIB:.2f} GiB of KV cache hold {num_blocks * config.block_size} tokens, one sequence needs "
             f"{needed / GIB:.2f} GiB: raise --kv-cache-memory or lower --max-model-len"
         )
-    # more blocks than all sequences can fill are memory for nothing
-    useful = config.max_num_seqs * -(-max_model_len // config.block_size)
-    return max_model_len, min(num_blocks, useful)
+    return max_model_len, num_blocks
 
 
 def weights_bytes(model: DecoderConfig, dtype: torch.dtype) -> int:

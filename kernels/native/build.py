@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -31,6 +32,7 @@ FLAGS: tuple[str, ...] = (
     "-fvisibility=hidden",
     "-Wno-psabi",
 )
+ABANDONED_SECONDS = 3600.0
 COMPILERS: tuple[str, ...] = ("g++", "c++", "clang++")
 
 ProgressCallback = Callable[[int, int], None]
@@ -102,6 +104,7 @@ def build(
         return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
             built = _compile(sources, compiler, Path(scratch), progress)
             os.replace(built, target)
@@ -110,6 +113,13 @@ def build(
             f"cannot build the native kernels in {folder}: {error}; set XDG_CACHE_HOME to a writable folder"
         ) from error
     return target
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what builds that were killed left behind; one that still runs is younger."""
+    for scratch in folder.glob(".build-*"):
+        if time.time() - scratch.stat().st_mtime > ABANDONED_SECONDS:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _compile(sources: Sequence[Path], compiler: str, scratch: Path, progress: ProgressCallback | None) -> Path:

@@ -1,6 +1,7 @@
 """The native library: built once, kept by content, and never in the way when it cannot be built."""
 
 import ctypes
+import os
 import platform
 import subprocess
 import sys
@@ -171,3 +172,15 @@ def test_threads_follow_torch() -> None:
         assert native.threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_what_a_killed_build_left_behind_is_removed_by_the_next(tmp_path: Path) -> None:
+    old, young = tmp_path / ".build-old", tmp_path / ".build-young"
+    for folder in (old, young):
+        folder.mkdir()
+    os.utime(old, (0, 0))
+    source = tmp_path / "native.cpp"
+    source.write_text('extern "C" int answer() { return 42; }')
+    build(sources=[source], headers=[], cache_dir=tmp_path)
+    assert not old.exists()
+    assert young.exists()

@@ -74,8 +74,8 @@ def test_a_cache_without_room_for_one_block_is_refused(model: DecoderConfig) -> 
             _size(model, blocks)
 
 
-def test_no_more_blocks_are_made_than_all_sequences_can_fill(model: DecoderConfig) -> None:
-    assert _size(model, 1000, max_num_seqs=3, max_model_len=17) == (17, 6)
+def test_blocks_beyond_what_the_sequences_can_fill_stay_for_cached_prefixes(model: DecoderConfig) -> None:
+    assert _size(model, 1000, max_num_seqs=3, max_model_len=17) == (17, 1000)
 
 
 def test_a_context_beyond_the_models_own_is_refused(model: DecoderConfig) -> None:
