@@ -39,7 +39,7 @@ def path_at(body: bytes, at: int) -> str | None:
             open_values[-1] = key
         elif text == b",":
             open_values[-1] = _next_value(open_values[-1])
-        elif token.end() < at or text.endswith(b'"') and len(text) > 1:
+        elif token.end() < at or (text.endswith(b'"') and len(text) > 1):
             if open_values[-1] is None:
                 key = text
             else:

@@ -107,6 +107,8 @@ class ChatTemplate:
             raise _explain(error, self._max_seconds) from error
         finally:
             set_deadline(float("inf"))
+        if not _is_unicode(text):
+            raise TemplateError("The chat template writes half a character (an unpaired surrogate).")
         return text if final is None else _cut_at_mark(text, final)
 
     def _check(
@@ -159,6 +161,17 @@ class ChatTemplate:
         return compiled
 
 
+def _is_unicode(text: str) -> bool:
+    """Whether every character of it can be encoded."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _mark_end(message: dict[str, Any]) -> str:
     """Puts a mark after the final message's text, and returns that text."""
     content = message.get("content")
@@ -205,9 +218,9 @@ def _explain(error: Exception, seconds: float) -> TemplateError:
         case MemoryError():
             return TemplateError("The chat template needs too much memory.")
         case _:
-            return TemplateError(f"The chat template failed on this conversation with a {type(error).__name__}.")
+            return TemplateError(f"The chat template failed on this conversation with {type(error).__name__}.")
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(text.encode(errors="replace").decode().split())
     return line if len(line) <= MAX_MESSAGE_CHARS else line[:MAX_MESSAGE_CHARS] + "…"

@@ -11,8 +11,10 @@ from .chat_template import ChatTemplate
 from .errors import TemplateError
 from .template_process import Answer, Job, Setup, receive, send
 
-MAX_MEMORY: Final = 2 << 30
-"""Bytes of address space; the interpreter itself takes a quarter of a gigabyte."""
+MAX_MEMORY: Final = 1 << 30
+"""Bytes of address space."""
+GROWN: Final = 256 << 20
+"""Bytes resident after a job, from which on a child is replaced."""
 
 
 def main() -> int:
@@ -31,20 +33,26 @@ def main() -> int:
 
 
 def _answer(template: ChatTemplate, job: Job) -> Answer:
+    text, error = "", None
     try:
-        return Answer(
-            template.render(
-                job.messages,
-                add_generation_prompt=job.add_generation_prompt,
-                continue_final_message=job.continue_final_message,
-                chat_template=job.chat_template,
-                template_kwargs=job.template_kwargs,
-                tools=job.tools,
-                documents=job.documents,
-            )
+        text = template.render(
+            job.messages,
+            add_generation_prompt=job.add_generation_prompt,
+            continue_final_message=job.continue_final_message,
+            chat_template=job.chat_template,
+            template_kwargs=job.template_kwargs,
+            tools=job.tools,
+            documents=job.documents,
         )
-    except TemplateError as error:
-        return Answer(error=str(error))
+    except TemplateError as refusal:
+        error = str(refusal)
+    return Answer(text, error, last=_resident() > GROWN)
+
+
+def _resident() -> int:
+    # not ru_maxrss, which a process inherits from the one that started it
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

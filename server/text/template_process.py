@@ -11,7 +11,7 @@ import struct
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from stentor.engine.process import spawn
 from .errors import TemplateError
 
 MODULE: Final = "stentor.server.text.template_child"
-_GRACE_SECONDS: Final = 1.0
+_GRACE_SECONDS: Final = 0.5
 """On top of the time to render: the child's own check comes first where it can, and says more."""
 _START_SECONDS: Final = 30.0
 
@@ -53,6 +53,8 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
     text: str = ""
     error: str | None = None
+    last: bool = False
+    """The child has grown and wants to be replaced: what one job left behind shall not fail the next."""
 
 
 class _Link:
@@ -79,7 +81,7 @@ class TemplateProcess:
     def __init__(self, special_tokens: Mapping[str, str], max_seconds: float) -> None:
         self._setup = Setup(dict(special_tokens), max_seconds)
         self._link: _Link | None = None
-        self._close_link: weakref.finalize[..., Self] | None = None
+        self._close_link: weakref.finalize[..., TemplateProcess] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -102,6 +104,8 @@ class TemplateProcess:
         except BaseException:
             self.close()  # its answer would be taken for the next job's
             raise
+        if answer.last:
+            self.close()
         if answer.error is not None:
             raise TemplateError(answer.error)
         return answer.text

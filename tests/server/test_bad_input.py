@@ -1,5 +1,6 @@
 """Whatever a client gets wrong is a 4xx that names the field; then the server still serves."""
 
+import gzip
 import json
 from typing import Any
 
@@ -56,6 +57,7 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"prompt_logprobs": -1}, "prompt_logprobs"),
     ({"prompt_logprobs": 21}, "prompt_logprobs"),
     ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
     ({"truncate_prompt_tokens": CONTEXT + 1}, "truncate_prompt_tokens"),
     ({"priority": 2**40}, "priority"),
     ({"cache_salt": ""}, "cache_salt"),
@@ -84,6 +86,12 @@ ONLY_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "x", "name": 1}]}, "messages[0].name"),
     ({"messages": [{"role": "assistant", "tool_calls": "x"}]}, "messages[0].tool_calls"),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0]"),
+    ({"messages": [{"role": "assistant", "refusal": 5}]}, "messages[0].refusal"),
+    ({"messages": [{"role": "assistant", "function_call": "f"}]}, "messages[0].function_call"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}]},
+        "messages[0].tool_calls[0]",
+    ),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
     ({"messages": [{"role": "user", "content": "x" * CONTEXT}]}, "messages"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
@@ -190,6 +198,34 @@ async def test_not_a_number_is_laid_to_its_field(field: str, value: str) -> None
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize", "/detokenize"])
 async def test_bytes_that_are_no_json_object_are_refused(path: str, body: bytes) -> None:
     await refusal(path, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"messages": [{"role":"user","content":"\xff\xfe"}]}', "messages[0].content"),
+        (b'{"messages": [{"role":"user","content":"\\ud800"}]}', "messages[0].content"),
+        (b'{"messages": [{"role":"user","content":"x"}], "model":"\\ud83d"}', "model"),
+        (b'{"messages": [{"role":"user","content":"\\ud83d\\ude00"}], "stop":"\\ude00"}', "stop"),
+        (b'{"n": 01}', "n"),
+        (b'{"stop": ["a", .5]}', "stop[1]"),
+        (b'{"logit_bias": {"5": NaN}}', "logit_bias"),
+        (b'{"stream_options": {"include_usage": nope}}', "stream_options.include_usage"),
+    ],
+)
+async def test_bytes_that_cannot_be_decoded_are_laid_to_their_field(body: bytes, param: str) -> None:
+    error = await refusal(CHAT, body)
+    assert error["param"] == param
+    assert f"`{param}`" in error["message"]
+
+
+async def test_an_encoded_body_is_told_apart_from_a_wrong_one() -> None:
+    async with in_memory(fake_state()) as client:
+        body = json.dumps({"messages": HELLO, "max_tokens": 1}).encode()
+        response = await client.post(CHAT, content=gzip.compress(body), headers={"content-encoding": "gzip"})
+        assert (response.status_code, response.json()["error"]["code"]) == (415, "unsupported_encoding")
+        assert "`Content-Encoding`" in response.json()["error"]["message"]
+        assert (await client.post(CHAT, content=body, headers={"content-encoding": "identity"})).status_code == 200
 
 
 async def test_an_unknown_model_is_not_found_by_its_own_code() -> None:

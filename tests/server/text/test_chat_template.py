@@ -154,6 +154,13 @@ def test_what_a_template_raises_is_told() -> None:
         template.render([USER])
 
 
+@pytest.mark.parametrize("source", [r"{{ '\ud800' }}", r"{{ raise_exception('\ud800') }}"])
+def test_half_a_character_is_neither_rendered_nor_told(source: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        ChatTemplate(None, SPECIALS).render([USER], chat_template=source)
+    str(caught.value).encode()
+
+
 @pytest.mark.parametrize(
     "name", ["messages", "tools", "bos_token", "chat_template", "tokenize", "raise_exception", "_x"]
 )
@@ -266,10 +273,25 @@ def test_the_developer_speaks_as_system_where_a_template_knows_no_developer() ->
 
 
 def test_arguments_of_tool_calls_are_objects_for_the_template() -> None:
-    source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }};{% endfor %}{{ messages[0].content is defined }}"
+    source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }};{% endfor %}"
     calls = [{"function": {"name": "f", "arguments": text}} for text in ('{"a": [1]}', "", "not json", "[1]")]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
-    assert ChatTemplate(source, SPECIALS).render([message]) == '{"a": [1]};{};"not json";"[1]";True'
+    assert ChatTemplate(source, SPECIALS).render([message]) == '{"a": [1]};{};"not json";"[1]";'
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({"content": None, "tool_calls": [{"function": {"name": "f"}}]}, ""),
+        ({"tool_calls": [{"function": {"name": "f"}}]}, ""),
+        ({"content": None, "refusal": "No."}, "No."),
+    ],
+)
+def test_a_message_without_content_can_be_joined_to_text(message: dict[str, Any], content: str) -> None:
+    joining = ChatTemplate("{{ '<' + messages[0]['content'] + '>' }}", SPECIALS)
+    assert joining.render([{"role": "assistant", **message}]) == f"<{content}>"
+    looping = ChatTemplate("{% for p in messages[0]['content'] %}{{ p.text }}{% endfor %}.", SPECIALS)
+    assert looping.render([{"role": "assistant", **message}]) == f"{content}."
 
 
 def test_reasoning_is_found_under_every_name() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,8 +169,8 @@ def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
     source, reason = HOSTILE[name]
 
     async def main() -> None:
-        pool = TokenizerPool(byte_tokenizer(), threads=1, render_seconds=0.5)
-        options = {"add_generation_prompt": False, "continue_final_message": False}
+        pool = TokenizerPool(byte_tokenizer(), threads=1, render_seconds=0.3)
+        options: Any = {"add_generation_prompt": False, "continue_final_message": False}
         hostile = asyncio.create_task(pool.render_chat([USER], chat_template=source, **options))
         turns = 0
         while not hostile.done():
@@ -186,5 +187,23 @@ def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
         async with asyncio.timeout(5):
             while Path(f"/proc/{pid}").exists():
                 await asyncio.sleep(0.005)
+
+    asyncio.run(main())
+
+
+def test_what_one_template_of_a_request_leaves_behind_does_not_fail_the_next() -> None:
+    greedy = (
+        "{% set ns = namespace(l=[]) %}{% for i in range(300) %}{% set ns.l = ns.l + ['a' * 8000000 ~ i] %}{% endfor %}"
+    )
+
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer())
+        options: Any = {"add_generation_prompt": False, "continue_final_message": False}
+        with pytest.raises(TemplateError, match="too much memory"):
+            await pool.render_chat([USER], chat_template=greedy, **options)
+        for _ in range(2):
+            modest = "{{ ('a b ' * 100000) | wordcount }}"
+            assert await pool.render_chat([USER], chat_template=modest, **options) == list(b"200000")
+        pool.close()
 
     asyncio.run(main())

@@ -1,0 +1,144 @@
+"""What comes over the socket, before any route sees it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from stentor.server import http_protocol
+from stentor.server.routes import endpoint
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.harness import CHAT, HELLO, on_loopback
+
+pytestmark = pytest.mark.anyio
+
+BODY = json.dumps({"messages": HELLO, "max_tokens": 1}).encode()
+CHUNKED = b"".join(b"%x\r\n%s\r\n" % (len(BODY[at : at + 9]), BODY[at : at + 9]) for at in range(0, len(BODY), 9))
+
+
+class Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def answer(self) -> tuple[int, dict[str, Any]]:
+        """Status and body of the next response, and nothing beyond it."""
+        async with asyncio.timeout(5):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = int(head.split("content-length: ")[1].split("\r\n")[0])
+            return int(head.split()[1]), json.loads(await self.reader.readexactly(length))
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(5):
+            return await self.reader.read() == b""
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Connection]:
+    async with on_loopback(fake_state()) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        try:
+            yield Connection(reader, writer)
+        finally:
+            writer.close()
+
+
+def head(*lines: bytes, method: bytes = b"POST", path: bytes = CHAT.encode()) -> bytes:
+    return b"\r\n".join([method + b" " + path + b" HTTP/1.1", b"host: server", *lines, b"", b""])
+
+
+PLAIN = head(b"content-length: %d" % len(BODY)) + BODY
+
+
+@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00nonsense", b"NOT HTTP\r\n\r\n", head(b"bad header: x")])
+async def test_what_is_no_http_is_told_in_the_shape_of_all_errors(garbage: bytes) -> None:
+    async with connected() as connection:
+        connection.writer.write(garbage)
+        status, body = await connection.answer()
+        assert status == 400
+        assert body["error"].keys() == {"message", "type", "param", "code"}
+        assert await connection.is_closed()
+
+
+@pytest.mark.parametrize("piece", [b"a" * 4096, b"a: b\r\n" * 700], ids=["one long header", "many headers"])
+async def test_a_head_without_an_end_is_cut_off(piece: bytes) -> None:
+    async with connected() as connection:
+        connection.writer.write(PLAIN)
+        assert (await connection.answer())[0] == 200
+        connection.writer.write(head()[:-2] + b"x: ")
+        sent = 0
+        try:
+            while sent < 100 * http_protocol.MAX_HEAD_BYTES and not connection.reader.at_eof():
+                connection.writer.write(piece)
+                await connection.writer.drain()
+                await asyncio.sleep(0)
+                sent += len(piece)
+        except ConnectionError:
+            pass
+        assert sent < 100 * http_protocol.MAX_HEAD_BYTES, "it was read on and on"
+
+
+async def test_a_head_that_is_too_large_is_named_as_the_reason() -> None:
+    async with connected() as connection:
+        connection.writer.write(head()[:-2])
+        for _ in range(5):
+            connection.writer.write(b"x: " + b"a" * (http_protocol.MAX_HEAD_BYTES // 4) + b"\r\n")
+            await connection.writer.drain()
+            await asyncio.sleep(0.01)
+        status, body = await connection.answer()
+        assert (status, "headers" in body["error"]["message"]) == (431, True)
+
+
+@pytest.mark.parametrize("beginning", [b"", b"\r\n", PLAIN[:30]])
+async def test_a_head_that_never_comes_frees_its_connection(beginning: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
+    async with connected() as connection:
+        connection.writer.write(beginning)
+        assert await connection.is_closed()
+
+
+async def test_a_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "BODY_SECONDS", 0.05)
+    async with connected() as connection:
+        connection.writer.write(PLAIN[:-5])
+        status, body = await connection.answer()
+        assert (status, body["error"]["code"]) == (408, "request_timeout")
+        assert await connection.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("length", "body"),
+    [(b"content-length: %d" % len(BODY), BODY), (b"transfer-encoding: chunked", CHUNKED + b"0\r\n\r\n")],
+    ids=["whole", "chunked"],
+)
+@pytest.mark.parametrize("cut", [0, 1, 20, None])
+async def test_a_wish_for_another_protocol_is_ignored_and_the_request_served(
+    length: bytes, body: bytes, cut: int | None
+) -> None:
+    wish = head(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAEAAEAA", length)
+    async with connected() as connection:
+        for _ in range(2):
+            connection.writer.write(wish + body if cut is None else wish + body[:cut])
+            if cut is not None:
+                await asyncio.sleep(0.01)
+                connection.writer.write(body[cut:])
+            status, answer = await connection.answer()
+            assert status == 200, answer
+        connection.writer.write(PLAIN)
+        assert (await connection.answer())[0] == 200
+
+
+async def test_a_wish_without_a_body_and_what_follows_it_are_served() -> None:
+    wish = head(b"Connection: keep-alive, Upgrade", b"Upgrade: websocket", method=b"GET", path=b"/ping")
+    async with connected() as connection:
+        connection.writer.write(wish + wish + PLAIN)
+        assert [(await connection.answer())[0] for _ in range(3)] == [200, 200, 200]
+
+
+async def test_a_tunnel_is_refused() -> None:
+    async with connected() as connection:
+        connection.writer.write(head(method=b"CONNECT", path=b"server:80"))
+        assert (await connection.answer())[0] == 400
