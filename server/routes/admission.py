@@ -51,6 +51,16 @@ def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int)
     return prompt[max(0, len(prompt) - limit) :]
 
 
+def too_long(prompt_len: str, context: int, param: str) -> BadRequest:
+    """The refusal of a prompt that leaves no room in the context."""
+    return BadRequest(
+        f"The prompt has {prompt_len} tokens; the model's context is {context} tokens, prompt and output "
+        "together. Shorten the prompt.",
+        param,
+        "context_length_exceeded",
+    )
+
+
 def check_prompt(prompt: list[int], vocab_size: int, param: str) -> None:
     """Raises BadRequest for a prompt without tokens or with one outside the vocabulary."""
     if not prompt:
@@ -63,12 +73,7 @@ def output_room(prompt_len: int, budget: Budget, context: int) -> int:
     """The resolved ``max_tokens``. Raises BadRequest where prompt and output do not fit the context."""
     room = context - prompt_len
     if room < (1 if budget.wanted != 0 else 0):
-        raise BadRequest(
-            f"The prompt has {prompt_len} tokens; the model's context is {context} tokens, prompt and output "
-            "together. Shorten the prompt.",
-            budget.prompt_field,
-            "context_length_exceeded",
-        )
+        raise too_long(str(prompt_len), context, budget.prompt_field)
     if budget.wanted is None:
         return room if budget.default is None else min(budget.default, room)
     if budget.wanted > room:

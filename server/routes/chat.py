@@ -36,7 +36,8 @@ async def chat_completions(state: ServerState, request: Request) -> ASGIApp:
     model = state.resolve_model(body.model)
     context = context_length(state)
     budget = Budget(body.wanted_tokens, None, body.max_tokens_field, "messages")
-    prompt = await render_messages(state, body, body.messages, body.add_special_tokens)
+    most_tokens = context if body.truncate_prompt_tokens is None else None
+    prompt = await render_messages(state, body, body.messages, body.add_special_tokens, most_tokens)
     prompt = truncate(prompt, body.truncate_prompt_tokens, budget, context)
     check_prompt(prompt, state.vocab_size, "messages")
     params = resolve_sampling(

@@ -21,7 +21,8 @@ from ..encoders.completions import CompletionShape, CompletionStream, Prompt, Ta
 from ..encoders.logprobs import TokenNames
 from ..sse import DONE, EventStream, unless_disconnected
 from ..state import ServerState
-from .admission import Budget, check_prompt, context_length, output_room, resolve_sampling, truncate
+from ..text.errors import TextTooLong
+from .admission import Budget, check_prompt, context_length, output_room, resolve_sampling, too_long, truncate
 from .endpoint import GenerationEndpoint, json_response, read_body
 from .generation import generation_request, observed
 from .identity import response_id
@@ -63,9 +64,14 @@ async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence
     tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
     if not texts:
         return tokens
-    if len(texts) == 1:
-        return [await state.pool.encode(texts[0], add_special_tokens=body.add_special_tokens)]
-    return await state.pool.encode_batch(texts, add_special_tokens=body.add_special_tokens)
+    context = context_length(state)
+    most_tokens = context if body.truncate_prompt_tokens is None else None
+    try:
+        if len(texts) == 1:
+            return [await state.pool.encode(texts[0], body.add_special_tokens, most_tokens=most_tokens)]
+        return await state.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
+    except TextTooLong as error:
+        raise too_long(f"at least {error.fewest}", context, "prompt") from None
 
 
 async def _job(

@@ -6,13 +6,19 @@ from stentor.protocols.openai.chat import TemplateFields
 from stentor.protocols.openai.errors import BadRequest
 
 from ..state import ServerState
-from ..text.errors import TemplateError
+from ..text.errors import TemplateError, TextTooLong
+from .admission import too_long
 
 
 async def render_messages(
-    state: ServerState, fields: TemplateFields, messages: list[dict[str, Any]], add_special_tokens: bool
+    state: ServerState,
+    fields: TemplateFields,
+    messages: list[dict[str, Any]],
+    add_special_tokens: bool,
+    most_tokens: int | None = None,
 ) -> list[int]:
-    """Raises BadRequest for arguments that the template may not be given, and where the template fails."""
+    """Raises BadRequest for arguments that the template may not be given, where the template fails, and for
+    messages that cannot have as few as ``most_tokens``."""
     kwargs = fields.chat_template_kwargs or {}
     taken = sorted(kwargs.keys() & state.pool.chat_template.reserved)
     if taken:
@@ -26,7 +32,10 @@ async def render_messages(
             template_kwargs=kwargs,
             documents=fields.documents,
             add_special_tokens=add_special_tokens,
+            most_tokens=most_tokens,
         )
+    except TextTooLong as error:
+        raise too_long(f"at least {error.fewest}", most_tokens or 0, "messages") from None
     except TemplateError as error:
         param = "messages" if fields.chat_template is None else "chat_template"
         raise BadRequest(str(error), param, "template_error") from None

@@ -2,7 +2,8 @@
 
     TextError
     ├── TokenizerError   a model's tokenizer cannot be found, read or used
-    └── TemplateError    a chat template cannot be compiled or rendered
+    ├── TemplateError    a chat template cannot be compiled or rendered
+    └── TextTooLong      a text has more tokens than its caller can use
 
 Every message is one line that may be shown to a client: it holds no paths and no source lines of
 ours. :class:`TokenizerError` alone may name the path that the operator gave.
@@ -19,3 +20,11 @@ class TokenizerError(TextError):
 
 class TemplateError(TextError):
     """A chat template cannot be compiled or rendered, or was given what it may not be given."""
+
+
+class TextTooLong(TextError):
+    """A text has more tokens than its caller can use; found without encoding it."""
+
+    def __init__(self, fewest: int) -> None:
+        super().__init__(f"The text has at least {fewest} tokens.")
+        self.fewest = fewest

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
+from .errors import TextTooLong
 from .template_process import Job, TemplateProcess
 from .tokenizer import Tokenizer
 
@@ -45,16 +46,24 @@ class TokenizerPool:
         self._foreign_executor = ThreadPoolExecutor(1, thread_name_prefix="template")
         self._places = asyncio.Semaphore(max_pending)
 
-    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
+    async def encode(self, text: str, add_special_tokens: bool = True, *, most_tokens: int | None = None) -> list[int]:
+        """Token ids of a text.
+
+        A text that cannot have as few as ``most_tokens`` may be refused before it costs anything: then
+        raises :class:`~.errors.TextTooLong`. One that is not refused can still have more.
+        """
         if len(text) <= INLINE_CHARS:
             return self.tokenizer.encode(text, add_special_tokens)
-        return await self._run(lambda: self.tokenizer.encode(text, add_special_tokens))
+        return await self._run(lambda: self._encode(text, add_special_tokens, most_tokens))
 
-    async def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
-        """Token ids of each text."""
+    async def encode_batch(
+        self, texts: Sequence[str], add_special_tokens: bool = True, *, most_tokens: int | None = None
+    ) -> list[list[int]]:
+        """Token ids of each text; ``most_tokens`` as in :meth:`encode`, for each."""
         if sum(map(len, texts)) <= INLINE_CHARS:
             return [self.tokenizer.encode(text, add_special_tokens) for text in texts]
+        for text in texts:
+            self._check_length(text, most_tokens)
         return await self._run(lambda: self.tokenizer.encode_batch(texts, add_special_tokens))
 
     async def decode(
@@ -78,12 +87,14 @@ class TokenizerPool:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_special_tokens: bool = False,
+        most_tokens: int | None = None,
     ) -> list[int]:
         """Token ids of a conversation, as the chat template writes it.
 
         ``chat_template`` is the name of one of the model's templates, or a template itself, which
         is then rendered in another process. With ``add_special_tokens`` a BOS that the template has
-        written is not written again. Raises :class:`~.errors.TemplateError`.
+        written is not written again. ``most_tokens`` as in :meth:`encode`. Raises
+        :class:`~.errors.TemplateError`.
         """
         if chat_template is None or self.chat_template.has(chat_template):
             render = partial(
@@ -96,7 +107,7 @@ class TokenizerPool:
                 tools=tools,
                 documents=documents,
             )
-            return await self._run(lambda: self._encode_chat(render(), add_special_tokens))
+            return await self._run(lambda: self._encode_chat(render(), add_special_tokens, most_tokens))
         job = Job(
             [dict(message) for message in messages],
             add_generation_prompt,
@@ -107,10 +118,21 @@ class TokenizerPool:
             [dict(document) for document in documents or ()],
         )
         text = await self._run(lambda: self._foreign.render(job), self._foreign_executor)
-        return await self._run(lambda: self._encode_chat(text, add_special_tokens))
+        return await self._run(lambda: self._encode_chat(text, add_special_tokens, most_tokens))
 
-    def _encode_chat(self, text: str, add_special_tokens: bool) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens and not self._brings_bos(text))
+    def _encode_chat(self, text: str, add_special_tokens: bool, most_tokens: int | None) -> list[int]:
+        return self._encode(text, add_special_tokens and not self._brings_bos(text), most_tokens)
+
+    def _encode(self, text: str, add_special_tokens: bool, most_tokens: int | None) -> list[int]:
+        self._check_length(text, most_tokens)
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    def _check_length(self, text: str, most_tokens: int | None) -> None:
+        if most_tokens is None or len(text) <= most_tokens:
+            return
+        fewest = self.tokenizer.fewest_tokens(text)
+        if fewest > most_tokens:
+            raise TextTooLong(fewest)
 
     def _brings_bos(self, text: str) -> bool:
         bos = self.tokenizer.bos_token

@@ -1,6 +1,7 @@
 """One model's tokenizer: the ``tokenizers`` library's own, with what serving needs around it."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from tokenizers import Tokenizer as Backend
@@ -43,6 +44,21 @@ class Tokenizer:
         self.unk_token_id: Final = self._id_of(self.unk_token)
 
         self._adds_bos = self.bos_token_id is not None and backend.encode("").ids[:1] == [self.bos_token_id]
+
+    def fewest_tokens(self, text: str) -> int:
+        """A lower bound, without encoding, of the tokens of ``text``; 0 where nothing is known."""
+        return len(text) // self._longest_token if self._longest_token else 0
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Bytes that one token covers at most, where tokens cover a text exactly; 0 where they may not.
+
+        A normaliser may shorten a text, and an added token may take in any amount of white space.
+        """
+        greedy = any(token.lstrip or token.rstrip for token in self.backend.get_added_tokens_decoder().values())
+        if self.shape.kind != "byte_level" or self.backend.normalizer is not None or greedy:
+            return 0
+        return max((len(self.token_bytes(id)) for id in self.backend.get_vocab().values()), default=0)
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self.backend.token_to_id(token)

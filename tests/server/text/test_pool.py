@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stentor.server.text.errors import TemplateError
+from stentor.server.text.errors import TemplateError, TextTooLong
+from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer
 
@@ -207,3 +208,29 @@ def test_what_one_template_of_a_request_leaves_behind_does_not_fail_the_next() -
         pool.close()
 
     asyncio.run(main())
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(demo_gguf: Path) -> None:
+    async def run() -> None:
+        pool = TokenizerPool(load_tokenizer(demo_gguf))
+        try:
+            text = "hello world " * 400_000
+            with pytest.raises(TextTooLong) as refusal:
+                await pool.encode(text, most_tokens=8192)
+            assert 8192 < refusal.value.fewest <= 800_001
+            with pytest.raises(TextTooLong):
+                await pool.encode_batch(["a", text], most_tokens=8192)
+            with pytest.raises(TextTooLong):
+                await pool.render_chat(
+                    [{"role": "user", "content": text}],
+                    add_generation_prompt=True,
+                    continue_final_message=False,
+                    most_tokens=8192,
+                )
+            spaces = " " * 20_000
+            ids = await pool.encode(spaces)
+            assert await pool.encode(spaces, most_tokens=len(ids)) == ids, "what fits is never refused"
+        finally:
+            pool.close()
+
+    asyncio.run(run())
