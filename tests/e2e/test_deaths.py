@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stentor.loadtest.processes import alive, children, tree
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.processes import alive, children, eventually, tree
+from stentor.tests.e2e.processes import eventually
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import time
 
 import httpx
 
+from stentor.loadtest.processes import cpu_seconds, pss_bytes, tree
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.processes import cpu_seconds, eventually, pss_bytes, tree
+from stentor.tests.e2e.processes import eventually
 
 START_SECONDS = 8.0
 IDLE_SHARE = 0.01

@@ -12,10 +12,11 @@ import pytest
 from stentor.engine import client as client_module
 from stentor.engine.client import EngineClient, EngineUnavailable, RequestStream
 from stentor.engine.process import Child, spawn
+from stentor.loadtest.processes import alive, children
 from stentor.protocols.actors import ChoiceTokens, Finished
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
-from stentor.tests.e2e.processes import alive, children, eventually
+from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.engines import odd_config, read_all, running
 from stentor.tests.engine.odd_worker import MAX_MODEL_LEN, REFUSAL
 

@@ -9,6 +9,7 @@ import pytest
 
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
 from stentor.engine.process import Child, spawn
+from stentor.loadtest.processes import alive, children, cpu_seconds
 from stentor.protocols.actors import (
     Abort,
     ClientInbox,
@@ -25,7 +26,7 @@ from stentor.protocols.actors import (
 from stentor.protocols.codec import decode_client, encoder
 from stentor.protocols.config import EngineConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.tests.e2e.processes import alive, children, cpu_seconds, eventually
+from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.engines import odd_config
 
 SOON = 5.0
