@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv serve pull test lint format pytest bench clean
+.PHONY: help venv serve pull test lint format pytest compile kernels bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,15 @@ lint: $(STAMP) ## style, types and layers
 
 pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
-	$(BIN)/python -P -m pytest $(ARGS)
+	$(BIN)/python -P -m pytest $(if $(ARGS),$(ARGS),--ignore=tests/compile)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
+
+compile: $(STAMP) ## compile the Triton kernels for a GPU that need not be there
+	@echo "==> kernels compile"
+	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest tests/compile
+
+kernels: $(STAMP) ## every case of the Triton kernel tests, interpreted where there is no GPU
+	$(BIN)/python -P -m pytest -m triton --all-kernels tests
 
 format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from .launch import interpreted
 from .native import NativeFunction, unavailable_reason
+from .variants import Choice, wanted
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -21,3 +23,15 @@ def native_obstacle(function: NativeFunction | None, tensor: Tensor, dtypes: str
     if function.bind() is None:
         return unavailable_reason() or "there is no native library"
     return None
+
+
+def triton_obstacle(tensor: Tensor, choice: Choice) -> str | None:
+    """Why the Triton variant cannot take ``tensor``; None when it can.
+
+    It runs on CUDA. Where Triton interprets, it takes tensors on the CPU too, but only when asked for by name.
+    """
+    if tensor.is_cuda:
+        return None
+    if interpreted() and wanted(choice) == "triton":
+        return None
+    return f"it runs on CUDA, the tensors are on {tensor.device}"

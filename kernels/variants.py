@@ -5,10 +5,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
-Variant = Literal["native", "reference"]
-"""``native``: the C++ library. ``reference``: plain torch, on any device."""
-Choice = Literal["auto", "native", "reference"]
-"""What a caller may ask for; ``auto`` takes the native variant wherever it can run."""
+Variant = Literal["triton", "native", "reference"]
+"""``triton``: on CUDA. ``native``: the C++ library, on the CPU. ``reference``: plain torch, on any device."""
+Choice = Literal["auto", "triton", "native", "reference"]
+"""What a caller may ask for; ``auto`` takes the first of them that can run."""
+
+NOT_WRITTEN = "there is none"
+"""The obstacle of a variant that an operation does not have."""
 
 _forced: ContextVar[Choice] = ContextVar("stentor_kernel_variant", default="auto")
 
@@ -28,17 +31,19 @@ def wanted(choice: Choice) -> Choice:
     return _forced.get() if choice == "auto" else choice
 
 
-def settle(choice: Choice, obstacle: str | None) -> Variant:
-    """The variant to run, where ``obstacle`` says what keeps the native one from running (None: nothing).
+def settle(choice: Choice, *, triton: str | None = NOT_WRITTEN, native: str | None = NOT_WRITTEN) -> Variant:
+    """The variant to run, where each argument says what keeps that one from running (None: nothing).
 
     Raises:
-        ValueError: ``native`` was asked for and cannot run.
+        ValueError: a variant was asked for by name and cannot run.
     """
     choice = wanted(choice)
     if choice == "reference":
         return "reference"
-    if obstacle is None:
+    if triton is None and choice != "native":
+        return "triton"
+    if native is None and choice != "triton":
         return "native"
-    if choice == "native":
-        raise ValueError(f"the native variant cannot run: {obstacle}")
+    if choice != "auto":
+        raise ValueError(f"the {choice} variant cannot run: {triton if choice == 'triton' else native}")
     return "reference"

@@ -9,6 +9,9 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 Device = Literal["auto", "cpu", "cuda"]
+CacheDType = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
+"""``auto`` is the dtype of the activations; ``fp8`` is float8_e4m3 with a scale a head."""
+OnlineQuantization = Literal["none", "fp8", "int8"]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,7 +28,17 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_num_batched_tokens: int = 512
     kv_cache_memory: int | None = None
     """Bytes for KV blocks; None lets the worker choose."""
+    gpu_memory_fraction: float = 0.9
+    """Share of a GPU's memory that the worker may take in all, where ``kv_cache_memory`` does not say."""
     block_size: int = 32
+    kv_cache_dtype: CacheDType = "auto"
+    quantization: OnlineQuantization = "none"
+    """Quantises the weights of an unquantised checkpoint while they load."""
+    cuda_graphs: bool = True
+    cuda_graph_sizes: tuple[int, ...] = ()
+    """Rows of the decode steps that are captured; empty lets the worker choose."""
+    cuda_graph_stall: float = 0.05
+    """Seconds of each second that capturing may take from a busy worker."""
     batch_invariant: bool = False
     threads: int | None = None
     """Compute threads on the CPU; None takes the cores this process may use."""

@@ -24,7 +24,7 @@ _NATIVE = {
 
 def choose(gate_up: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`gated_activation` runs. Raises ValueError where ``native`` is asked for and cannot."""
-    return settle(variant, native_obstacle(_NATIVE.get(gate_up.dtype), gate_up))
+    return settle(variant, native=native_obstacle(_NATIVE.get(gate_up.dtype), gate_up))
 
 
 def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice = "auto") -> Tensor:

@@ -24,7 +24,7 @@ _NATIVE = {
 
 def choose(q: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`paged_attention` runs. Raises ValueError where ``native`` is asked for and cannot run."""
-    return settle(variant, native_obstacle(_NATIVE.get(q.dtype), q))
+    return settle(variant, native=native_obstacle(_NATIVE.get(q.dtype), q))
 
 
 def paged_attention(

@@ -57,7 +57,7 @@ def check_caches(k_cache: Tensor, v_cache: Tensor, operation: str) -> tuple[int,
 
 def choose(k: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`write_kv_` runs. Raises ValueError where ``native`` is asked for and cannot run."""
-    return settle(variant, native_obstacle(_NATIVE.get(k.dtype), k))
+    return settle(variant, native=native_obstacle(_NATIVE.get(k.dtype), k))
 
 
 def write_kv_(

@@ -38,7 +38,7 @@ def choose(x: Tensor, weight: Tensor, *, invariant: bool = False, variant: Choic
             obstacle = "it takes contiguous rows"
         elif not invariant and x.shape[0] > _native_rows(x.dtype) and wanted(variant) == "auto":
             return "reference"
-    return settle(variant, obstacle)
+    return settle(variant, native=obstacle)
 
 
 def linear(

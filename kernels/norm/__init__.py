@@ -23,7 +23,7 @@ def choose(x: Tensor, variant: Choice = "auto") -> Variant:
     obstacle = native_obstacle(_NATIVE.get(x.dtype), x)
     if obstacle is None and not 1 <= x.dim() <= 3:
         obstacle = f"it takes one to three dims, not {x.dim()}"
-    return settle(variant, obstacle)
+    return settle(variant, native=obstacle)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False, variant: Choice = "auto") -> Tensor:

@@ -20,7 +20,7 @@ _NATIVE = {
 
 def choose(q: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`rotary_` runs. Raises ValueError where ``native`` is asked for and cannot run."""
-    return settle(variant, native_obstacle(_NATIVE.get(q.dtype), q))
+    return settle(variant, native=native_obstacle(_NATIVE.get(q.dtype), q))
 
 
 def rotary_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, variant: Choice = "auto") -> None:

@@ -1,0 +1,94 @@
+"""Finds the config for a launch: an override, the table of this GPU, or the launcher's own default."""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from .config import Config
+
+logger = logging.getLogger(__name__)
+
+Table = Mapping[str, Mapping[str, Mapping[str, int]]]
+
+_override: ContextVar[tuple[str, Config] | None] = ContextVar("stentor_tuning", default=None)
+
+
+def pick(operation: str, key: str, default: Config) -> Config:
+    """The config of one launch. ``key`` names what the best sizes depend on, never a batch size that varies."""
+    forced = _override.get()
+    if forced is not None and forced[0] == operation:
+        return forced[1]
+    return _picked(operation, key, default)
+
+
+@contextmanager
+def overridden(operation: str, config: Config) -> Iterator[None]:
+    """Within the block, ``operation`` takes ``config`` whatever the tables say."""
+    token = _override.set((operation, config))
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+@cache
+def _picked(operation: str, key: str, default: Config) -> Config:
+    entry = _table().get(operation, {}).get(key)
+    if entry is None:
+        return default
+    try:
+        return default.replaced(entry)
+    except ValueError as error:
+        logger.warning("the tuning table's entry %s %s is passed over: %s", operation, key, error)
+        return default
+
+
+@cache
+def _table() -> Table:
+    name = tuning_name()
+    return {} if name is None else load_table(name)
+
+
+def tuning_name() -> str | None:
+    """The current GPU as files name it (``nvidia-h200``); None without one."""
+    if not torch.cuda.is_available():
+        return None
+    return re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
+
+
+def table_path(name: str) -> Path:
+    """Where ``stentor tune`` writes the table of a GPU."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "stentor" / "tuning" / f"{name}.json"
+
+
+def load_table(name: str) -> Table:
+    """The tuned table of a GPU, else the shipped one, else an empty one."""
+    for path in (table_path(name), Path(__file__).parent / f"{name}.json"):
+        if not path.is_file():
+            continue
+        try:
+            return _checked(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            logger.warning("the tuning table %s is passed over: %s", path, error)
+    return {}
+
+
+def _checked(table: object) -> Table:
+    if not isinstance(table, dict):
+        raise ValueError("expected an object of operations")
+    for operation, entries in table.items():
+        if not isinstance(entries, dict):
+            raise ValueError(f"{operation}: expected an object of keys")
+        for key, sizes in entries.items():
+            if not isinstance(sizes, dict) or not all(isinstance(size, int) and size > 0 for size in sizes.values()):
+                raise ValueError(f"{operation} {key}: expected positive integers by name")
+    return table

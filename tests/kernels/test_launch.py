@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+from stentor.kernels import rms_norm
+from stentor.kernels.launch import dry_run, interpreted
+from stentor.kernels.variants import force_variant, settle
+
+
+def test_auto_takes_the_first_variant_that_can_run() -> None:
+    assert settle("auto", triton=None, native=None) == "triton"
+    assert settle("auto", triton="no", native=None) == "native"
+    assert settle("auto", triton="no", native="no") == "reference"
+    assert settle("auto") == "reference"
+
+
+def test_a_variant_asked_for_by_name_runs_or_says_why_it_cannot() -> None:
+    assert settle("native", triton=None, native=None) == "native"
+    assert settle("reference", triton=None, native=None) == "reference"
+    with pytest.raises(ValueError, match="the triton variant cannot run: it runs on CUDA"):
+        settle("triton", triton="it runs on CUDA", native=None)
+    with force_variant("native"), pytest.raises(ValueError, match="the native variant cannot run: no compiler"):
+        settle("auto", triton=None, native="no compiler")
+
+
+def test_the_cpu_never_takes_the_interpreter_unasked() -> None:
+    x = torch.ones(2, 8, dtype=torch.float16)
+    assert torch.equal(rms_norm(x, torch.ones(8, dtype=torch.float16), 0.0), x)
+
+
+@pytest.mark.triton
+@pytest.mark.skipif(not interpreted(), reason="compiles here")
+def test_a_dry_run_is_refused_where_triton_interprets() -> None:
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET"), dry_run():
+        pass
