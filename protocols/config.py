@@ -38,7 +38,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cuda_graph_sizes: tuple[int, ...] = ()
     """Rows of the decode steps that are captured; empty lets the worker choose."""
     cuda_graph_stall: float = 0.05
-    """Seconds of each second that capturing may take from a busy worker."""
+    """Share of a busy worker's time that capturing may take."""
     batch_invariant: bool = False
     threads: int | None = None
     """Compute threads on the CPU; None takes the cores this process may use."""

@@ -67,6 +67,32 @@ def integer(low: int, high: int) -> Kind:
     return Kind(f"an integer from {low} to {high}", parse, "N")
 
 
+def integers(low: int, high: int) -> Kind:
+    one = integer(low, high)
+
+    def parse(raw: object) -> tuple[int, ...]:
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if isinstance(parts, list):
+            parts = [piece for part in parts for piece in (part.split(",") if isinstance(part, str) else [part])]
+        if not isinstance(parts, list) or not parts:
+            raise ValueError(raw)
+        return tuple(sorted({int(str(one.parse(part))) for part in parts}))
+
+    return Kind(f"one or more integers from {low} to {high}", parse, "N,…", many=True)
+
+
+def fraction() -> Kind:
+    def parse(raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+            raise ValueError(raw)
+        value = float(raw)
+        if not 0 < value <= 1:
+            raise ValueError(raw)
+        return value
+
+    return Kind("a number above 0, at most 1", parse, "SHARE")
+
+
 def seconds() -> Kind:
     def parse(raw: object) -> float:
         if isinstance(raw, bool) or not isinstance(raw, int | float | str):

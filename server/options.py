@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from stentor.protocols.config import Device, DType, LoadFormat, LogFormat, LogLevel
+from stentor.protocols.config import CacheDType, Device, DType, LoadFormat, LogFormat, LogLevel, OnlineQuantization
 
 from . import option_kinds as kinds
 from .config import DEFAULTS, Config
@@ -102,6 +102,13 @@ OPTIONS: Final = (
     Option("device", "engine.worker.device", kinds.choice(get_args(Device)), "where the model runs", "engine"),
     Option("dtype", "engine.worker.dtype", kinds.choice(get_args(DType)), "type of activations and KV cache", "engine"),
     Option(
+        "quantization",
+        "engine.worker.quantization",
+        kinds.choice(get_args(OnlineQuantization)),
+        "quantise the weights of an unquantised model while they load",
+        "engine",
+    ),
+    Option(
         "max-model-len",
         "engine.worker.max_model_len",
         kinds.integer(1, INT64),
@@ -126,6 +133,20 @@ OPTIONS: Final = (
         "engine",
     ),
     Option(
+        "kv-cache-dtype",
+        "engine.worker.kv_cache_dtype",
+        kinds.choice(get_args(CacheDType)),
+        "type of the KV cache; auto is that of the activations, fp8 halves it",
+        "engine",
+    ),
+    Option(
+        "gpu-memory-fraction",
+        "engine.worker.gpu_memory_fraction",
+        kinds.fraction(),
+        "share of the GPU's memory to take in all: weights, activations, graphs, and the KV cache gets what is left",
+        "engine",
+    ),
+    Option(
         "block-size", "engine.worker.block_size", kinds.integer(1, 1024), "tokens in a block of the KV cache", "engine"
     ),
     Option(
@@ -133,6 +154,27 @@ OPTIONS: Final = (
         "engine.scheduler.prefix_cache",
         kinds.switch(),
         "share the KV cache of equal prompt beginnings",
+        "engine",
+    ),
+    Option(
+        "cuda-graphs",
+        "engine.worker.cuda_graphs",
+        kinds.switch(),
+        "capture decode steps as CUDA graphs, while serving",
+        "engine",
+    ),
+    Option(
+        "cuda-graph-sizes",
+        "engine.worker.cuda_graph_sizes",
+        kinds.integers(1, 65536),
+        "rows of the decode steps to capture, as in 1,8,64; otherwise chosen up to --max-num-seqs",
+        "engine",
+    ),
+    Option(
+        "cuda-graph-stall",
+        "engine.worker.cuda_graph_stall",
+        kinds.fraction(),
+        "share of a busy worker's time that capturing may take",
         "engine",
     ),
     Option(
