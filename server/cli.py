@@ -38,8 +38,13 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    given = sys.argv[1:] if argv is None else list(argv)
     try:
-        arguments = _parse_arguments(sys.argv[1:] if argv is None else list(argv))
+        if given[:1] == ["tune"]:
+            from stentor.loadtest.tune import main as tune  # late: torch and every kernel
+
+            return tune(given[1:])
+        arguments = _parse_arguments(given)
         if arguments.command == "env":
             from .environment import describe_environment
 
@@ -97,7 +102,7 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.command is None:
-        parser.error("expected a command: serve, pull or env")
+        parser.error("expected a command: serve, pull, tune or env")
     if unknown:
         command = commands[arguments.command]
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
@@ -117,6 +122,7 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     )
     serve = subparsers.add_parser("serve", help="serve a model over HTTP", epilog=footer)
     pull = subparsers.add_parser("pull", help="fetch a model into the cache and print where it is", epilog=footer)
+    subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     environment = subparsers.add_parser("env", help="print versions, CPU, GPU, compiler and paths")
     _add_options(serve, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))

@@ -35,8 +35,10 @@ from .metrics import Metrics
 from .startup import StartupDisplay, report_ready
 from .state import GenerationDefaults, ServerState
 from .text.errors import TokenizerError
-from .text.loading import load_tokenizer
+from .text.loading import has_tokenizer, load_tokenizer
+from .text.number_tokenizer import number_tokenizer
 from .text.pool import TokenizerPool
+from .text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -197,10 +199,14 @@ async def _load_state(
 ) -> ServerState:
     source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
     override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
+
+    def load() -> Tokenizer:
+        if checkpoint.format == "dummy" and override is None and not has_tokenizer(source):
+            return number_tokenizer(checkpoint.config.vocab_size)
+        return load_tokenizer(source, override=override, chat_template_file=config.model.chat_template)
+
     try:
-        tokenizer = await anyio.to_thread.run_sync(
-            lambda: load_tokenizer(source, override=override, chat_template_file=config.model.chat_template)
-        )
+        tokenizer = await anyio.to_thread.run_sync(load)
     except TokenizerError as error:
         raise StartError(str(error)) from error
     names = config.model.served_names

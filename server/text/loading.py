@@ -15,6 +15,15 @@ _SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "
 _SLOW_FILES: Final = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 
 
+def has_tokenizer(path: Path) -> bool:
+    """Whether a model's file or folder brings a tokenizer of any kind."""
+    return (
+        path.is_file()
+        or any((path / name).is_file() for name in ("tokenizer.json", *_SLOW_FILES))
+        or any(path.glob("*.gguf"))
+    )
+
+
 def load_tokenizer(path: Path, *, override: Path | None = None, chat_template_file: Path | None = None) -> Tokenizer:
     """The tokenizer of the model at ``path``: a Hugging Face folder, a ``.gguf`` file or a folder that holds one.
 
