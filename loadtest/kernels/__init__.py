@@ -1,0 +1,1 @@
+"""Times single operations of ``stentor.kernels``, against what the machine can do at most."""

@@ -1,0 +1,289 @@
+"""What is timed: each operation on the shapes of a model and the tokens of a batch, with the bytes it must move
+and the operations it must do. Intermediate results that stay on the chip are counted in neither."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from stentor import kernels
+from stentor.engine.models.config import DecoderConfig
+from stentor.kernels import sampling
+from stentor.kernels.kv_cache import make_kv_cache
+from stentor.kernels.variants import Choice
+
+from .spec import BatchSpec
+
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and on what shapes operations run."""
+
+    model: DecoderConfig
+    device: torch.device
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    block_size: int
+    variant: Choice = "auto"
+
+    def random(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return torch.randn(shape, device=self.device).to(dtype or self.dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call to be timed."""
+
+    shape: str
+    settings: str
+    run: Callable[[], object]
+    bytes: float
+    flops: float
+    variant: str = "auto"
+
+
+Maker = Callable[[BatchSpec, Setting], Iterator[Case]]
+
+
+def _norm(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    hidden, tokens = on.model.hidden_size, spec.tokens
+    x, residual, weight = on.random(tokens, hidden), on.random(tokens, hidden), on.random(hidden)
+    size = x.nbytes
+    yield Case(
+        f"{tokens}x{hidden}",
+        "",
+        lambda: kernels.rms_norm(x, weight, 1e-5, variant=on.variant),
+        2 * size,
+        0,
+        kernels.norm.choose(x, on.variant),
+    )
+    yield Case(
+        f"{tokens}x{hidden}",
+        "with residual",
+        lambda: kernels.add_rms_norm(x, residual, weight, 1e-5, variant=on.variant),
+        4 * size,
+        0,
+        kernels.norm.choose(x, on.variant),
+    )
+
+
+def _activation(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    x = on.random(spec.tokens, 2 * on.model.intermediate_size)
+    yield Case(
+        f"{x.shape[0]}x{x.shape[1]}",
+        "",
+        lambda: kernels.gated_activation(x, "silu", variant=on.variant),
+        1.5 * x.nbytes,
+        0,
+        kernels.activation.choose(x, on.variant),
+    )
+
+
+def _embedding(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    table = on.random(on.model.vocab_size, on.model.hidden_size)
+    tokens = torch.randint(on.model.vocab_size, (spec.tokens,), device=on.device)
+    moved = 2 * spec.tokens * on.model.hidden_size * table.itemsize
+    yield Case(f"{spec.tokens}x{on.model.hidden_size}", "", lambda: kernels.embedding(tokens, table), moved, 0)
+
+
+def _cache(spec: BatchSpec, on: Setting) -> tuple[tuple[torch.Tensor, torch.Tensor], kernels.AttentionBatch]:
+    """A filled cache and the batch over it, its blocks in random order."""
+    size, model = on.block_size, on.model
+    counts = [-(-keys // size) for _, keys in spec.sequences]
+    total = sum(counts)
+    k, v = make_kv_cache(total, model.num_kv_heads, model.head_dim, size, on.kv_dtype, on.device)
+    for blocks in (k, v):
+        for block in range(0, total, 256):
+            piece = blocks[block : block + 256]
+            piece.copy_(torch.randn(piece.shape, device=on.device, dtype=torch.float32).to(on.kv_dtype))
+    order = torch.randperm(total).to(torch.int32)
+    tables = torch.zeros(len(counts), max(counts), dtype=torch.int32)
+    query_start, slots, taken = [0], [], 0
+    for row, ((new, keys), count) in enumerate(zip(spec.sequences, counts, strict=True)):
+        own = order[taken : taken + count]
+        tables[row, :count] = own
+        taken += count
+        query_start.append(query_start[-1] + new)
+        positions = torch.arange(keys - new, keys)
+        slots.append(own[positions // size].long() * size + positions % size)
+    batch = kernels.AttentionBatch(
+        query_start=torch.tensor(query_start, dtype=torch.int32, device=on.device),
+        seq_lens=torch.tensor([keys for _, keys in spec.sequences], dtype=torch.int32, device=on.device),
+        block_tables=tables.to(on.device),
+        slots=torch.cat(slots).to(on.device),
+        max_query_len=max(new for new, _ in spec.sequences),
+        max_seq_len=max(keys for _, keys in spec.sequences),
+        decode_rows=spec.decode_rows,
+    )
+    return (k, v), batch
+
+
+def _scales(on: Setting) -> dict[str, torch.Tensor]:
+    if on.kv_dtype != FP8:
+        return {}
+    ones = torch.ones(on.model.num_kv_heads, device=on.device)
+    return {"k_scale": ones, "v_scale": ones}
+
+
+def _attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    (k, v), batch = _cache(spec, on)
+    q = on.random(spec.tokens, on.model.num_heads, on.model.head_dim)
+    scales, scale = _scales(on), on.model.scale
+    per_key = 2 * on.model.num_kv_heads * on.model.head_dim * on.kv_dtype.itemsize
+    yield Case(
+        f"{on.model.num_heads}/{on.model.num_kv_heads}x{on.model.head_dim}",
+        f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
+        lambda: kernels.paged_attention(q, k, v, batch, scale=scale, variant=on.variant, **scales),
+        2 * q.nbytes + spec.keys * per_key,
+        4 * spec.pairs * on.model.num_heads * on.model.head_dim,
+        kernels.attention.choose(q, on.variant, k_cache=k),
+    )
+
+
+def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    (k_cache, v_cache), batch = _cache(spec, on)
+    model, tokens = on.model, spec.tokens
+    heads, kv_heads, dim = model.num_heads, model.num_kv_heads, model.head_dim
+    qkv = on.random(tokens, (heads + 2 * kv_heads) * dim)
+    q, k, v = (part.view(tokens, -1, dim) for part in qkv.split([heads * dim, kv_heads * dim, kv_heads * dim], dim=1))
+    longest = batch.max_seq_len
+    cos, sin = torch.rand(longest, dim // 2, device=on.device), torch.rand(longest, dim // 2, device=on.device)
+    positions = torch.cat([torch.arange(keys - new, keys) for new, keys in spec.sequences]).to(on.device)
+    scales = _scales(on)
+    written = 2 * tokens * kv_heads * dim * on.kv_dtype.itemsize
+    yield Case(
+        f"{tokens}x{heads}/{kv_heads}x{dim}",
+        f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
+        lambda: kernels.rotate_and_write_kv_(
+            q, k, v, cos, sin, positions, k_cache, v_cache, batch.slots, variant=on.variant, **scales
+        ),
+        qkv.nbytes + q.numel() * q.itemsize + written,
+        0,
+        on.variant,
+    )
+
+
+def _projections(on: Setting) -> Iterator[tuple[str, int, int]]:
+    """(name, outputs, inputs) of a layer's products."""
+    model = on.model
+    query = model.num_heads * model.head_dim
+    yield "qkv", query + 2 * model.num_kv_heads * model.head_dim, model.hidden_size
+    yield "o", model.hidden_size, query
+    yield "gate_up", 2 * model.intermediate_size, model.hidden_size
+    yield "down", model.hidden_size, model.intermediate_size
+
+
+def _linear(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    for name, outputs, inputs in _projections(on):
+        x, weight = on.random(spec.tokens, inputs), on.random(outputs, inputs)
+        yield _product(
+            name, spec.tokens, outputs, inputs, weight.nbytes, on, lambda x=x, w=weight: kernels.linear(x, w)
+        )
+
+
+def _linear_fp8(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    scheme = kernels.ActivationScheme(FP8, "token")
+    for name, outputs, inputs in _projections(on):
+        x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
+        weight, scale = kernels.quantize_weight_fp8(on.random(outputs, inputs), "channel")
+
+        def run(x: kernels.Quantized = x, weight: torch.Tensor = weight, scale: torch.Tensor = scale) -> object:
+            return kernels.linear_fp8(x, weight, scale, None, out_dtype=on.dtype)
+
+        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
+
+
+def _linear_fp8_block(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    scheme = kernels.ActivationScheme(FP8, "group")
+    for name, outputs, inputs in _projections(on):
+        x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
+        weight, scale = kernels.quantize_weight_fp8(on.random(outputs, inputs), "block")
+
+        def run(x: kernels.Quantized = x, weight: torch.Tensor = weight, scale: torch.Tensor = scale) -> object:
+            return kernels.linear_fp8(x, weight, scale, None, out_dtype=on.dtype)
+
+        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
+
+
+def _linear_int8(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    scheme = kernels.ActivationScheme(torch.int8, "token")
+    for name, outputs, inputs in _projections(on):
+        x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
+        weight, scale = kernels.quantize_weight_int8(on.random(outputs, inputs))
+
+        def run(x: kernels.Quantized = x, weight: torch.Tensor = weight, scale: torch.Tensor = scale) -> object:
+            return kernels.linear_int8(x, weight, scale, None, out_dtype=on.dtype)
+
+        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
+
+
+def _linear_w4(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    for name, outputs, inputs in _projections(on):
+        x = on.random(spec.tokens, inputs)
+        codes = torch.randint(16, (outputs, inputs), dtype=torch.uint8, device=on.device)
+        weight = kernels.W4Weight.from_codes(codes, on.random(outputs, inputs // 128), group=128)
+        del codes
+        yield _product(
+            name, spec.tokens, outputs, inputs, weight.nbytes, on, lambda x=x, w=weight: kernels.linear_w4(x, w)
+        )
+
+
+def _linear_gguf(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    for kind, (elements, size) in {"Q4_K": (256, 144), "Q6_K": (256, 210), "Q8_0": (32, 34)}.items():
+        for name, outputs, inputs in _projections(on):
+            x = on.random(spec.tokens, inputs)
+            shape = (outputs, inputs // elements * size)
+            blocks = torch.randint(0, 60, shape, dtype=torch.uint8, device=on.device)
+            weight = kernels.GGUFWeight.from_blocks(blocks, kind)
+            run: Callable[[], object] = lambda x=x, w=weight: kernels.linear_gguf(x, w)  # noqa: E731
+            yield _product(f"{kind} {name}", spec.tokens, outputs, inputs, weight.nbytes, on, run)
+
+
+def _product(
+    name: str, tokens: int, outputs: int, inputs: int, weight_bytes: int, on: Setting, run: Callable[[], object]
+) -> Case:
+    moved = weight_bytes + tokens * (inputs + outputs) * on.dtype.itemsize
+    return Case(f"{tokens}x{inputs}x{outputs}", name, run, moved, 2.0 * tokens * inputs * outputs)
+
+
+def _sample(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    rows, vocab = len(spec.sequences), on.model.vocab_size
+    logits = on.random(rows, vocab, dtype=torch.float32)
+    slots, indices = torch.arange(rows, device=on.device), torch.zeros(rows, dtype=torch.int64, device=on.device)
+    settings: Mapping[str, tuple[float, int, float, float]] = {
+        "greedy": (0.0, 0, 1.0, 0.0),
+        "temperature": (1.0, 0, 1.0, 0.0),
+        "top-k 50, top-p 0.9": (0.8, 50, 0.9, 0.0),
+        "top-p 0.95, min-p 0.02": (0.8, 0, 0.95, 0.02),
+    }
+    for name, (temperature, top_k, top_p, min_p) in settings.items():
+        rules = sampling.DrawRules.empty(rows, torch.device("cpu"))
+        for slot in range(rows):
+            rules.set(slot, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=slot)
+        placed = rules.to(on.device)
+        yield Case(f"{rows}x{vocab}", name, lambda r=placed: sampling.draw(logits, slots, indices, r), logits.nbytes, 0)
+    tokens = torch.zeros(rows, dtype=torch.int64, device=on.device)
+    run: Callable[[], object] = lambda: sampling.logprobs(logits, slots, tokens, 5)  # noqa: E731
+    yield Case(f"{rows}x{vocab}", "logprobs, top 5", run, logits.nbytes, 0)
+
+
+OPERATIONS: Mapping[str, Maker] = {
+    "attention": _attention,
+    "rotate_and_write": _rotate_and_write,
+    "norm": _norm,
+    "activation": _activation,
+    "embedding": _embedding,
+    "linear": _linear,
+    "linear_fp8": _linear_fp8,
+    "linear_fp8_block": _linear_fp8_block,
+    "linear_int8": _linear_int8,
+    "linear_w4": _linear_w4,
+    "linear_gguf": _linear_gguf,
+    "sample": _sample,
+}
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,163 @@
+"""Searches block sizes for this GPU: ``stentor tune``.
+
+Each operation offers the shapes that matter and candidates for each (:class:`stentor.kernels.tuning.Tunable`).
+Every candidate is compiled and timed on a realistic call; the fastest goes to a table that launchers read.
+A candidate that does not compile, or whose launch fails, is passed over.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from stentor.kernels.tunables import all_tunables
+from stentor.kernels.tuning import Config, Tunable, load_table, overridden, table_path, tuning_name
+
+from .kernels.timing import Timing, time_call
+
+Measure = Callable[[Callable[[], object], torch.device], Timing]
+
+SWITCH_GAIN = 0.02
+"""A config replaces the one in use only if it is faster by more than this share: less is noise."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the search found for one kernel at one shape."""
+
+    tunable: Tunable
+    best: Config | None
+    """None where no candidate is faster than what the launcher takes by itself."""
+    seconds: float
+    untuned_seconds: float | None
+    """Of what the launcher takes by itself; None where that does not run."""
+    failed: int
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    console = Console()
+    chosen = [each for each in all_tunables() if matches(each, arguments.only)]
+    if not chosen:
+        print(f"stentor tune: no operation matches {arguments.only!r}; --list shows them", file=sys.stderr)
+        return 2
+    if arguments.list:
+        for each in chosen:
+            console.print(f"{each.operation} {each.key}: {len(each.candidates)} candidates")
+        return 0
+    name = tuning_name()
+    if name is None:
+        print("stentor tune: there is no CUDA device here; block sizes are searched on the GPU that serves",
+              file=sys.stderr)  # fmt: skip
+        return 1
+    outcomes = search(chosen, torch.device("cuda"), console)
+    path = arguments.output or table_path(name)
+    write_table(path, outcomes, load_table(name))
+    print_outcomes(console, outcomes)
+    console.print(f"written to {path}")
+    return 0
+
+
+def matches(tunable: Tunable, pattern: str | None) -> bool:
+    """Whether operation or key contain every word of ``pattern``."""
+    text = f"{tunable.operation} {tunable.key}"
+    return all(word in text for word in re.split(r"\s+", pattern or "") if word)
+
+
+def search(
+    tunables: Sequence[Tunable], device: torch.device, console: Console, measure: Measure = time_call
+) -> list[Outcome]:
+    """Times all candidates of each; one whose candidates all fail is left out and named."""
+    outcomes: list[Outcome] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=sum(len(each.candidates) for each in tunables))
+        for tunable in tunables:
+            progress.update(task, description=f"{tunable.operation} {tunable.key}")
+            outcome = _search_one(tunable, device, measure, lambda: progress.advance(task))
+            if outcome is None:
+                console.print(f"{tunable.operation} {tunable.key}: no candidate runs here")
+            else:
+                outcomes.append(outcome)
+    return outcomes
+
+
+def _search_one(
+    tunable: Tunable, device: torch.device, measure: Measure, advance: Callable[[], None]
+) -> Outcome | None:
+    call = tunable.workload(device)
+    untuned = _time(call, device, measure)
+    times: list[tuple[float, int]] = []
+    for number, candidate in enumerate(tunable.candidates):
+        with overridden(tunable.operation, candidate):
+            taken = _time(call, device, measure)
+        if taken is not None:
+            times.append((taken, number))
+        advance()
+    failed = len(tunable.candidates) - len(times)
+    if not times and untuned is None:
+        return None
+    seconds, number = min(times, default=(float("inf"), -1))
+    if untuned is not None and seconds > untuned * (1 - SWITCH_GAIN):
+        return Outcome(tunable, None, untuned, untuned, failed)
+    return Outcome(tunable, tunable.candidates[number], seconds, untuned, failed)
+
+
+def _time(call: Callable[[], object], device: torch.device, measure: Measure) -> float | None:
+    """Seconds of a call; None where it does not run."""
+    try:
+        return measure(call, device).median
+    except Exception:  # the compiler and the driver each have errors of their own
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return None
+
+
+def write_table(path: Path, outcomes: Iterable[Outcome], known: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
+    """Adds what was found to what is ``known``, sorted, so that two files can be compared."""
+    table: dict[str, dict[str, Mapping[str, int]]] = {name: dict(entries) for name, entries in known.items()}
+    for outcome in outcomes:
+        entries = table.setdefault(outcome.tunable.operation, {})
+        if outcome.best is None:
+            entries.pop(outcome.tunable.key, None)
+        else:
+            entries[outcome.tunable.key] = outcome.best.to_json()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+
+
+def print_outcomes(console: Console, outcomes: Iterable[Outcome]) -> None:
+    table = Table()
+    for title in ("operation", "key", "best"):
+        table.add_column(title)
+    for title in ("µs", "untuned µs", "did not run"):
+        table.add_column(title, justify="right")
+    for each in outcomes:
+        sizes = " ".join(f"{name}={size}" for name, size in each.best.to_json().items()) if each.best else "as it is"
+        untuned = "does not run" if each.untuned_seconds is None else f"{1e6 * each.untuned_seconds:,.1f}"
+        table.add_row(
+            each.tunable.operation, each.tunable.key, sizes, f"{1e6 * each.seconds:,.1f}", untuned, str(each.failed)
+        )
+    console.print(table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stentor tune", description="Searches the block sizes of GPU kernels and keeps the fastest."
+    )
+    parser.add_argument("--only", metavar="WORDS", help="operations and keys that contain these words")
+    parser.add_argument("--list", action="store_true", help="show what there is to tune")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="otherwise the table in the cache")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

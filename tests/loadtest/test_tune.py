@@ -1,0 +1,103 @@
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from stentor.kernels.tuning import Config, Tunable, pick
+from stentor.loadtest.kernels.timing import Timing
+from stentor.loadtest.tune import Outcome, main, matches, search, write_table
+
+CPU = torch.device("cpu")
+DEFAULT = Config.of(BLOCK=1)
+
+
+def operation(seen: list[Config], broken: Config | None = None) -> Callable[[], object]:
+    """A call that takes its config as a launcher does."""
+
+    def call() -> None:
+        config = pick("op", "k", DEFAULT)
+        seen.append(config)
+        if config == broken:
+            raise RuntimeError("out of shared memory")
+
+    return call
+
+
+def tunable(call: Callable[[], object], *candidates: Config) -> Tunable:
+    return Tunable("op", "k", candidates, lambda device: call)
+
+
+def clock(seen: list[Config], seconds: dict[Config, float]) -> Callable[[Callable[[], object], torch.device], Timing]:
+    """Runs the call once and reads the time that its config was given."""
+
+    def measure(call: Callable[[], object], device: torch.device) -> Timing:
+        call()
+        taken = seconds[seen[-1]]
+        return Timing(taken, taken, taken, 1)
+
+    return measure
+
+
+def run(seconds: dict[Config, float], *candidates: Config, broken: Config | None = None) -> list[Outcome]:
+    seen: list[Config] = []
+    console = Console(file=io.StringIO())
+    return search([tunable(operation(seen, broken), *candidates)], CPU, console, clock(seen, seconds))
+
+
+FAST, SLOW = Config.of(BLOCK=2), Config.of(BLOCK=3)
+
+
+def test_the_fastest_candidate_wins() -> None:
+    (found,) = run({DEFAULT: 3.0, FAST: 1.0, SLOW: 5.0}, SLOW, FAST)
+    assert (found.best, found.seconds, found.untuned_seconds, found.failed) == (FAST, 1.0, 3.0, 0)
+
+
+def test_a_gain_within_the_noise_changes_nothing() -> None:
+    (found,) = run({DEFAULT: 1.0, FAST: 0.99}, FAST)
+    assert found.best is None
+    assert found.seconds == 1.0
+
+
+def test_a_candidate_that_does_not_run_is_passed_over() -> None:
+    (found,) = run({DEFAULT: 3.0, FAST: 1.0, SLOW: 2.0}, FAST, SLOW, broken=FAST)
+    assert (found.best, found.failed) == (SLOW, 1)
+
+
+def test_an_operation_of_which_nothing_runs_is_left_out() -> None:
+    assert run({DEFAULT: 1.0}, DEFAULT, broken=DEFAULT) == []
+
+
+def test_the_table_keeps_what_was_known_and_what_launchers_read(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    call = operation([])
+    outcomes = [Outcome(tunable(call), FAST, 1.0, 2.0, 0)]
+    known = {"op": {"other": {"BLOCK": 9, "num_warps": 1, "num_stages": 1}}, "more": {}}
+    write_table(path, outcomes, known)
+    table = json.loads(path.read_text())
+    assert table["op"]["other"] == known["op"]["other"]
+    assert DEFAULT.replaced(table["op"]["k"]) == FAST
+    write_table(path, [Outcome(tunable(call), None, 1.0, 1.0, 0)], table)
+    assert set(json.loads(path.read_text())["op"]) == {"other"}
+
+
+def test_words_choose_operations_by_name_and_key() -> None:
+    each = Tunable("paged_decode", "d128 g4 bfloat16", (), lambda device: lambda: None)
+    assert matches(each, None)
+    assert matches(each, "decode g4")
+    assert not matches(each, "decode g8")
+
+
+def test_without_a_gpu_the_command_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert main(["--only", "decode"]) == 1
+    assert "there is no CUDA device here" in capsys.readouterr().err
+
+
+def test_an_unknown_operation_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "nothing has this name"]) == 2
+    assert "--list shows them" in capsys.readouterr().err
