@@ -10,14 +10,21 @@ TORCH_INDEX ?=
 # Flags for `make serve`, `make bench`, `make pull` and `make pytest`: make serve ARGS="--port 9000"
 ARGS ?=
 
+# For `make gpu`, which runs on the Python that a GPU machine brings, with torch, triton and transformers in it.
+GPU_PYTHON ?= python3
+GPU_PYTHON_VERSION ?= 3.12
+GPU_PACKAGES := msgspec starlette uvicorn httptools gguf openai jiter
+GPU_ENV := PYTHONPATH=$(CURDIR)/.link:$(CURDIR)/.whl/site TRITON_INTERPRET=0 $(GPU_PYTHON) -P
+RESULTS ?= loadtest/results
+
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv serve pull test lint format pytest compile kernels bench clean
+.PHONY: help venv serve pull test lint format pytest compile kernels gpu gpu-bench gpu-wheels bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## make .venv with everything that is needed, if it is not there or out of date
 
@@ -53,6 +60,23 @@ kernels: $(STAMP) ## every case of the Triton kernel tests, interpreted where th
 format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks; needs no installation
+	@if ls .whl/*.whl >/dev/null 2>&1; then \
+	  $(GPU_PYTHON) -m pip install -q --no-index --no-deps --no-compile --upgrade --target .whl/site .whl/*.whl; fi
+	@failed=0; \
+	$(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $(if $(ARGS),$(ARGS),tests/kernels tests/gpu) || failed=1; \
+	$(MAKE) --no-print-directory gpu-bench || failed=1; exit $$failed
+
+gpu-bench: .link/stentor ## the GPU benchmarks alone; figures go to loadtest/results
+	$(GPU_ENV) -m stentor.loadtest.gpu --output $(RESULTS)
+
+gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transformers lacks, for `make gpu` there
+	@mkdir -p .whl && rm -f .whl/*.whl
+	$(PIP) download -q --no-deps --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) --implementation cp \
+	  $(foreach glibc,2_17 2_27 2_28 2_34 2014,--platform $(if $(filter 2014,$(glibc)),manylinux2014,manylinux_$(glibc))_x86_64) \
+	  -c constraints.txt -d .whl $(GPU_PACKAGES)
+	@du -ch .whl/*.whl | tail -1
 
 bench: $(STAMP) ## measure against transformers and print a table
 	$(BIN)/python -P -m stentor.loadtest.speed $(ARGS)
