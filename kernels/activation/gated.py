@@ -1,0 +1,78 @@
+"""act(gate) · up, as floats."""
+
+import ctypes
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..guards import FLOATS, describe, native_obstacle, triton_obstacle
+from ..native import NativeFunction, threads
+from ..variants import Choice, Variant, settle
+from . import reference
+
+ActivationKind = Literal["silu", "gelu_tanh", "gelu"]
+_KINDS: dict[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (_P, _P, _I, _I, _I, ctypes.c_int32, _I)
+_NATIVE = {
+    torch.float32: NativeFunction("stentor_gated_activation_f32", *_ARGUMENTS),
+    torch.bfloat16: NativeFunction("stentor_gated_activation_bf16", *_ARGUMENTS),
+}
+
+
+def choose(gate_up: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`gated_activation` runs. Raises ValueError where a named one cannot run."""
+    return settle(
+        variant,
+        triton=triton_obstacle(gate_up, variant),
+        native=native_obstacle(_NATIVE.get(gate_up.dtype), gate_up),
+    )
+
+
+def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice = "auto") -> Tensor:
+    """act(gate) · up, computed in float32 and rounded once.
+
+    Args:
+        gate_up: [T, 2I]: gate in the first half of each row, up in the second; rows may be strided.
+        kind: ``silu``, ``gelu_tanh`` (the tanh form) or ``gelu`` (the error function).
+        variant: forces an implementation.
+
+    Returns:
+        [T, I], a new contiguous tensor. A row depends on nothing but itself.
+
+    Raises:
+        ValueError: an unknown kind, an odd width, a dtype or a stride that does not fit.
+    """
+    check_gate_up("gated_activation", gate_up, kind)
+    match choose(gate_up, variant):
+        case "triton":
+            from .triton import gated_activation_rows  # late: heavy
+
+            out = gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))
+            gated_activation_rows(gate_up, kind, out)
+            return out
+        case "native":
+            return _run_native(gate_up, kind)
+        case "reference":
+            return reference.gated_activation(gate_up, kind)
+
+
+def _run_native(gate_up: Tensor, kind: ActivationKind) -> Tensor:
+    function = _NATIVE[gate_up.dtype].bind()
+    assert function is not None
+    rows, width = gate_up.shape
+    out = torch.empty((rows, width // 2), dtype=gate_up.dtype)
+    function(gate_up.data_ptr(), out.data_ptr(), rows, width // 2, gate_up.stride(0), _KINDS[kind], threads())
+    return out
+
+
+def check_gate_up(operation: str, gate_up: Tensor, kind: ActivationKind) -> None:
+    """Raises ValueError unless ``gate_up`` is [T, 2I] with contiguous rows and ``kind`` is one of ours."""
+    if kind not in _KINDS:
+        raise ValueError(f"{operation}: kind must be one of {', '.join(_KINDS)}, not {kind!r}")
+    if gate_up.dim() != 2 or gate_up.shape[1] % 2 or gate_up.dtype not in FLOATS:
+        raise ValueError(f"{operation}: gate_up {describe(gate_up)} must be [T, 2I] of a float dtype")
+    if gate_up.shape[1] > 1 and gate_up.stride(1) != 1:
+        raise ValueError(f"{operation}: the rows of gate_up must be contiguous, strides are {gate_up.stride()}")

@@ -1,0 +1,55 @@
+"""act(gate) · up, quantised as it is made."""
+
+from torch import Tensor
+
+from ..quantize import quantize
+from ..quantize.fused import check_fused, empty_quantized, fused_obstacle, unfused
+from ..quantize.scheme import ActivationScheme, Quantized
+from ..variants import Choice, Variant, settle
+from .gated import ActivationKind, check_gate_up, gated_activation
+
+MAX_WIDTH = 32768
+"""The longest row that the Triton kernel scales as a whole."""
+
+
+def choose_quantized(gate_up: Tensor, scheme: ActivationScheme, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`gated_activation_quantized` runs. Raises ValueError where a named one cannot run."""
+    obstacle = fused_obstacle(gate_up, scheme, variant)
+    width = gate_up.shape[1] // 2
+    if obstacle is None and scheme.granularity == "token" and width > MAX_WIDTH:
+        obstacle = f"it scales rows of up to {MAX_WIDTH}, not {width}"
+    return settle(variant, triton=obstacle)
+
+
+def gated_activation_quantized(
+    gate_up: Tensor,
+    kind: ActivationKind,
+    scheme: ActivationScheme,
+    scale: Tensor | None = None,
+    *,
+    variant: Choice = "auto",
+) -> Quantized:
+    """Quantises what :func:`gated_activation` returns.
+
+    Args:
+        gate_up, kind: as for :func:`gated_activation`.
+        scheme: dtype and granularity of the result.
+        scale: float32 [1] for granularity ``tensor``; the others make their own.
+        variant: forces an implementation. What no fused kernel takes is activated first and quantised then.
+
+    Returns:
+        New values [T, I] and their scales. Those of the variants are within one step of each other.
+
+    Raises:
+        ValueError: an unknown kind, a width, dtype, stride or scale that does not fit.
+    """
+    check_gate_up("gated_activation_quantized", gate_up, kind)
+    check_fused("gated_activation_quantized", gate_up, scheme, scale)
+    if choose_quantized(gate_up, scheme, variant) == "reference":
+        activated = gated_activation(gate_up, kind, variant=unfused(variant))
+        return quantize(activated, scheme, scale, variant=unfused(variant))
+    from .triton import gated_activation_rows  # late: heavy
+
+    out = empty_quantized(gate_up.shape[0], gate_up.shape[1] // 2, scheme, scale, gate_up)
+    gated_activation_rows(gate_up, kind, out.values, scheme, out.scales)
+    return out

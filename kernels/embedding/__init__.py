@@ -1,0 +1,45 @@
+"""Token embedding."""
+
+import torch
+from torch import Tensor
+
+from ..guards import FLOATS, describe, triton_obstacle
+from ..variants import Choice, Variant, settle
+from . import reference
+
+
+def choose(table: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`embedding` runs. Raises ValueError where a named one cannot run."""
+    return settle(variant, triton=triton_obstacle(table, variant))
+
+
+def embedding(tokens: Tensor, table: Tensor, scale: float = 1.0, *, variant: Choice = "auto") -> Tensor:
+    """The rows of ``table`` that ``tokens`` name, times ``scale`` in float32, rounded once.
+
+    Args:
+        tokens: [T] int64.
+        table: [V, H] of a float dtype; rows may be strided, the last dim is contiguous.
+        scale: as it is used: a caller whose model rounds it to the dtype of ``table`` first does so itself.
+        variant: forces an implementation.
+
+    Returns:
+        [T, H], a new contiguous tensor of the dtype of ``table``. Under Triton a token outside [0, V) has a row of
+        zeros: nothing is read for it. The reference on CUDA faults, as torch does.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+        IndexError: on the CPU, a token outside [0, V).
+    """
+    if tokens.dim() != 1 or tokens.dtype != torch.int64 or tokens.device != table.device:
+        raise ValueError(f"embedding: tokens {describe(tokens)} must be [T] int64 on {table.device}")
+    if table.dim() != 2 or table.dtype not in FLOATS:
+        raise ValueError(f"embedding: table {describe(table)} must be [V, H] of a float dtype")
+    if table.shape[1] > 1 and table.stride(1) != 1:
+        raise ValueError(f"embedding: the rows of the table must be contiguous, its strides are {table.stride()}")
+    if choose(table, variant) == "reference":
+        return reference.embedding(tokens, table, scale)
+    from .triton import gather_rows  # late: heavy
+
+    out = table.new_empty((tokens.shape[0], table.shape[1]))
+    gather_rows(tokens, table, scale, out)
+    return out

@@ -1,0 +1,97 @@
+"""Root mean square norms whose result is quantised as it is made."""
+
+from torch import Tensor
+
+from ..quantize import quantize
+from ..quantize.fused import check_fused, empty_quantized, fused_obstacle, unfused
+from ..quantize.scheme import ActivationScheme, Quantized
+from ..variants import Choice, Variant, settle
+from .rms import add_rms_norm, rms_norm
+from .rows import check_residual, check_rows, row_obstacle
+
+
+def choose_quantized(x: Tensor, scheme: ActivationScheme, variant: Choice = "auto") -> Variant:
+    """The variant that both norms run on ``x``. Raises ValueError where a named one cannot run."""
+    return settle(variant, triton=row_obstacle(x, variant) or fused_obstacle(x, scheme, variant))
+
+
+def rms_norm_quantized(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    scheme: ActivationScheme,
+    scale: Tensor | None = None,
+    *,
+    plus_one: bool = False,
+    variant: Choice = "auto",
+) -> Quantized:
+    """Norms each row as :func:`rms_norm` and quantises it.
+
+    Args:
+        x: [T, H]; rows may be strided, the last dim is contiguous.
+        weight, eps, plus_one: as for :func:`rms_norm`.
+        scheme: dtype and granularity of the result.
+        scale: float32 [1] for granularity ``tensor``; the others make their own.
+        variant: forces an implementation. What no fused kernel takes is normed first and quantised then.
+
+    Returns:
+        New values [T, H] and their scales. Those of the variants are within one step of each other.
+
+    Raises:
+        ValueError: shapes, dtypes, strides or a scale that do not fit.
+    """
+    _check("rms_norm_quantized", x, weight, scheme, scale)
+    if choose_quantized(x, scheme, variant) == "reference":
+        normed = rms_norm(x, weight, eps, plus_one=plus_one, variant=unfused(variant))
+        return quantize(normed, scheme, scale, variant=unfused(variant))
+    return _run_triton(x, None, weight, eps, plus_one, scheme, scale)
+
+
+def add_rms_norm_quantized(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    scheme: ActivationScheme,
+    scale: Tensor | None = None,
+    *,
+    plus_one: bool = False,
+    variant: Choice = "auto",
+) -> Quantized:
+    """Adds ``x`` to ``residual`` in place and returns the norm of the sum, as :func:`rms_norm_quantized`.
+
+    Args:
+        x: [T, H].
+        residual: the shape and dtype of ``x``; mutated.
+        weight, eps, scheme, scale, plus_one, variant: as for :func:`rms_norm_quantized`.
+
+    Raises:
+        ValueError: shapes, dtypes, strides or a scale that do not fit.
+    """
+    _check("add_rms_norm_quantized", x, weight, scheme, scale)
+    check_residual("add_rms_norm_quantized", x, residual)
+    if choose_quantized(x, scheme, variant) == "reference":
+        normed = add_rms_norm(x, residual, weight, eps, plus_one=plus_one, variant=unfused(variant))
+        return quantize(normed, scheme, scale, variant=unfused(variant))
+    return _run_triton(x, residual, weight, eps, plus_one, scheme, scale)
+
+
+def _run_triton(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    plus_one: bool,
+    scheme: ActivationScheme,
+    scale: Tensor | None,
+) -> Quantized:
+    from .triton_rms import rms_norm_rows  # late: heavy
+
+    out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
+    rms_norm_rows(x, residual, weight, eps, plus_one, out.values, scheme, out.scales)
+    return out
+
+
+def _check(operation: str, x: Tensor, weight: Tensor, scheme: ActivationScheme, scale: Tensor | None) -> None:
+    check_fused(operation, x, scheme, scale)
+    check_rows(operation, x, weight)

@@ -1,0 +1,109 @@
+"""Root mean square norms."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from ..guards import native_obstacle
+from ..native import NativeFunction, threads
+from ..variants import Choice, Variant, settle
+from . import reference
+from .rows import check_residual, check_rows, dims_obstacle, row_obstacle
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, ctypes.c_float, ctypes.c_int32, _I)
+_NATIVE = {
+    torch.float32: NativeFunction("stentor_rms_norm_f32", *_ARGUMENTS),
+    torch.bfloat16: NativeFunction("stentor_rms_norm_bf16", *_ARGUMENTS),
+}
+
+
+def choose(x: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that both norms run on ``x``. Raises ValueError where one is asked for by name and cannot run."""
+    native = native_obstacle(_NATIVE.get(x.dtype), x) or dims_obstacle(x)
+    return settle(variant, triton=row_obstacle(x, variant), native=native)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False, variant: Choice = "auto") -> Tensor:
+    """Norms each row over the last dim, in float32.
+
+    Args:
+        x: [..., H]; rows may be strided (a slice of a fused projection), the last dim is contiguous.
+        weight: [H], the dtype of ``x``.
+        eps: added to the mean of squares.
+        plus_one: multiply by (1 + weight) in float32 and round once (Gemma); otherwise round to the
+            dtype of ``x`` and then multiply by the weight (Llama).
+        variant: forces an implementation.
+
+    Returns:
+        A new contiguous tensor of the shape and dtype of ``x``. A row depends on nothing but itself.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+    """
+    check_rows("rms_norm", x, weight)
+    return _run(x, None, weight, eps, plus_one, variant)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False, variant: Choice = "auto"
+) -> Tensor:
+    """Adds ``x`` to ``residual`` in place and returns the norm of the sum, as :func:`rms_norm`.
+
+    Args:
+        x: [..., H].
+        residual: the shape and dtype of ``x``; mutated.
+        weight, eps, plus_one, variant: as for :func:`rms_norm`.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+    """
+    check_rows("add_rms_norm", x, weight)
+    check_residual("add_rms_norm", x, residual)
+    return _run(x, residual, weight, eps, plus_one, variant)
+
+
+def _run(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, plus_one: bool, variant: Choice) -> Tensor:
+    match choose(x, variant):
+        case "triton":
+            from .triton_rms import rms_norm_rows  # late: heavy
+
+            out = torch.empty_like(x, memory_format=torch.contiguous_format)
+            rms_norm_rows(x, residual, weight, eps, plus_one, out)
+            return out
+        case "native":
+            return _run_native(x, residual, weight, eps, plus_one)
+        case "reference" if residual is None:
+            return reference.rms_norm(x, weight, eps, plus_one)
+        case "reference":
+            return reference.add_rms_norm(x, residual, weight, eps, plus_one)
+
+
+def _run_native(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, plus_one: bool) -> Tensor:
+    function = _NATIVE[x.dtype].bind()
+    assert function is not None
+    shape, stride = x.shape, x.stride()
+    width = shape[-1]
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if len(shape) == 3:
+        outer, inner, outer_stride, inner_stride = shape[0], shape[1], stride[0], stride[1]
+    elif len(shape) == 2:
+        outer, inner, outer_stride, inner_stride = shape[0], 1, stride[0], 0
+    else:
+        outer, inner, outer_stride, inner_stride = 1, 1, 0, 0
+    function(
+        x.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        outer,
+        inner,
+        outer_stride,
+        inner_stride,
+        width,
+        eps,
+        plus_one,
+        threads(),
+    )
+    return out
