@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle
+from ..guards import FLOATS, describe, native_obstacle, triton_obstacle
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
@@ -18,39 +18,68 @@ _NATIVE = {
 }
 
 
-def choose(q: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`rotary_` runs. Raises ValueError where ``native`` is asked for and cannot run."""
-    return settle(variant, native=native_obstacle(_NATIVE.get(q.dtype), q))
+Sections = tuple[int, int, int]
+"""How many of the R/2 frequencies take their position from each row of positions [3, T]."""
 
 
-def rotary_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, variant: Choice = "auto") -> None:
+def choose(
+    q: Tensor, variant: Choice = "auto", *, interleaved: bool = False, sections: Sections | None = None
+) -> Variant:
+    """The variant that :func:`rotary_` runs. Raises ValueError where one is asked for that cannot run."""
+    native = native_rotary_obstacle(q, interleaved=interleaved, sections=sections)
+    return settle(variant, triton=triton_obstacle(q, variant), native=native)
+
+
+def native_rotary_obstacle(q: Tensor, *, interleaved: bool, sections: Sections | None) -> str | None:
+    """Why the native variant cannot run; None when it can."""
+    if interleaved or sections is not None:
+        return "it turns halves by one position a token, not interleaved pairs or sections"
+    return native_obstacle(_NATIVE.get(q.dtype), q)
+
+
+def rotary_(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    *,
+    interleaved: bool = False,
+    sections: Sections | None = None,
+    variant: Choice = "auto",
+) -> None:
     """Turns the first R dimensions of every head of ``q`` and ``k`` in place; the rest pass through.
 
-    Dimension i pairs with i + R/2 (the half-split of Llama and NeoX). Computed in float32, rounded once.
+    Computed in float32, rounded once.
 
     Args:
         q: [T, Hq, D]; may be a slice of a fused projection: heads and dims are contiguous, rows may be strided.
         k: [T, Hkv, D], the dtype of ``q``.
         cos, sin: [P, R/2] float32, contiguous; row p holds position p.
-        positions: [T] int64, each in [0, P).
+        positions: [T] int64, each in [0, P); with ``sections`` [3, T], whose rows may be strided.
+        interleaved: dimension 2i pairs with 2i + 1 (GPT-J, GLM); otherwise i with i + R/2 (Llama, NeoX).
+        sections: sizes that sum to R/2: the first frequencies take their position from row 0 of
+            ``positions``, the next from row 1, the last from row 2 (Qwen2-VL, arXiv:2409.12191).
         variant: forces an implementation.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: a position outside the table.
+        IndexError: a position outside the table. The Triton variant does not look: it must be given
+            positions that fit.
     """
-    tokens, q_heads, dim, q_stride = _check_heads(q, "q")
-    k_tokens, k_heads, k_dim, k_stride = _check_heads(k, "k")
-    if (k_tokens, k_dim) != (tokens, dim) or k.dtype != q.dtype:
-        raise ValueError(f"rotary_: q {describe(q)} does not fit k {describe(k)}")
-    _check_table(cos, sin, dim)
-    if positions.shape != (tokens,) or positions.dtype != torch.int64 or not positions.is_contiguous():
-        raise ValueError(f"rotary_: positions {describe(positions)} must be contiguous int64 [{tokens}]")
-    if choose(q, variant) == "reference":
-        reference.rotary_(q, k, cos, sin, positions)
+    check_rotary(q, k, cos, sin, positions, sections, "rotary_")
+    chosen = choose(q, variant, interleaved=interleaved, sections=sections)
+    if chosen == "triton":
+        from . import triton  # late: heavy
+
+        triton.rotary_(q, k, cos, sin, positions, interleaved, sections)
+        return
+    if chosen == "reference":
+        reference.rotary_(q, k, cos, sin, positions, interleaved, sections)
         return
     function = _NATIVE[q.dtype].bind()
     assert function is not None
+    tokens, q_heads, dim = q.shape
     bad = function(
         q.data_ptr(),
         k.data_ptr(),
@@ -59,11 +88,11 @@ def rotary_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *
         positions.data_ptr(),
         tokens,
         q_heads,
-        k_heads,
+        k.shape[1],
         dim,
         cos.shape[1],
-        q_stride,
-        k_stride,
+        q.stride(0),
+        k.stride(0),
         cos.shape[0],
         threads(),
     )
@@ -71,20 +100,28 @@ def rotary_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *
         raise IndexError(f"rotary_: position {int(positions[bad])} lies outside the table of {cos.shape[0]}")
 
 
-def _check_heads(heads: Tensor, name: str) -> tuple[int, int, int, int]:
-    if heads.dim() != 3 or heads.dtype not in FLOATS:
-        raise ValueError(f"rotary_: {name} {describe(heads)} must be [T, heads, D] of a float dtype")
-    tokens, count, dim = heads.shape
-    row_stride, head_stride, dim_stride = heads.stride()
-    if dim_stride != 1 or (head_stride != dim and count > 1):
-        raise ValueError(f"rotary_: heads and dims of {name} must be contiguous, strides are {heads.stride()}")
-    return tokens, count, dim, row_stride
-
-
-def _check_table(cos: Tensor, sin: Tensor, dim: int) -> None:
-    fits = cos.dim() == 2 and cos.shape == sin.shape and 2 * cos.shape[1] <= dim
+def check_rotary(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, sections: Sections | None, operation: str
+) -> None:
+    """Raises ValueError as :func:`rotary_` says."""
+    for name, heads in (("q", q), ("k", k)):
+        if heads.dim() != 3 or heads.dtype not in FLOATS:
+            raise ValueError(f"{operation}: {name} {describe(heads)} must be [T, heads, D] of a float dtype")
+        _, head_stride, dim_stride = heads.stride()
+        if dim_stride != 1 or (head_stride != heads.shape[2] and heads.shape[1] > 1):
+            raise ValueError(f"{operation}: heads and dims of {name} must be contiguous, strides are {heads.stride()}")
+    tokens, _, dim = q.shape
+    if (k.shape[0], k.shape[2]) != (tokens, dim) or k.dtype != q.dtype:
+        raise ValueError(f"{operation}: q {describe(q)} does not fit k {describe(k)}")
+    fits = cos.dim() == 2 and cos.shape == sin.shape and 1 <= cos.shape[1] <= dim // 2
     fits = fits and cos.dtype == sin.dtype == torch.float32 and cos.is_contiguous() and sin.is_contiguous()
     if not fits:
         raise ValueError(
-            f"rotary_: cos {describe(cos)} and sin {describe(sin)} must be contiguous float32 [P, R/2] with R <= {dim}"
+            f"{operation}: cos {describe(cos)} and sin {describe(sin)} must be contiguous float32 [P, R/2] "
+            f"with R <= {dim}"
         )
+    shape = (tokens,) if sections is None else (3, tokens)
+    if positions.shape != shape or positions.dtype != torch.int64 or (tokens > 1 and positions.stride(-1) != 1):
+        raise ValueError(f"{operation}: positions {describe(positions)} must be contiguous int64 {list(shape)}")
+    if sections is not None and (min(sections) < 0 or sum(sections) != cos.shape[1]):
+        raise ValueError(f"{operation}: sections {sections} must be three sizes that sum to {cos.shape[1]}")

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from stentor.kernels import kv_cache_shape, write_kv_
-from stentor.kernels.kv_cache import choose
+from stentor.kernels.kv_cache import check_caches, choose, kv_cache_shape, make_kv_cache, write_kv_
+from stentor.kernels.variants import Choice
+from stentor.tests.kernels.heads import FP8, draw, filled_caches, projection
 from stentor.tests.kernels.helpers import normal, thread_count
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -20,7 +21,7 @@ def test_rows_land_in_their_slots_and_nothing_else_changes(
     k = fused[:, : heads * dim].view(tokens, heads, dim)
     v = fused[:, heads * dim : 2 * heads * dim].view(tokens, heads, dim)
     slots = torch.randperm(12 * size, generator=torch.Generator().manual_seed(2))[:tokens]
-    assert choose(k) == "native"
+    assert choose(k, caches[0][0]) == "native"
     with thread_count(threads):
         write_kv_(k, v, *caches[0], slots)
     write_kv_(k, v, *caches[1], slots, variant="reference")
@@ -32,15 +33,77 @@ def test_rows_land_in_their_slots_and_nothing_else_changes(
     assert int((caches[0][0] != 7.0).sum()) <= tokens * heads * dim
 
 
-@pytest.mark.parametrize("slot", [-1, 64])
-@pytest.mark.parametrize("variant", ["native", "reference"])
-def test_a_slot_outside_the_cache_is_refused_and_nothing_is_written(slot: int, variant: str) -> None:
-    k_cache, v_cache = (torch.zeros(shape) for shape in kv_cache_shape(2, 1, 4, 32))
+@pytest.mark.parametrize(("slot", "variant"), [(-1, "native"), (64, "native"), (64, "reference")])
+def test_a_slot_outside_the_cache_is_refused_and_nothing_is_written(slot: int, variant: Choice) -> None:
+    k_cache, v_cache = make_kv_cache(2, 1, 4, 32, torch.float32, "cpu")
     rows = torch.ones(2, 1, 4)
     with pytest.raises(IndexError, match=f"slot {slot} lies outside the 64"):
-        write_kv_(rows, rows, k_cache, v_cache, torch.tensor([0, slot]), variant=variant)  # type: ignore[arg-type]
+        write_kv_(rows, rows, k_cache, v_cache, torch.tensor([0, slot]), variant=variant)
     assert not k_cache.any()
     assert not v_cache.any()
+
+
+@pytest.mark.parametrize("slots", [[3, -1, 40], [-1, -5, -2]])
+def test_a_token_with_a_negative_slot_is_not_written(slots: list[int]) -> None:
+    k_cache, v_cache = filled_caches(2, 2, 4, 32, torch.float32, transposed=True)
+    _, k, v = projection(3, 2, 2, 4, seed=1, dtype=torch.float32)
+    write_kv_(k, v, k_cache, v_cache, torch.tensor(slots), variant="reference")
+    written = [slot for slot in slots if slot >= 0]
+    assert int((k_cache != 7.0).sum()) == int((v_cache != 7.0).sum()) == 8 * len(written)
+    for slot in written:
+        assert torch.equal(v_cache[slot // 32, :, slot % 32], v[slots.index(slot)])
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, FP8])
+@pytest.mark.parametrize("transposed", [True, False, None])
+def test_both_layouts_have_one_shape_and_are_zero(dtype: torch.dtype, transposed: bool | None) -> None:
+    k_cache, v_cache = make_kv_cache(3, 2, 80, 48, dtype, "cpu", keys_transposed=transposed)
+    assert (k_cache.shape, v_cache.shape) == kv_cache_shape(3, 2, 80, 48)
+    assert check_caches(k_cache, v_cache, "test") == (3, 2, 80, 48)
+    assert k_cache.is_contiguous() == (transposed is not False)  # None: the CPU's
+    assert k_cache.transpose(2, 3).is_contiguous() == (transposed is False)
+    assert not k_cache.float().any()
+    assert not v_cache.float().any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_layout_changes_nothing_that_is_seen(dtype: torch.dtype) -> None:
+    _, k, v = projection(9, 1, 3, 10, seed=1, dtype=dtype)
+    caches = [filled_caches(4, 3, 10, 16, dtype, transposed=transposed) for transposed in (True, False)]
+    for k_cache, v_cache in caches:
+        write_kv_(k, v, k_cache, v_cache, draw(64, 9, 2), variant="reference")
+    assert torch.equal(caches[0][0], caches[1][0])
+    assert torch.equal(caches[0][1], caches[1][1])
+
+
+def test_the_native_variant_leaves_transposed_keys_and_float8_to_the_reference() -> None:
+    rows = torch.ones(1, 2, 8)
+    cuda_layout, _ = make_kv_cache(2, 2, 8, 16, torch.float32, "cpu", keys_transposed=False)
+    float8, _ = make_kv_cache(2, 2, 8, 16, FP8, "cpu")
+    assert choose(rows, cuda_layout) == choose(rows, float8) == "reference"
+    with pytest.raises(ValueError, match="these are transposed"):
+        choose(rows, cuda_layout, "native")
+    with pytest.raises(ValueError, match="caches of the rows' dtype"):
+        choose(rows, float8, "native")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("transposed", [True, False])
+def test_float8_caches_hold_rows_divided_by_their_heads_scale(dtype: torch.dtype, transposed: bool) -> None:
+    _, k, v = projection(5, 1, 2, 6, seed=1, dtype=dtype)
+    k[0, 0, 0], v[1, 1, 1] = 1e4, -1e4
+    k_scale, v_scale = torch.tensor([0.5, 0.1]), torch.tensor([2.0, 0.3])
+    k_cache, v_cache = filled_caches(2, 2, 6, 16, FP8, transposed=transposed)
+    slots = draw(32, 5, 2)
+    write_kv_(k, v, k_cache, v_cache, slots, k_scale=k_scale, v_scale=v_scale)
+    for token, slot in enumerate(slots.tolist()):
+        for head in range(2):
+            key, value = k_cache[slot // 16, head, :, slot % 16], v_cache[slot // 16, head, slot % 16]
+            expected = (k[token, head].float() / k_scale[head]).clamp(-448, 448)
+            assert torch.equal(key.float(), expected.to(FP8).float())
+            expected = (v[token, head].float() / v_scale[head]).clamp(-448, 448)
+            assert torch.equal(value.float(), expected.to(FP8).float())
+    assert int((v_cache.float() != 7.0).sum()) <= 5 * 2 * 6
 
 
 @pytest.mark.parametrize("size", [0, -16, 8, 24])
@@ -64,3 +127,13 @@ def test_what_does_not_fit_is_refused() -> None:
         write_kv_(rows, rows, k_cache, v_cache.bfloat16(), slots)
     with pytest.raises(ValueError, match="heads and dims of k must be contiguous"):
         write_kv_(torch.ones(2, 1, 8)[..., ::2], rows, k_cache, v_cache, slots)
+    with pytest.raises(ValueError, match="float8 caches need k_scale and v_scale"):
+        write_kv_(rows, rows, *make_kv_cache(2, 1, 4, 32, FP8, "cpu"), slots, v_scale=torch.ones(1))
+    with pytest.raises(ValueError, match="others take none"):
+        write_kv_(rows, rows, k_cache, v_cache, slots, k_scale=torch.ones(1), v_scale=torch.ones(1))
+    with pytest.raises(ValueError, match=r"k_scale .* must be contiguous float32 \[1\]"):
+        write_kv_(
+            rows, rows, *make_kv_cache(2, 1, 4, 32, FP8, "cpu"), slots, k_scale=torch.ones(2), v_scale=torch.ones(1)
+        )
+    with pytest.raises(ValueError, match="expected float32, bfloat16, float16 or float8_e4m3fn"):
+        make_kv_cache(2, 1, 4, 32, torch.int8, "cpu")

@@ -1,0 +1,105 @@
+"""How the paged KV cache lies in memory.
+
+Seen as tensors, keys are ``[blocks, kv_heads, head_dim, block_size]`` and values
+``[blocks, kv_heads, block_size, head_dim]``. A slot is ``block * block_size + offset``.
+
+Values are contiguous. Keys are contiguous for the CPU, whose scores vectorise over the keys of a block; for
+CUDA they lie as values do and are viewed through a transpose, so that a token's key is written, and a tile of
+keys read, in whole lines. Strides say which, so one reference and one Triton kernel take both.
+"""
+
+import torch
+from torch import Tensor
+
+from ..guards import FLOATS, describe
+
+FP8 = torch.float8_e4m3fn
+FP8_MAX = 448.0
+
+BLOCK_MULTIPLE = 16
+"""A block holds a multiple of this many tokens: the keys that one vector of scores spans."""
+
+
+def kv_cache_shape(
+    num_blocks: int, num_kv_heads: int, head_dim: int, block_size: int
+) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+    """Shapes of the key and the value cache of one layer, as every operation sees them.
+
+    Raises:
+        ValueError: ``block_size`` is not a positive multiple of 16.
+    """
+    if block_size <= 0 or block_size % BLOCK_MULTIPLE:
+        raise ValueError(
+            f"kv_cache_shape: block_size must be a positive multiple of {BLOCK_MULTIPLE}, not {block_size}"
+        )
+    return (num_blocks, num_kv_heads, head_dim, block_size), (num_blocks, num_kv_heads, block_size, head_dim)
+
+
+def make_kv_cache(
+    num_blocks: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    *,
+    keys_transposed: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The key and the value cache of one layer, zeroed, of the shapes of :func:`kv_cache_shape`.
+
+    Args:
+        dtype: that of the model, or float8_e4m3fn (then every operation on the caches takes scales).
+        device: decides the layout of the keys.
+        keys_transposed: whether keys lie in memory as ``[blocks, kv_heads, head_dim, block_size]``;
+            None takes the device's own: True on the CPU, False elsewhere.
+
+    Raises:
+        ValueError: a dtype that caches do not have, or ``block_size`` is not a positive multiple of 16.
+    """
+    if dtype not in FLOATS and dtype != FP8:
+        raise ValueError(f"make_kv_cache: expected float32, bfloat16, float16 or float8_e4m3fn, not {dtype}")
+    k_shape, v_shape = kv_cache_shape(num_blocks, num_kv_heads, head_dim, block_size)
+    if keys_transposed is None:
+        keys_transposed = torch.device(device).type == "cpu"
+    k_cache = torch.zeros(k_shape if keys_transposed else v_shape, dtype=dtype, device=device)
+    v_cache = torch.zeros(v_shape, dtype=dtype, device=device)
+    return (k_cache if keys_transposed else k_cache.transpose(2, 3)), v_cache
+
+
+def check_caches(k_cache: Tensor, v_cache: Tensor, operation: str) -> tuple[int, int, int, int]:
+    """Returns (blocks, kv heads, head dim, block size) of caches in either layout.
+
+    Raises ValueError where the pair is not laid out as above, or not of a float dtype or float8_e4m3fn.
+    """
+    fits = k_cache.dim() == 4 and k_cache.dtype == v_cache.dtype and (k_cache.dtype in FLOATS or k_cache.dtype == FP8)
+    if fits and v_cache.is_contiguous() and (k_cache.is_contiguous() or k_cache.transpose(2, 3).is_contiguous()):
+        blocks, heads, dim, size = k_cache.shape
+        if v_cache.shape == (blocks, heads, size, dim) and size % BLOCK_MULTIPLE == 0:
+            return blocks, heads, dim, size
+    raise ValueError(
+        f"{operation}: caches {describe(k_cache)} and {describe(v_cache)} must be of one dtype, a float or "
+        "float8_e4m3fn, [blocks, heads, dim, size] and [blocks, heads, size, dim] with size a multiple of 16, "
+        "contiguous (keys either as shaped or as their transpose)"
+    )
+
+
+def check_scales(k_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None, operation: str) -> None:
+    """Raises ValueError unless float8 caches come with a float32 scale for each kv head, and others with none."""
+    heads = k_cache.shape[1]
+    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if (scale is not None) != (k_cache.dtype == FP8):
+            raise ValueError(
+                f"{operation}: float8 caches need k_scale and v_scale, others take none: "
+                f"the caches are {describe(k_cache)}, {name} is {'None' if scale is None else describe(scale)}"
+            )
+        if scale is not None and (scale.shape != (heads,) or scale.dtype != torch.float32 or not scale.is_contiguous()):
+            raise ValueError(f"{operation}: {name} {describe(scale)} must be contiguous float32 [{heads}]")
+
+
+def native_cache_obstacle(k_cache: Tensor, dtype: torch.dtype) -> str | None:
+    """Why native operations on rows of ``dtype`` cannot take the caches; None when they can."""
+    if k_cache.dtype != dtype:
+        return f"it takes caches of the rows' dtype, not {describe(k_cache)}"
+    if not k_cache.is_contiguous():
+        return "it takes keys that are contiguous as [blocks, heads, dim, size]; these are transposed"
+    return None

@@ -1,0 +1,114 @@
+"""What stands between a projection and attention: QK-norm, rotary positions and the write to the KV cache."""
+
+from torch import Tensor
+
+from ..guards import describe, triton_obstacle
+from ..kv_cache import check_write, native_cache_obstacle, write_kv_
+from ..norm import rms_norm
+from ..rotary import Sections, check_rotary, native_rotary_obstacle, rotary_
+from ..variants import Choice, Variant, settle
+from . import reference
+
+__all__ = ["choose", "rotate_and_write_kv_"]
+
+
+def choose(
+    q: Tensor,
+    k_cache: Tensor,
+    variant: Choice = "auto",
+    *,
+    interleaved: bool = False,
+    sections: Sections | None = None,
+) -> Variant:
+    """The variant that :func:`rotate_and_write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
+    native = native_rotary_obstacle(q, interleaved=interleaved, sections=sections)
+    native = native or native_cache_obstacle(k_cache, q.dtype)
+    return settle(variant, triton=triton_obstacle(q, variant), native=native)
+
+
+def rotate_and_write_kv_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+    plus_one: bool = False,
+    interleaved: bool = False,
+    sections: Sections | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Norms and turns the heads of T tokens and writes their keys and values to the cache.
+
+    The same as ``rms_norm`` of q and k over the head's dims (where there are weights), ``rotary_`` and
+    ``write_kv_``, rounded to the dtype of ``q`` after each: on CUDA in one launch, on the CPU by these very
+    operations.
+
+    Args:
+        q: [T, Hq, D]; heads and dims contiguous, rows may be strided (a slice of a fused projection).
+        k, v: [T, Hkv, D] of the dtype of ``q``, strided likewise.
+        cos, sin, positions, interleaved, sections: as for :func:`stentor.kernels.rotary_`.
+        k_cache, v_cache, slots, k_scale, v_scale: as for :func:`stentor.kernels.write_kv_`; a token whose slot
+            is negative has its query turned and is not written.
+        q_norm, k_norm: [D] of the dtype of ``q``: weights of a norm of each head; None: there is none.
+        eps, plus_one: as for :func:`stentor.kernels.rms_norm`.
+        variant: forces an implementation.
+
+    Returns:
+        The queries [T, Hq, D] to attend with: ``q`` itself, overwritten, or a new tensor. What ``q``, ``k``
+        and ``v`` hold afterwards is unspecified.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+        IndexError: a position or a slot outside its table; the caches are unchanged then. The native variant
+            raises it for negative slots too. The Triton variant does not look: it must be given what fits.
+    """
+    check_rotary(q, k, cos, sin, positions, sections, "rotate_and_write_kv_")
+    check_write(k, v, k_cache, v_cache, slots, k_scale, v_scale, "rotate_and_write_kv_")
+    for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if weight is not None and (
+            weight.shape != q.shape[2:] or weight.dtype != q.dtype or not weight.is_contiguous()
+        ):
+            raise ValueError(f"rotate_and_write_kv_: {name} {describe(weight)} does not fit q {describe(q)}")
+    chosen = choose(q, k_cache, variant, interleaved=interleaved, sections=sections)
+    if chosen == "native":
+        if q_norm is not None:
+            q = rms_norm(q, q_norm, eps, plus_one=plus_one, variant="native")
+        if k_norm is not None:
+            k = rms_norm(k, k_norm, eps, plus_one=plus_one, variant="native")
+        rotary_(q, k, cos, sin, positions, variant="native")
+        write_kv_(k, v, k_cache, v_cache, slots, variant="native")
+        return q
+    run = reference.rotate_and_write_kv_
+    if chosen == "triton":
+        from . import triton  # late: heavy
+
+        run = triton.rotate_and_write_kv_
+    return run(
+        q,
+        k,
+        v,
+        cos,
+        sin,
+        positions,
+        k_cache,
+        v_cache,
+        slots,
+        q_norm,
+        k_norm,
+        eps,
+        plus_one,
+        interleaved,
+        sections,
+        k_scale,
+        v_scale,
+    )

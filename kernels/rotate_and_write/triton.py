@@ -1,0 +1,208 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: disable-error-code="possibly-undefined"
+"""A program takes a tile of tokens by heads of q, k or v; a head stays in registers from projection to cache."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..kv_cache.triton import copy_rows, load_scales, slot_rows, store_rows, tile_config, tile_rows
+from ..launch import launch
+from ..quantize.fp8 import as_kernel_argument
+from ..rotary.triton import load_angles, load_pairs, section_ends, store_pairs, turn
+
+
+@triton.jit
+def _scaled(x, factor, weight, dtype: tl.constexpr, PLUS_ONE: tl.constexpr):
+    """A norm's last steps, rounded to ``dtype`` where the norm itself rounds; float32."""
+    normed = x * factor
+    if PLUS_ONE:
+        return (normed * (1.0 + weight)).to(dtype).to(tl.float32)
+    else:
+        return (normed.to(dtype).to(tl.float32) * weight).to(dtype).to(tl.float32)
+
+
+@triton.jit
+def _prepare_heads(
+    x,
+    stride,
+    norm,
+    eps,
+    cos,
+    sin,
+    positions,
+    positions_stride,
+    cache,
+    slots,
+    scale,
+    tokens,
+    heads,
+    group,
+    DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    WIDTH: tl.constexpr,
+    REST_WIDTH: tl.constexpr,
+    PLUS_ONE: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    SECTION_1: tl.constexpr,
+    SECTION_2: tl.constexpr,
+    SIZE: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+):
+    """Norms heads unless ``norm`` is None, turns them, and stores them in the cache, in place where that is None."""
+    dtype: tl.constexpr = x.dtype.element_ty
+    token, head, inside = tile_rows(tokens, heads, group, BLOCK_TOKENS, BLOCK_HEADS)
+    rows = x + token * stride + head * DIM
+    first, second = load_pairs(rows, inside, HALF, WIDTH, INTERLEAVED)
+    # the dims past the rotary ones: those of q stay where they are unless they are normed
+    HAS_REST: tl.constexpr = 2 * HALF < DIM and (norm is not None or cache is not None)
+    if HAS_REST:
+        rest_dim = 2 * HALF + tl.arange(0, REST_WIDTH)
+        fits = inside[:, None] & (rest_dim < DIM)[None, :]
+        rest = tl.load(rows[:, None] + rest_dim[None, :], mask=fits, other=0.0).to(tl.float32)
+    if norm is not None:
+        squares = tl.sum(first * first + second * second, 1, keep_dims=True)
+        if HAS_REST:
+            squares += tl.sum(rest * rest, 1, keep_dims=True)
+        factor = tl.rsqrt(squares / DIM + eps)
+        # every row reads the weights: they come from the first-level cache, and lie as the rows do
+        first_weight, second_weight = load_pairs(norm + head * 0, inside, HALF, WIDTH, INTERLEAVED)
+        first = _scaled(first, factor, first_weight, dtype, PLUS_ONE)
+        second = _scaled(second, factor, second_weight, dtype, PLUS_ONE)
+        if HAS_REST:
+            weight = tl.load(norm + (head * 0)[:, None] + rest_dim[None, :], mask=fits, other=0.0).to(tl.float32)
+            rest = _scaled(rest, factor, weight, dtype, PLUS_ONE)
+    c, s = load_angles(cos, sin, positions, positions_stride, token, inside, HALF, WIDTH, SECTION_1, SECTION_2)
+    first, second = turn(first, second, c, s)
+    first, second = first.to(dtype), second.to(dtype)
+    if cache is None:
+        store_pairs(rows, inside, first, second, None, HALF, WIDTH, INTERLEAVED, 1, False)
+        if HAS_REST:
+            store_rows(rows, rest_dim, inside, rest, None, DIM, 1, False)
+    else:
+        to, written = slot_rows(cache, slots, token, head, heads, inside, DIM, SIZE, TRANSPOSED)
+        scales = load_scales(scale, head, inside)
+        store_pairs(to, written, first, second, scales, HALF, WIDTH, INTERLEAVED, SIZE, TRANSPOSED)
+        if HAS_REST:
+            store_rows(to, rest_dim, written, rest, scales, DIM, SIZE, TRANSPOSED)
+
+
+@triton.jit(do_not_specialize=["tokens", "positions_stride"])
+def _rotate_and_write_kernel(
+    q,
+    k,
+    v,
+    cos,
+    sin,
+    positions,
+    k_cache,
+    v_cache,
+    slots,
+    q_norm,
+    k_norm,
+    k_scale,
+    v_scale,
+    eps,
+    q_stride,
+    k_stride,
+    v_stride,
+    positions_stride,
+    tokens,
+    q_heads,
+    kv_heads,
+    DIM: tl.constexpr,
+    DIM_WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    WIDTH: tl.constexpr,
+    REST_WIDTH: tl.constexpr,
+    PLUS_ONE: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    SECTION_1: tl.constexpr,
+    SECTION_2: tl.constexpr,
+    SIZE: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+):
+    q_groups, kv_groups = tl.cdiv(q_heads, BLOCK_HEADS), tl.cdiv(kv_heads, BLOCK_HEADS)
+    group = tl.program_id(1)
+    # fmt: off
+    if group < q_groups:
+        _prepare_heads(q, q_stride, q_norm, eps, cos, sin, positions, positions_stride, None, None, None,
+                       tokens, q_heads, group, DIM, HALF, WIDTH, REST_WIDTH, PLUS_ONE, INTERLEAVED,
+                       SECTION_1, SECTION_2, SIZE, TRANSPOSED, BLOCK_TOKENS, BLOCK_HEADS)
+    elif group < q_groups + kv_groups:
+        _prepare_heads(k, k_stride, k_norm, eps, cos, sin, positions, positions_stride, k_cache, slots, k_scale,
+                       tokens, kv_heads, group - q_groups, DIM, HALF, WIDTH, REST_WIDTH, PLUS_ONE, INTERLEAVED,
+                       SECTION_1, SECTION_2, SIZE, TRANSPOSED, BLOCK_TOKENS, BLOCK_HEADS)
+    else:
+        copy_rows(v, v_stride, v_cache, slots, v_scale, tokens, kv_heads, group - q_groups - kv_groups,
+                  DIM, DIM_WIDTH, SIZE, False, BLOCK_TOKENS, BLOCK_HEADS)
+    # fmt: on
+
+
+def rotate_and_write_kv_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    plus_one: bool,
+    interleaved: bool,
+    sections: tuple[int, int, int] | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> Tensor:
+    """All in place: returns ``q``; ``k`` and ``v`` are left as they are."""
+    tokens, q_heads, dim = q.shape
+    kv_heads, half = k.shape[1], cos.shape[1]
+    config = tile_config("rotate_and_write", dim, q_heads, tokens)
+    block = config["BLOCK_HEADS"]
+    section_1, section_2 = section_ends(sections, half)
+    launch(
+        _rotate_and_write_kernel,
+        (triton.cdiv(tokens, config["BLOCK_TOKENS"]), triton.cdiv(q_heads, block) + 2 * triton.cdiv(kv_heads, block)),
+        q,
+        k,
+        v,
+        cos,
+        sin,
+        positions,
+        as_kernel_argument(k_cache),
+        as_kernel_argument(v_cache),
+        slots,
+        q_norm,
+        k_norm,
+        k_scale,
+        v_scale,
+        eps,
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        positions.stride(0),
+        tokens,
+        q_heads,
+        kv_heads,
+        config=config,
+        DIM=dim,
+        DIM_WIDTH=triton.next_power_of_2(dim),
+        HALF=half,
+        WIDTH=triton.next_power_of_2(half),
+        REST_WIDTH=triton.next_power_of_2(max(1, dim - 2 * half)),
+        PLUS_ONE=plus_one,
+        INTERLEAVED=interleaved,
+        SECTION_1=section_1,
+        SECTION_2=section_2,
+        SIZE=k_cache.shape[3],
+        TRANSPOSED=k_cache.is_contiguous(),
+    )
+    return q
