@@ -1,0 +1,96 @@
+"""Multiplication by a weight in fp8."""
+
+import torch
+from torch import Tensor
+
+from ..guards import triton_obstacle
+from ..quantize import Quantized
+from ..quantize.operands import Operands, operands
+from ..quantize.scheme import FP8
+from ..variants import Choice, Variant
+from . import reference
+from .selection import Selection, select
+
+__all__ = ["choose", "linear_fp8", "run_triton", "selection_for"]
+
+
+def selection_for(
+    x: Quantized | Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    variant: Choice = "auto",
+) -> Selection:
+    """The implementation that :func:`linear_fp8` takes for these arguments, and why not those before it."""
+    return _select(operands("linear_fp8", x, weight, weight_scale, bias, out_dtype, FP8), variant)
+
+
+def choose(x: Quantized | Tensor, weight: Tensor, weight_scale: Tensor, variant: Choice = "auto") -> Variant:
+    """``triton`` for all that runs on CUDA, torch's own kernel too. Raises ValueError where ``variant`` cannot run."""
+    selected = selection_for(x, weight, weight_scale, out_dtype=torch.bfloat16, variant=variant)
+    return "reference" if selected.implementation == "reference" else "triton"
+
+
+def linear_fp8(
+    x: Quantized | Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Multiplies by a weight in fp8, summing in float32.
+
+    Args:
+        x: activations [T, K]: quantised to ``float8_e4m3fn`` by tensor, token or groups of 128; or as they are,
+            in float32, bfloat16 or float16 (the weight is then widened, exactly, to their dtype). Rows of the
+            latter may be strided.
+        weight: [N, K] ``float8_e4m3fn``, contiguous.
+        weight_scale: float32 [1], [N], or one for each 128 x 128 [ceil(N / 128), ceil(K / 128)].
+        bias: [N] floats, added in float32 before the one rounding (where torch's kernel runs and the bias is not
+            bfloat16: after it).
+        out_dtype: float32, bfloat16 or float16; that of ``x`` where it is not quantised.
+        variant: ``triton`` forces our own kernels, ``reference`` plain torch.
+
+    Returns:
+        A new contiguous tensor [T, N].
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+    """
+    given = operands("linear_fp8", x, weight, weight_scale, bias, out_dtype, FP8)
+    selected = _select(given, variant)
+    if selected.implementation == "reference":
+        return reference.linear_fp8(given)
+    return run_triton(given, selected)
+
+
+def run_triton(given: Operands, selected: Selection) -> Tensor:
+    """Runs the implementation that was selected, for a weight of either dtype; not the reference."""
+    tokens, rows, _ = given.shape
+    if not tokens:
+        return torch.empty(0, rows, dtype=given.out_dtype, device=given.x.device)
+    match selected.implementation:
+        case "gemv":
+            from .triton_gemv import gemv  # these late: importing Triton takes half a second
+
+            return gemv(given)
+        case "skinny":
+            from .triton_skinny import skinny
+
+            return skinny(given)
+        case "scaled_mm":
+            from .scaled_mm import scaled_mm
+
+            return scaled_mm(given)
+        case _:
+            from .triton_tiles import tiles
+
+            return tiles(given)
+
+
+def _select(given: Operands, variant: Choice) -> Selection:
+    return select(given, variant, triton_obstacle(given.x, variant))

@@ -1,0 +1,121 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""out[n] = Σ_k weight[n, k] x[k], one token by a weight of 8 bits: multiply and add at the speed of memory.
+
+A program streams ``BLOCK_N`` rows of the weight, sixteen bytes a thread and load, and widens ``x`` once for
+all of them. So narrow are its rows that the programs fill the GPU without splitting K.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import launch
+from ..quantize.fp8 import as_kernel_argument, widen
+from ..quantize.operands import Operands
+from ..tuning import Config, Tunable, pick
+from .workloads import tunables_of
+
+OPERATION = "linear_8bit_gemv"
+
+
+@triton.jit
+def gemv_kernel(
+    x,
+    x_scale,
+    weight,
+    weight_scale,
+    bias,
+    out,
+    rows,
+    width,
+    weight_scale_stride,
+    X_SCALED: tl.constexpr,
+    X_GROUPED: tl.constexpr,
+    W_BLOCKED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SUM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    first = tl.program_id(0).to(tl.int64) * BLOCK_N
+    row = first + tl.arange(0, BLOCK_N)
+    within = tl.arange(0, BLOCK_K)
+    total = tl.zeros([BLOCK_N, BLOCK_K], SUM)
+    for start in tl.range(0, width, BLOCK_K, num_stages=STAGES):
+        column = start + within
+        inside = column < width
+        values = tl.load(
+            weight + row[:, None] * width + column[None, :],
+            mask=(row[:, None] < rows) & inside[None, :],
+            other=0.0,
+            eviction_policy="evict_first",
+        )
+        token = widen(tl.load(x + column, mask=inside, other=0.0), SUM)
+        if X_GROUPED:
+            token *= tl.load(x_scale + column // 128, mask=inside, other=0.0)
+        if W_BLOCKED:  # all rows of the program lie in one block
+            block = weight_scale + (first // 128) * weight_scale_stride
+            token *= tl.load(block + column // 128, mask=inside, other=0.0)
+        total += widen(values, SUM) * token[None, :]
+    result = tl.sum(total, 1).to(tl.float32)
+    if X_SCALED and not X_GROUPED:
+        result *= tl.load(x_scale)
+    if not W_BLOCKED:
+        result *= tl.load(weight_scale + row * weight_scale_stride, mask=row < rows, other=0.0)
+    if HAS_BIAS:
+        result += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)
+    tl.store(out + row, result.to(out.dtype.element_ty), mask=row < rows)
+
+
+def gemv(operands: Operands) -> Tensor:
+    """One token, any scales."""
+    _, rows, width = operands.shape
+    x, x_scale, weight_scale = operands.x, operands.x_scale, operands.weight_scale
+    out = torch.empty(1, rows, dtype=operands.out_dtype, device=x.device)
+    config = pick(OPERATION, key(operands), default(operands))
+    launch(
+        gemv_kernel,
+        (triton.cdiv(rows, config["BLOCK_N"]),),
+        as_kernel_argument(x),
+        x_scale if x_scale is not None else weight_scale,
+        as_kernel_argument(operands.weight),
+        weight_scale,
+        operands.bias if operands.bias is not None else weight_scale,
+        *(out, rows, width, operands.weight_scale_stride),
+        config=config,
+        X_SCALED=x_scale is not None,
+        X_GROUPED=operands.input_scales == "group",
+        W_BLOCKED=operands.weight_scales == "block",
+        HAS_BIAS=operands.bias is not None,
+        SUM=tl.int32 if x.dtype == torch.int8 else tl.float32,
+    )
+    return out
+
+
+def key(operands: Operands) -> str:
+    _, rows, width = operands.shape
+    return f"{rows}x{width} {operands.kinds}"
+
+
+def default(operands: Operands) -> Config:
+    width = operands.shape[2]
+    # 64 values of the weight a thread: four loads of sixteen bytes in flight
+    return Config.of(num_warps=4, BLOCK_N=8, BLOCK_K=min(1024, max(triton.next_power_of_2(width), 32)), STAGES=3)
+
+
+def candidates() -> list[Config]:
+    return [
+        Config.of(num_warps=warps, BLOCK_N=rows, BLOCK_K=width, STAGES=stages)
+        for rows in (4, 8, 16)
+        for width in (512, 1024, 2048)
+        for warps in (2, 4, 8)
+        for stages in (1, 3, 4)
+        if 16 <= rows * width // (32 * warps) <= 128
+    ]
+
+
+def tunables() -> list[Tunable]:
+    """Of both operations, at one token."""
+    return tunables_of(OPERATION, tokens=1, key=key, run=gemv, candidates=lambda _: candidates())

@@ -1,0 +1,237 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""out[t, n] = Σ_k weight[n, k] x[t, k] for few tokens: tensor cores at the speed of memory.
+
+The weight is the left operand, so that its rows fill the instruction's 64 and the tokens are its narrow side.
+Where the tiles of N alone do not fill the GPU, K is split: each part is summed on its own and written, and a
+second kernel adds the parts in order, so that the result depends on nothing but the shape.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import launch
+from ..quantize.fp8 import as_kernel_argument, widen
+from ..quantize.operands import Operands
+from ..tuning import Config, Tunable, pick
+from .workloads import tunables_of
+
+OPERATION = "linear_8bit_skinny"
+MAX_TOKENS = 64
+
+_PROGRAMS = 384
+"""What the launcher splits K for: about three a multiprocessor of an H200."""
+
+
+@triton.jit
+def skinny_kernel(
+    x,
+    x_scale,
+    weight,
+    weight_scale,
+    bias,
+    out,
+    tokens,
+    rows,
+    width,
+    x_stride,
+    x_scale_stride,
+    weight_scale_stride,
+    X_SCALED: tl.constexpr,
+    X_GROUPED: tl.constexpr,
+    W_BLOCKED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    OPERAND: tl.constexpr,
+    SUM: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """``OPERAND``: what both sides are multiplied in, None for what they are stored in."""
+    EVERY: tl.constexpr = BLOCK_K if BLOCK_K < 128 else 128
+    row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(1)
+    token = tl.arange(0, BLOCK_T)
+    within = tl.arange(0, BLOCK_K)
+    steps = tl.cdiv(tl.cdiv(width, BLOCK_K), SPLITS)
+    begin = split * steps * BLOCK_K
+    end = tl.minimum(begin + steps * BLOCK_K, width)
+    weights = weight + row[:, None] * width + within[None, :]
+    inputs = x + token[None, :].to(tl.int64) * x_stride + within[:, None]
+    total = tl.zeros([BLOCK_N, BLOCK_T], SUM)
+    for start in range(begin, end, BLOCK_K):
+        inside = start + within < width
+        left = tl.load(weights + start, mask=(row[:, None] < rows) & inside[None, :], other=0.0)
+        right = tl.load(inputs + start, mask=inside[:, None] & (token[None, :] < tokens), other=0.0)
+        if OPERAND is not None:
+            left = widen(left, OPERAND)
+            right = widen(right, OPERAND)
+        if X_GROUPED or W_BLOCKED:
+            part = tl.dot(left, right, input_precision=PRECISION)
+            if X_GROUPED:
+                scale = tl.load(x_scale + token * x_scale_stride + start // 128, mask=token < tokens, other=0.0)
+                part *= scale[None, :]
+            if W_BLOCKED:
+                block = weight_scale + (row // 128) * weight_scale_stride + start // 128
+                part *= tl.load(block, mask=row < rows, other=0.0)[:, None]
+            total += part
+        else:
+            # fp8 sums keep few bits in the tensor cores: every 128 products they go to float32
+            total = tl.dot(left, right, total, input_precision=PRECISION, max_num_imprecise_acc=EVERY, out_dtype=SUM)
+    inside = (row[:, None] < rows) & (token[None, :] < tokens)
+    target = out + token[None, :].to(tl.int64) * rows + row[:, None]
+    if SPLITS > 1:
+        tl.store(target + split.to(tl.int64) * tokens * rows, total, mask=inside)
+    else:
+        result = total.to(tl.float32)
+        if X_SCALED and not X_GROUPED:
+            result *= tl.load(x_scale + token * x_scale_stride, mask=token < tokens, other=0.0)[None, :]
+        if not W_BLOCKED:
+            result *= tl.load(weight_scale + row * weight_scale_stride, mask=row < rows, other=0.0)[:, None]
+        if HAS_BIAS:
+            result += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)[:, None]
+        tl.store(target, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_parts_kernel(
+    parts,
+    x_scale,
+    weight_scale,
+    bias,
+    out,
+    tokens,
+    rows,
+    x_scale_stride,
+    weight_scale_stride,
+    X_SCALED: tl.constexpr,
+    W_SCALED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Adds parts [SPLITS, tokens, rows] in order; one block of one token a program."""
+    token = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows
+    total = tl.load(parts + token * rows + row, mask=inside, other=0.0)
+    for split in tl.static_range(1, SPLITS):
+        total += tl.load(parts + (split * tokens + token) * rows + row, mask=inside, other=0.0)
+    result = total.to(tl.float32)
+    if X_SCALED:
+        result *= tl.load(x_scale + token * x_scale_stride)
+    if W_SCALED:
+        result *= tl.load(weight_scale + row * weight_scale_stride, mask=inside, other=0.0)
+    if HAS_BIAS:
+        result += tl.load(bias + row, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + token * rows + row, result.to(out.dtype.element_ty), mask=inside)
+
+
+def skinny(operands: Operands) -> Tensor:
+    """Up to :data:`MAX_TOKENS` tokens, any scales."""
+    tokens, rows, width = operands.shape
+    x, x_scale, weight_scale = operands.x, operands.x_scale, operands.weight_scale
+    config = pick(OPERATION, key(operands), default(operands))
+    if operands.scaled_by_step and 128 % config["BLOCK_K"]:
+        raise ValueError(f"{OPERATION}: with groups or blocks BLOCK_K must divide 128, not be {config['BLOCK_K']}")
+    splits = config["SPLITS"]
+    integers = x.dtype == torch.int8
+    out = torch.empty(tokens, rows, dtype=operands.out_dtype, device=x.device)
+    made = out
+    if splits > 1:
+        sums = torch.int32 if integers else torch.float32
+        made = torch.empty(splits, tokens, rows, dtype=sums, device=x.device)
+    x_scaled, has_bias = x_scale is not None, operands.bias is not None
+    bias = operands.bias if operands.bias is not None else weight_scale
+    scales = x_scale if x_scale is not None else weight_scale
+    launch(
+        skinny_kernel,
+        (triton.cdiv(rows, config["BLOCK_N"]), splits),
+        *(as_kernel_argument(x), scales, as_kernel_argument(operands.weight), weight_scale, bias, made),
+        *(tokens, rows, width, x.stride(0), operands.x_scale_stride, operands.weight_scale_stride),
+        config=config,
+        X_SCALED=x_scaled,
+        X_GROUPED=operands.input_scales == "group",
+        W_BLOCKED=operands.weight_scales == "block",
+        HAS_BIAS=has_bias,
+        OPERAND=operand_dtype(operands),
+        SUM=tl.int32 if integers else tl.float32,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+    )
+    if splits > 1:
+        block = min(triton.next_power_of_2(rows), 512)
+        launch(
+            add_parts_kernel,
+            (tokens, triton.cdiv(rows, block)),
+            *(made, scales, weight_scale, bias, out),
+            *(tokens, rows, operands.x_scale_stride, operands.weight_scale_stride),
+            config=Config.of(num_warps=4, BLOCK=block),
+            X_SCALED=x_scaled and operands.input_scales != "group",
+            W_SCALED=operands.weight_scales != "block",
+            HAS_BIAS=has_bias,
+            SPLITS=splits,
+        )
+    return out
+
+
+def operand_dtype(operands: Operands) -> tl.dtype | None:
+    """What tiles are multiplied in; None where that is what they are stored in."""
+    x = operands.x
+    if x.dtype == torch.int8:
+        return None
+    if x.dtype == torch.float8_e4m3fn:
+        return None if as_kernel_argument(x) is x else tl.float16
+    return {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[x.dtype]
+
+
+def key(operands: Operands) -> str:
+    tokens, rows, width = operands.shape
+    return f"{rows}x{width} t{block_of_tokens(tokens)} {operands.kinds}"
+
+
+def block_of_tokens(tokens: int) -> int:
+    return next(block for block in (16, 32, MAX_TOKENS) if tokens <= block)
+
+
+def default(operands: Operands) -> Config:
+    tokens, rows, width = operands.shape
+    block_k = 128 if operands.scaled_by_step or operands.input_scales == "none" else 256
+    if operands.x.dtype == torch.float32 or width % 16:  # the latter is loaded byte by byte
+        block_k = 32
+    tiles = triton.cdiv(rows, 64)
+    splits = 1
+    while tiles * splits < _PROGRAMS and width // (splits * 2) >= 4 * block_k:
+        splits *= 2
+    return Config.of(
+        num_warps=4, num_stages=4, BLOCK_T=block_of_tokens(tokens), BLOCK_N=64, BLOCK_K=block_k, SPLITS=splits
+    )
+
+
+def candidates(operands: Operands) -> list[Config]:
+    return [
+        Config.of(
+            num_warps=warps,
+            num_stages=stages,
+            BLOCK_T=block_of_tokens(operands.shape[0]),
+            BLOCK_N=rows,
+            BLOCK_K=width,
+            SPLITS=splits,
+        )
+        for rows, warps in ((64, 4), (128, 4), (128, 8))
+        for width in ((64, 128) if operands.scaled_by_step else (64, 128, 256))
+        for stages in (3, 4, 6)
+        for splits in (1, 2, 4, 8)
+        if rows * width * stages <= 128 * 1024
+    ]
+
+
+def tunables() -> list[Tunable]:
+    """Of both operations, at 16, 32 and 64 tokens."""
+    return [
+        tunable
+        for tokens in (16, 32, 64)
+        for tunable in tunables_of(OPERATION, tokens=tokens, key=key, run=skinny, candidates=candidates)
+    ]

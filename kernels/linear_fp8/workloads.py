@@ -1,0 +1,80 @@
+"""The shapes that the kernels for 8-bit weights are tuned at."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8, quantize_weight_int8
+from ..quantize.operands import GROUP, Operands, operands
+from ..quantize.scheme import FP8
+from ..tuning import Config, Tunable
+
+# [N, K] of the projections: qkv, attention's output, gate and up, down
+LLAMA_8B = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+QWEN3_32B = ((10240, 5120), (5120, 8192), (51200, 5120), (5120, 25600))
+
+
+def tunables_of(
+    operation: str,
+    *,
+    tokens: int,
+    key: Callable[[Operands], str],
+    run: Callable[[Operands], Tensor],
+    candidates: Callable[[Operands], Sequence[Config]],
+) -> list[Tunable]:
+    """One for each weight, kind of weight and kind of input, at ``tokens`` rows."""
+    return [
+        Tunable(operation, key(shown), candidates(shown), _Workload(shown, run))
+        for rows, width in (*LLAMA_8B, *QWEN3_32B)
+        for weight, quantised, blocks in (
+            (FP8, True, False),
+            (FP8, True, True),
+            (FP8, False, False),
+            (torch.int8, True, False),
+            (torch.int8, False, False),
+        )
+        for shown in [unfilled(torch.device("meta"), tokens, rows, width, weight, quantised, blocks)]
+    ]
+
+
+def unfilled(
+    device: torch.device, tokens: int, rows: int, width: int, dtype: torch.dtype, quantised: bool, blocks: bool
+) -> Operands:
+    """Operands of a shape, their memory as it is: ``quantised`` or bfloat16 inputs.
+
+    Scales are by group and block where ``blocks``, by token and channel otherwise.
+    """
+    groups = -(-width // GROUP)
+    weight = torch.empty(rows, width, dtype=dtype, device=device)
+    scale = torch.empty((-(-rows // GROUP), groups) if blocks else (rows,), device=device)
+    x = torch.empty(tokens, width, dtype=dtype if quantised else torch.bfloat16, device=device)
+    x_scale = torch.empty(tokens, groups if blocks else 1, device=device)
+    return operands("linear", Quantized(x, x_scale) if quantised else x, weight, scale, None, torch.bfloat16, dtype)
+
+
+def filled(like: Operands, device: torch.device) -> Operands:
+    """Operands of the shape and kinds of ``like``, of random numbers."""
+    tokens, rows, width = like.shape
+    dtype, blocks = like.weight.dtype, like.weight_scales == "block"
+    matrix = torch.randn(rows, width, dtype=torch.bfloat16, device=device)
+    if dtype == torch.int8:
+        weight, scale = quantize_weight_int8(matrix)
+    else:
+        weight, scale = quantize_weight_fp8(matrix, "block" if blocks else "channel")
+    x = torch.randn(tokens, width, dtype=torch.bfloat16, device=device)
+    given: Quantized | Tensor = x
+    if like.x_scale is not None:
+        given = quantize(x, ActivationScheme(dtype, "group" if blocks else "token"))
+    return operands("linear", given, weight, scale, None, torch.bfloat16, dtype)
+
+
+class _Workload:
+    """Makes the operands and returns the call to time."""
+
+    def __init__(self, like: Operands, run: Callable[[Operands], Tensor]) -> None:
+        self._like, self._run = like, run
+
+    def __call__(self, device: torch.device) -> Callable[[], Tensor]:
+        made = filled(self._like, device)
+        return lambda: self._run(made)

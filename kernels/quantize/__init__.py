@@ -1,0 +1,63 @@
+"""Quantising: activations as they flow, weights as they are loaded."""
+
+from torch import Tensor, float32
+
+from ..guards import FLOATS, describe, triton_obstacle
+from ..variants import Choice, Variant, settle
+from . import reference
+from .scheme import ActivationScheme, Quantized
+from .weights import quantize_weight_fp8, quantize_weight_int8
+
+__all__ = [
+    "ActivationScheme",
+    "Quantized",
+    "choose",
+    "quantize",
+    "quantize_weight_fp8",
+    "quantize_weight_int8",
+]
+
+
+def choose(x: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that runs on ``x``. Raises ValueError where one is asked for by name and cannot run."""
+    return settle(variant, triton=triton_obstacle(x, variant))
+
+
+def quantize(
+    x: Tensor, scheme: ActivationScheme, scale: Tensor | None = None, *, variant: Choice = "auto"
+) -> Quantized:
+    """Quantises activations symmetrically.
+
+    The scale of a row or group is its greatest magnitude over the greatest value of ``scheme.dtype`` (448 or
+    127), at least 1e-12. A value is ``x`` times the scale's reciprocal in float32, clamped to that greatest
+    value and rounded to the nearest, of two to the even one. A NaN makes its row's or group's scale NaN.
+
+    Args:
+        x: [T, K] float32, bfloat16 or float16; rows may be strided, the last dim is contiguous.
+        scheme: the dtype, and which values share a scale. The last group of a row may be short.
+        scale: float32 [1], for granularity ``tensor`` alone, which needs it.
+        variant: forces an implementation.
+
+    Returns:
+        New contiguous values [T, K] and float32 scales: [T, 1] for ``token``, [T, ceil(K / group)] for
+        ``group``, and ``scale`` itself for ``tensor``.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit, or a scale missing or unwanted.
+    """
+    if x.dim() != 2 or not x.shape[1] or x.dtype not in FLOATS:
+        raise ValueError(f"quantize: want x [T, K] of floats with K > 0, not {describe(x)}")
+    if x.stride(1) != 1 and x.shape[1] > 1:
+        raise ValueError(f"quantize: the last dim of x must be contiguous, its strides are {x.stride()}")
+    if (scheme.granularity == "tensor") != (scale is not None):
+        raise ValueError(
+            f"quantize: a scale goes with granularity tensor alone; granularity is {scheme.granularity}, "
+            f"scale is {'missing' if scale is None else 'given'}"
+        )
+    if scale is not None and (scale.shape != (1,) or scale.dtype != float32 or scale.device != x.device):
+        raise ValueError(f"quantize: want scale [1] float32 on {x.device}, not {describe(scale)}")
+    if choose(x, variant) == "reference":
+        return reference.quantize(x, scheme, scale)
+    from . import triton  # late: importing Triton takes half a second
+
+    return triton.quantize(x, scheme, scale)

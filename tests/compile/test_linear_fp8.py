@@ -1,0 +1,104 @@
+import re
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stentor.kernels.launch import CompiledKernel, dry_run
+from stentor.kernels.linear_fp8 import linear_fp8, selection_for
+from stentor.kernels.linear_fp8.workloads import LLAMA_8B, QWEN3_32B, unfilled
+from stentor.kernels.quantize import Quantized
+from stentor.kernels.quantize.scheme import FP8
+
+pytestmark = pytest.mark.compiles
+
+# whether x is quantised, whether scales are by group and block
+KINDS = ((True, False), (True, True), (False, False), (False, True))
+SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}
+
+
+def compiled(
+    capability: int, tokens: int, rows: int, width: int, quantised: bool, blocks: bool
+) -> list[CompiledKernel]:
+    with FakeTensorMode(), dry_run(capability) as kernels:
+        made = unfilled(torch.device("cuda"), tokens, rows, width, FP8, quantised, blocks)
+        x = made.x if made.x_scale is None else Quantized(made.x, made.x_scale)
+        out = linear_fp8(x, made.weight, made.weight_scale, out_dtype=torch.bfloat16, variant="triton")
+        assert out.shape == (tokens, rows)
+    for kernel in kernels:
+        assert kernel.stack_bytes == 0, kernel.config
+        assert kernel.shared_bytes <= SHARED_BYTES[capability]
+    return kernels
+
+
+def copies(kernel: CompiledKernel) -> set[int]:
+    """Bytes of the asynchronous copies to shared memory, a thread."""
+    return {int(size, 0) for size in re.findall(r"cp\.async\.c[ag][^;]*?\], \[[^]]*\], (0x\w+|\d+)", kernel.ptx)}
+
+
+@pytest.mark.parametrize(("quantised", "blocks"), KINDS)
+def test_one_token_streams_the_weight_sixteen_bytes_a_thread(quantised: bool, blocks: bool) -> None:
+    for rows, width in (*LLAMA_8B, *QWEN3_32B):
+        (kernel,) = compiled(90, 1, rows, width, quantised, blocks)
+        assert kernel.name == "gemv_kernel"
+        assert 16 in copies(kernel)
+        assert kernel.registers <= 128
+        assert "cvt.rn.f16x2.e4m3x2" in kernel.ptx
+
+
+@pytest.mark.parametrize(("quantised", "blocks"), KINDS)
+@pytest.mark.parametrize("tokens", [16, 64])
+def test_few_tokens_are_multiplied_in_tensor_cores(tokens: int, quantised: bool, blocks: bool) -> None:
+    # with K split and not; kernels for the other shapes are the same
+    for rows, width in (LLAMA_8B[2], LLAMA_8B[3]) if tokens == 16 else (QWEN3_32B[3],):
+        kernels = compiled(90, tokens, rows, width, quantised, blocks)
+        assert kernels[0].name == "skinny_kernel"
+        assert 16 in copies(kernels[0])
+        assert ("f32.e4m3.e4m3" if quantised else "f32.bf16.bf16") in kernels[0].ptx
+        assert "wgmma.mma_async" in kernels[0].ptx
+        assert "cvt.bf16.f16" not in kernels[0].ptx
+        assert [kernel.name for kernel in kernels[1:]] == ["add_parts_kernel"] * (kernels[0].config["SPLITS"] > 1)
+
+
+@pytest.mark.parametrize(("quantised", "blocks"), KINDS)
+@pytest.mark.parametrize("tokens", [256, 8192])
+def test_many_tokens_are_multiplied_in_tensor_cores(tokens: int, quantised: bool, blocks: bool) -> None:
+    for rows, width in (*LLAMA_8B, *QWEN3_32B):
+        (kernel,) = compiled(90, tokens, rows, width, quantised, blocks)
+        assert kernel.name == "tiles_kernel"
+        assert 16 in copies(kernel)
+        assert "wgmma.mma_async" in kernel.ptx
+
+
+@pytest.mark.parametrize(
+    ("tokens", "quantised", "blocks"), [(1, True, False), (16, False, False), (16, True, True), (8192, True, True)]
+)
+def test_a_card_without_the_type_decodes_it(tokens: int, quantised: bool, blocks: bool) -> None:
+    kernel = compiled(80, tokens, *LLAMA_8B[3], quantised, blocks)[0]
+    assert "e4m3" not in kernel.ptx
+    assert kernel.uses_tensor_cores == (tokens > 1)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 100])
+def test_rows_that_begin_anywhere_spill_nothing(tokens: int) -> None:
+    assert compiled(90, tokens, 70, 301, True, True)
+    assert compiled(90, tokens, 70, 301, True, False)
+    assert compiled(90, tokens, 70, 301, False, False)
+
+
+def test_torch_multiplies_many_rows_where_it_can() -> None:
+    def chosen(capability: int, tokens: int, out_dtype: torch.dtype, blocks: bool = False, rows: int = 256) -> str:
+        with FakeTensorMode(), dry_run(capability):
+            made = unfilled(torch.device("cuda"), tokens, rows, 512, FP8, True, blocks)
+            assert made.x_scale is not None
+            x = Quantized(made.x, made.x_scale)
+            return str(selection_for(x, made.weight, made.weight_scale, out_dtype=out_dtype))
+
+    assert chosen(90, 1, torch.bfloat16) == "gemv"
+    assert chosen(90, 64, torch.bfloat16) == "skinny; not gemv: it takes one token"
+    assert chosen(90, 65, torch.bfloat16).startswith("scaled_mm; ")
+    assert "compute capability 8.9, this is 8.0" in chosen(80, 65, torch.bfloat16)
+    assert "no kernel for compute capability 12.0" in chosen(120, 65, torch.bfloat16)
+    assert "it returns bfloat16 everywhere" in chosen(90, 65, torch.float32)
+    assert "its scales are by tensor" in chosen(90, 65, torch.bfloat16, blocks=True)
+    assert "multiples of 16, they are 250 and 512" in chosen(90, 65, torch.bfloat16, rows=250)
