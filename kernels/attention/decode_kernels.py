@@ -1,0 +1,278 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""Flash-decoding: a sequence's keys are split among programs, and a second kernel joins what they found.
+
+With s = scale · q·k (softcapped, hidden keys at -∞), a program that took the keys P of one query leaves
+
+    lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) v    (where it sees none of P: -1e30 and 0)
+
+and the whole is Σ_programs 2^(lse - top) o / (Σ_programs 2^(lse - top) + 2^(sink log2 e - top)).
+
+How many programs a sequence gets is settled on the device, from the lengths: all of them together take
+about ``target`` items of like size, however the lengths differ, and the grid depends on none of them. The
+queries of all heads that read one kv head, and of all new tokens, are the rows of one matrix.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-1e30)
+"""Below any score, and finite: what is hidden altogether then has the weight 2^(-∞) = 0, not NaN."""
+
+
+@triton.jit
+def ceil_div(a, b):
+    return (a + b - 1) // b
+
+
+@triton.jit
+def first_key(length, window, QUERY_LEN: tl.constexpr, WINDOWED: tl.constexpr):
+    """The first key that the first new token sees."""
+    if WINDOWED:
+        return tl.maximum(length - QUERY_LEN - window + 1, 0)
+    else:
+        return length * 0
+
+
+@triton.jit
+def split_counts(
+    seq_lens,
+    rows,
+    target,
+    window,
+    QUERY_LEN: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    TILE: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Numbers [0, ROWS) and into how many items each of these sequences is split: at least 1, at most target + rows
+    in all; 0 from ``rows`` on."""
+    row = tl.arange(0, ROWS)
+    length = tl.load(seq_lens + row, mask=row < rows, other=0)
+    tiles = ceil_div(length, TILE) - first_key(length, window, QUERY_LEN, WINDOWED) // TILE
+    fair = tl.maximum(ceil_div(tl.sum(tiles, 0), target), MIN_TILES)
+    return row, tl.where(row < rows, tl.maximum(ceil_div(tiles, fair), 1), 0)
+
+
+@triton.jit
+def block_of(table, tile, in_tile, length, SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Where a tile's keys lie: one block, or [TILE] blocks where a block is smaller."""
+    if SIZE % TILE == 0:
+        block = tl.load(table + tile // (SIZE // TILE), mask=tile * TILE < length, other=0)
+    else:
+        key = tile * TILE + in_tile
+        block = tl.load(table + key // SIZE, mask=key < length, other=0)
+    return block.to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["rows", "target", "window", "table_stride"])
+def decode_kernel(
+    q,
+    k_cache,
+    v_cache,
+    seq_lens,
+    block_tables,
+    sinks,
+    k_scale,
+    v_scale,
+    out,
+    partial,
+    partial_lse,
+    rows,
+    target,
+    scale,
+    window,
+    softcap,
+    q_stride,
+    out_stride,
+    table_stride,
+    k_block_stride,
+    k_head_stride,
+    k_dim_stride,
+    k_key_stride,
+    v_block_stride,
+    v_head_stride,
+    v_key_stride,
+    QUERY_LEN: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    SIZE: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SOFTCAPPED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Program (i, j): the j-th item of all sequences, for BLOCK_M of the queries of one kv head.
+
+    Writes to ``out`` where its sequence is one item, else to ``partial`` [items, queries, DIM] and
+    ``partial_lse`` [items, queries].
+    """
+    item = tl.program_id(1)
+    every_row, counts = split_counts(seq_lens, rows, target, window, QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
+    row = tl.sum((tl.cumsum(counts, 0) <= item).to(tl.int32), 0)
+    if row >= rows:
+        return
+    split = item - tl.sum(tl.where(every_row < row, counts, 0), 0)
+    splits = tl.sum(tl.where(every_row == row, counts, 0), 0)
+    length = tl.load(seq_lens + row)
+    start = first_key(length, window, QUERY_LEN, WINDOWED)
+    stop = ceil_div(length, TILE)
+    each = ceil_div(stop - start // TILE, splits)
+    begin = start // TILE + split * each
+    end = tl.minimum(begin + each, stop)
+    if (split > 0) & (begin >= end):
+        return
+
+    QUERIES: tl.constexpr = GROUP * QUERY_LEN
+    M_BLOCKS: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
+    FLOAT8: tl.constexpr = k_cache.dtype.element_ty == tl.float8e4nv
+    kv_head = (tl.program_id(0) // M_BLOCKS).to(tl.int64)
+    m = tl.program_id(0) % M_BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
+    token = row.to(tl.int64) * QUERY_LEN + m // GROUP
+    head = kv_head * GROUP + m % GROUP
+    dim = tl.arange(0, BLOCK_D)
+    inside = (m < QUERIES)[:, None] & (dim < DIM)[None, :]
+    queries = tl.load(q + token[:, None] * q_stride + head[:, None] * DIM + dim[None, :], mask=inside, other=0.0)
+    factor = tl.full([BLOCK_M], scale, tl.float32)
+    if FLOAT8:
+        factor *= tl.load(k_scale + kv_head)
+        if queries.dtype == tl.bfloat16:
+            # float16 holds every float8, and one instruction makes two of them; bfloat16 takes many.
+            wide = queries.to(tl.float32)
+            largest = tl.maximum(tl.max(tl.abs(wide), 1), 1e-30)
+            queries = (wide / largest[:, None]).to(tl.float16)
+            factor *= largest
+    if SOFTCAPPED:
+        factor *= 2.0 * LOG2_E / softcap
+    else:
+        factor *= LOG2_E
+
+    position = length - QUERY_LEN + m // GROUP
+    table = block_tables + row.to(tl.int64) * table_stride
+    keys_of_head = k_cache + kv_head * k_head_stride
+    values_of_head = v_cache + kv_head * v_head_stride
+    in_tile = tl.arange(0, TILE)
+    peak = tl.full([BLOCK_M], LOWEST, tl.float32)
+    # Warps share the columns of so few rows. A sum for each column leaves crossing warps to the end.
+    COLUMNS: tl.constexpr = TILE if BLOCK_M == 16 else 1
+    totals = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
+    sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    block = block_of(table, begin, in_tile, length, SIZE, TILE)
+    for tile in tl.range(begin, end):
+        key = tile * TILE + in_tile
+        held = (key >= start) & (key < length)
+        slot = tile % (SIZE // TILE) * TILE + in_tile if SIZE % TILE == 0 else key % SIZE
+        k = tl.load(
+            keys_of_head + (block * k_block_stride + slot * k_key_stride)[None, :] + (dim * k_dim_stride)[:, None],
+            mask=held[None, :] & (dim < DIM)[:, None],
+            other=0.0,
+        )
+        v = tl.load(
+            values_of_head + (block * v_block_stride + slot * v_key_stride)[:, None] + dim[None, :],
+            mask=held[:, None] & (dim < DIM)[None, :],
+            other=0.0,
+        )
+        # Fetched a turn before the keys are: the pipeline would count the wait for it as a stage of theirs.
+        block = block_of(table, tile + 1, in_tile, length, SIZE, TILE)
+        scores = tl.dot(queries, k.to(queries.dtype), input_precision="ieee") * factor[:, None]
+        if SOFTCAPPED:
+            scores = softcap * LOG2_E * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
+        seen = held[None, :]
+        if CAUSAL:
+            seen = key[None, :] <= position[:, None]
+            if WINDOWED:
+                seen &= key[None, :] > position[:, None] - window
+        scores = tl.where(seen, scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        shrink = tl.exp2(peak - new_peak)[:, None]
+        weights = tl.exp2(scores - new_peak[:, None])
+        totals = totals * shrink + (weights if COLUMNS == TILE else tl.sum(weights, 1)[:, None])
+        values = v.to(queries.dtype)
+        if FLOAT8:
+            # Changes nothing, but keeps the compiler from reading single bytes in the layout of a dot's operand:
+            # values are widened as they lie, 16 bytes at once, and transposed by ldmatrix.
+            values = tl.where((key < length)[:, None], values, 0.0)
+        sums = tl.dot(weights.to(queries.dtype), values, sums * shrink, input_precision="ieee")
+        peak = new_peak
+
+    total = tl.sum(totals, 1)
+    total = tl.where(total > 0.0, total, 1.0)
+    if sinks is not None:  # of parts, the reduction adds it
+        above = tl.load(sinks + head, mask=m < QUERIES, other=0.0) * LOG2_E - peak
+        total += tl.where(splits == 1, tl.exp2(tl.minimum(above, 126.0)), 0.0)
+    result = sums / total[:, None]
+    if FLOAT8:
+        result *= tl.load(v_scale + kv_head)
+    if splits == 1:
+        to = out + token[:, None] * out_stride + head[:, None] * DIM + dim[None, :]
+        tl.store(to, result.to(out.dtype.element_ty), mask=inside)
+    else:
+        query = (item.to(tl.int64) * (tl.num_programs(0) // M_BLOCKS) + kv_head) * QUERIES + m
+        tl.store(partial + query[:, None] * DIM + dim[None, :], result, mask=inside)
+        tl.store(partial_lse + query, peak + tl.log2(total), mask=m < QUERIES)
+
+
+@triton.jit(do_not_specialize=["rows", "target", "window"])
+def reduce_kernel(
+    partial,
+    partial_lse,
+    seq_lens,
+    sinks,
+    out,
+    rows,
+    target,
+    window,
+    out_stride,
+    QUERY_LEN: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Program (i, j): query i of sequence j, where :func:`decode_kernel` split it."""
+    row = tl.program_id(1)
+    every_row, counts = split_counts(seq_lens, rows, target, window, QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
+    splits = tl.sum(tl.where(every_row == row, counts, 0), 0)
+    if splits == 1:
+        return
+    first_item = tl.sum(tl.where(every_row < row, counts, 0), 0).to(tl.int64)
+    length = tl.load(seq_lens + row)
+    tiles = ceil_div(length, TILE) - first_key(length, window, QUERY_LEN, WINDOWED) // TILE
+    used = ceil_div(tiles, ceil_div(tiles, splits))
+
+    QUERIES: tl.constexpr = GROUP * QUERY_LEN
+    query = tl.program_id(0)
+    m = query % QUERIES
+    head = query // QUERIES * GROUP + m % GROUP
+    token = row.to(tl.int64) * QUERY_LEN + m // GROUP
+    dim = tl.arange(0, BLOCK_D)
+    peak = tl.full([], LOWEST, tl.float32)
+    total = tl.zeros([], tl.float32)
+    if sinks is not None:
+        peak = tl.load(sinks + head) * LOG2_E
+        total += 1.0
+    sums = tl.zeros([BLOCK_D], tl.float32)
+    for begin in tl.range(0, used, BLOCK_SPLITS):
+        split = begin + tl.arange(0, BLOCK_SPLITS)
+        at = (first_item + split) * tl.num_programs(0) + query
+        lse = tl.load(partial_lse + at, mask=split < used, other=float("-inf"))
+        parts = tl.load(
+            partial + at[:, None] * DIM + dim[None, :], mask=(split < used)[:, None] & (dim < DIM)[None, :], other=0.0
+        )
+        new_peak = tl.maximum(peak, tl.max(lse, 0))
+        shrink = tl.exp2(peak - new_peak)
+        weights = tl.exp2(lse - new_peak)
+        total = total * shrink + tl.sum(weights, 0)
+        sums = sums * shrink + tl.sum(weights[:, None] * parts, 0)
+        peak = new_peak
+    result = sums / tl.where(total > 0.0, total, 1.0)
+    tl.store(out + token * out_stride + head * DIM + dim, result, mask=dim < DIM)

@@ -1,0 +1,78 @@
+"""What decode attention offers the tuner: 64 sequences of 4096 keys, with Llama-3.1-8B's and Qwen3-32B's heads."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from ..tuning import Config, Tunable
+from .triton_decode import OPERATION, decode_key, paged_decode, query_block
+
+ROWS, KEYS = 64, 4096
+KV_HEADS, DIM = 8, 128
+BLOCK_SIZES = (16, 32, 64, 128)
+CACHES = (torch.bfloat16, torch.float8_e4m3fn)
+SHARED_BYTES = 160 * 1024
+"""Of the tiles that are under way at once: an H200's multiprocessor has 227 KiB for one program and what it needs."""
+
+
+def tunables() -> list[Tunable]:
+    """Both models' shapes for one new token: their groups of 4 and 8 fill one tile of queries and share a key; and
+    that of eight new tokens for the larger group."""
+    return [
+        Tunable(
+            OPERATION,
+            decode_key(DIM, query_block(group * query_len, DIM, torch.bfloat16), size, dtype),
+            candidates(dtype),
+            partial(workload, group, query_len, size, dtype),
+        )
+        for group, query_len in ((8, 1), (8, 8))
+        for size in BLOCK_SIZES
+        for dtype in CACHES
+    ]
+
+
+def candidates(dtype: torch.dtype) -> list[Config]:
+    """Tiles, warps and stages that fit, each with few and with many programs."""
+    return [
+        Config.of(TILE=tile, MIN_KEYS=128, PROGRAMS_PER_SM=programs, num_warps=warps, num_stages=stages)
+        for tile in (32, 64, 128)
+        for warps in (4, 8)
+        for stages in (3, 4, 5)
+        if (stages - 1) * tile * DIM * dtype.itemsize * 2 <= SHARED_BYTES and (warps == 4 or tile == 128)
+        for programs in (4, 8, 16)
+    ]
+
+
+def workload(group: int, query_len: int, size: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+    """One launch on scattered blocks, 1 GiB of keys and values in bfloat16."""
+    width = KEYS // size
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (ROWS * width, KV_HEADS, size, DIM)
+    k, v = (torch.randn(shape, device=device, dtype=torch.bfloat16, generator=generator).to(dtype) for _ in "kv")
+    tokens, heads = ROWS * query_len, KV_HEADS * group
+    q = torch.randn((tokens, heads, DIM), device=device, dtype=torch.bfloat16, generator=generator)
+    tables = torch.randperm(ROWS * width, device=device, generator=generator).int().view(ROWS, width)
+    scales = torch.ones(KV_HEADS, device=device) if dtype == torch.float8_e4m3fn else None
+    starts = torch.arange(ROWS + 1, device=device, dtype=torch.int32) * query_len
+    lengths = torch.full((ROWS,), KEYS, device=device, dtype=torch.int32)
+    return partial(
+        paged_decode,
+        q,
+        k.transpose(2, 3),
+        v,
+        starts,
+        lengths,
+        tables,
+        torch.empty_like(q),
+        rows=ROWS,
+        query_len=query_len,
+        scale=DIM**-0.5,
+        window=0,
+        softcap=0.0,
+        sinks=None,
+        causal=True,
+        k_scale=scales,
+        v_scale=scales,
+        max_seq_len=KEYS,
+    )

@@ -1,0 +1,114 @@
+import re
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stentor.kernels.attention.decode_tunables import candidates
+from stentor.kernels.attention.triton_decode import paged_decode
+from stentor.kernels.launch import CompiledKernel, dry_run
+from stentor.kernels.tuning import Config, overridden
+
+pytestmark = pytest.mark.compiles
+
+FP8 = torch.float8_e4m3fn
+LLAMA_8B, QWEN_32B = 32, 64
+"""Query heads; both have 8 kv heads of 128 dims."""
+
+
+def compiled(
+    heads: int,
+    rows: int,
+    size: int,
+    dtype: torch.dtype,
+    *,
+    query_len: int = 1,
+    dim: int = 128,
+    capability: int = 90,
+    config: Config | None = None,
+    everything: bool = False,
+) -> list[CompiledKernel]:
+    """The kernels of a launch in bfloat16 over caches of ``dtype``; ``everything``: window, soft cap and sinks."""
+    keys = 4096
+
+    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    with (
+        FakeTensorMode(),
+        dry_run(capability) as kernels,
+        nullcontext() if config is None else overridden("paged_decode", config),
+    ):
+        k, v = (empty(rows * keys // size, 8, size, dim, dtype=dtype) for _ in "kv")
+        scale = empty(8, dtype=torch.float32) if dtype == FP8 else None
+        paged_decode(
+            empty(rows * query_len, heads, dim, dtype=torch.bfloat16),
+            k.transpose(2, 3),
+            v,
+            empty(rows + 1),
+            empty(rows),
+            empty(rows, keys // size),
+            empty(rows * query_len, heads, dim, dtype=torch.bfloat16),
+            rows=rows,
+            query_len=query_len,
+            scale=dim**-0.5,
+            window=1000 if everything else 0,
+            softcap=30.0 if everything else 0.0,
+            sinks=empty(heads, dtype=torch.float32) if everything else None,
+            causal=True,
+            k_scale=scale,
+            v_scale=scale,
+            max_seq_len=keys,
+        )
+    return kernels
+
+
+def copies_under_way(kernel: CompiledKernel) -> int:
+    """Tiles of keys or of values that are still being copied while a turn computes."""
+    return max(int(groups) for groups in re.findall(r"cp\.async\.wait_group\s+(\d+)", kernel.ptx))
+
+
+def check(kernels: list[CompiledKernel], shared_kib: int = 227) -> None:
+    """Nothing is spilled, and keys and values come in pieces of 16 bytes, a tile ahead at least."""
+    assert [kernel.name for kernel in kernels] == ["decode_kernel", "reduce_kernel"]
+    decode = kernels[0]
+    assert all(kernel.stack_bytes == 0 for kernel in kernels)
+    assert decode.shared_bytes <= shared_kib * 1024
+    assert decode.uses_tensor_cores
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global.*?(0x[0-9a-f]+)", decode.ptx)
+    assert copies
+    assert set(copies) == {"0x10"}
+    assert copies_under_way(decode) >= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
+@pytest.mark.parametrize(("heads", "rows", "size"), [(LLAMA_8B, 1, 128), (QWEN_32B, 64, 16), (LLAMA_8B, 256, 64)])
+def test_models_shapes_stream_their_caches(heads: int, rows: int, size: int, dtype: torch.dtype) -> None:
+    kernels = compiled(heads, rows, size, dtype)
+    check(kernels)
+    decode = kernels[0]
+    threads = 32 * decode.config.num_warps
+    programs = min(65536 // (-(-decode.registers // 8) * 8 * threads), 228 * 1024 // (decode.shared_bytes + 1024))
+    under_way = copies_under_way(decode) * decode.config["TILE"] * 128 * dtype.itemsize
+    assert programs * under_way >= 64 * 1024  # of a multiprocessor; latency times bandwidth is some 30 KiB
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
+@pytest.mark.parametrize(("heads", "query_len", "dim"), [(QWEN_32B, 8, 128), (QWEN_32B, 8, 256)])
+def test_several_new_tokens_and_large_heads_spill_nothing(
+    heads: int, query_len: int, dim: int, dtype: torch.dtype
+) -> None:
+    check(compiled(heads, 64, 64, dtype, query_len=query_len, dim=dim, everything=True))
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [(80, torch.bfloat16), (89, FP8)])
+def test_older_gpus_are_served(capability: int, dtype: torch.dtype) -> None:
+    check(compiled(LLAMA_8B, 64, 16, dtype, capability=capability), shared_kib=99)
+
+
+def test_the_largest_candidate_of_the_tuner_fits() -> None:
+    largest = max(candidates(torch.bfloat16), key=lambda config: (config["TILE"] * config.num_stages, config.num_warps))
+    kernels = compiled(QWEN_32B, 64, 128, torch.bfloat16, query_len=8, config=largest)
+    assert kernels[0].shared_bytes <= 227 * 1024

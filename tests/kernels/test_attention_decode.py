@@ -1,0 +1,361 @@
+# mypy: allow-untyped-decorators
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from stentor.kernels.attention import AttentionBatch, reference
+from stentor.kernels.attention.decode_kernels import split_counts
+from stentor.kernels.attention.decode_tunables import tunables
+from stentor.kernels.attention.triton_decode import default_config, padded_rows, paged_decode
+from stentor.kernels.launch import launch
+from stentor.kernels.tuning import Config, overridden
+from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
+from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
+
+TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 1.6e-2}
+FP8 = torch.float8_e4m3fn
+MANY_SPLITS = Config.of(TILE=16, MIN_KEYS=16, PROGRAMS_PER_SM=8)
+"""Of tests: short sequences split into many parts."""
+
+
+@dataclass
+class Decode:
+    """Rows of a few new tokens over a shuffled cache; slots that nobody wrote hold NaN."""
+
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    lengths: list[int]
+    tables: Tensor
+    query_len: int
+    window: int = 0
+    softcap: float = 0.0
+    sinks: Tensor | None = None
+    causal: bool = True
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+    longest: int = 0
+
+    def run(self, config: Config | None = None) -> Tensor:
+        """Under ``config``, or the default one."""
+        out = torch.full(self.q.shape, float("nan"), dtype=self.q.dtype, device=DEVICE)
+        chosen = config or default_config(self.q.shape[2], self.k_cache.dtype)
+        with overridden("paged_decode", chosen):
+            paged_decode(
+                self.q,
+                self.k_cache,
+                self.v_cache,
+                self._starts(),
+                torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE),
+                self.tables,
+                out,
+                rows=len(self.lengths),
+                query_len=self.query_len,
+                max_seq_len=self.longest or max(self.lengths),
+                **self._numbers(),
+            )
+        return out
+
+    def expected(self) -> Tensor:
+        count = len(self.lengths)
+        batch = AttentionBatch(
+            self._starts(),
+            torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE),
+            self.tables,
+            torch.zeros(count * self.query_len, dtype=torch.int64, device=DEVICE),
+            self.query_len,
+            max(self.lengths),
+            decode_rows=count,
+            decode_query_len=self.query_len,
+        )
+        # The reference multiplies hidden values by zero.
+        k, v = (cache.float().nan_to_num().to(cache.dtype) for cache in (self.k_cache, self.v_cache))
+        return reference.paged_attention(self.q, k, v, batch, **self._numbers())
+
+    def _starts(self) -> Tensor:
+        return torch.arange(len(self.lengths) + 1, dtype=torch.int32, device=DEVICE) * self.query_len
+
+    def _numbers(self) -> dict[str, Any]:
+        return {
+            "scale": self.q.shape[2] ** -0.5,
+            "window": self.window,
+            "softcap": self.softcap,
+            "sinks": self.sinks,
+            "causal": self.causal,
+            "k_scale": self.k_scale,
+            "v_scale": self.v_scale,
+        }
+
+
+def make(
+    lengths: list[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+    heads: int = 4,
+    kv_heads: int = 2,
+    dim: int = 32,
+    size: int = 16,
+    query_len: int = 1,
+    window: int = 0,
+    softcap: float = 0.0,
+    transposed: bool = False,
+) -> Decode:
+    """``transposed``: keys lie as on the CPU, ``[blocks, heads, dim, size]``."""
+    counts = [-(-length // size) for length in lengths]
+    blocks = sum(counts) + 2
+    order = torch.randperm(blocks, generator=torch.Generator().manual_seed(1)).int()
+    tables = torch.full((len(lengths), max(counts) + 1), -9, dtype=torch.int32)  # unused entries lead nowhere
+    cache_dtype = cache_dtype or dtype
+    caches = [torch.full((blocks, kv_heads, size, dim), float("nan")).to(cache_dtype) for _ in "kv"]
+    for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        used = order[sum(counts[:row]) : sum(counts[:row]) + count]
+        first = max(0, length - query_len - window + 1) // size if window else 0
+        tables[row, first:count] = used[first:]
+        for part, cache in enumerate(caches):
+            slots = normal(count * size, kv_heads, dim, seed=10 * row + part)
+            slots[length:] = float("nan")
+            cache[used.long()] = slots.view(count, size, kv_heads, dim).transpose(1, 2).to(cache_dtype)
+    k, v = (cache.to(DEVICE) for cache in caches)
+    k = k.transpose(2, 3)
+    scales: list[Tensor | None] = [None, None]
+    if cache_dtype == FP8:
+        scales = [(0.5 + torch.arange(kv_heads) / 8 + part).to(DEVICE) for part in (0.0, 0.25)]
+    return Decode(
+        normal(len(lengths) * query_len, heads, dim, seed=7, dtype=dtype).to(DEVICE),
+        k.contiguous() if transposed else k,
+        v,
+        lengths,
+        tables.to(DEVICE),
+        query_len,
+        window,
+        softcap,
+        k_scale=scales[0],
+        v_scale=scales[1],
+    )
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "size", "query_len", "window", "softcap", "tile"),
+    [
+        (4, 2, 64, 16, 1, 0, 0.0, 16),
+        (5, 1, 80, 16, 1, 0, 0.0, 32),
+        (3, 3, 96, 64, 1, 20, 0.0, 32),
+        (6, 2, 128, 32, 1, 0, 5.0, 32),
+        (2, 1, 256, 48, 2, 9, 30.0, 32),
+        (4, 2, 40, 32, 8, 0, 0.0, 16),
+        (5, 1, 16, 16, 8, 5, 0.0, 64),
+        (2, 2, 24, 128, 3, 40, 0.0, 64),
+    ],
+)
+def test_rows_of_any_length_are_the_reference(
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    size: int,
+    query_len: int,
+    window: int,
+    softcap: float,
+    tile: int,
+) -> None:
+    decode = make(
+        [query_len, 0, 70],
+        dtype=dtype,
+        heads=heads,
+        kv_heads=kv_heads,
+        dim=dim,
+        size=size,
+        query_len=query_len,
+        window=window,
+        softcap=softcap,
+    )
+    out = decode.run(Config.of(TILE=tile, MIN_KEYS=32, PROGRAMS_PER_SM=8))
+    assert_close(out, decode.expected(), TOLERANCE[dtype])
+    assert not out[query_len : 2 * query_len].any()
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("size", [16, 64])
+@pytest.mark.parametrize("window", [0, 21])
+def test_keys_may_lie_as_on_the_cpu(size: int, window: int) -> None:
+    there, here = (make([60, 7], size=size, window=window, transposed=transposed) for transposed in (False, True))
+    assert there.k_cache.stride(2) == here.k_cache.stride(3) == 1
+    assert_same_bits(here.run(MANY_SPLITS), there.run(MANY_SPLITS))
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("least", [16, 48])
+def test_splits_change_nothing_but_rounding(dtype: torch.dtype, least: int) -> None:
+    decode = make([100, 3, 77], dtype=dtype, kv_heads=1, query_len=2)
+    whole = decode.run(Config.of(TILE=16, MIN_KEYS=256, PROGRAMS_PER_SM=1))
+    assert_close(decode.run(Config.of(TILE=16, MIN_KEYS=least, PROGRAMS_PER_SM=1)), whole, TOLERANCE[dtype])
+
+
+@pytest.mark.triton
+def test_a_bound_above_every_length_changes_nothing() -> None:
+    decode = make([40, 17])
+    assert_same_bits(replace(decode, longest=150).run(MANY_SPLITS), decode.run(MANY_SPLITS))
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("config", [None, MANY_SPLITS])
+@pytest.mark.parametrize("query_len", [1, 4])
+def test_a_sink_counts_once_however_the_keys_are_split(
+    dtype: torch.dtype, config: Config | None, query_len: int
+) -> None:
+    decode = make([60, 4, 0], dtype=dtype, query_len=query_len, window=30)
+    decode.sinks = torch.tensor([-1.0, 5.0, 0.0, 300.0], device=DEVICE)
+    out = decode.run(config)
+    assert_close(out, decode.expected(), TOLERANCE[dtype])
+    assert out[:, 3].float().abs().max() < 1e-30  # all weight goes to its sink
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("config", [None, MANY_SPLITS])
+def test_without_causality_every_query_sees_every_key(dtype: torch.dtype, config: Config | None) -> None:
+    decode = make([2, 50, 0], dtype=dtype, query_len=4)
+    decode.causal = False
+    assert_close(decode.run(config), decode.expected(), TOLERANCE[dtype])
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("config", [None, MANY_SPLITS])
+@pytest.mark.parametrize(("heads", "dim", "size", "softcap"), [(4, 64, 16, 0.0), (6, 48, 64, 8.0)])
+def test_float8_caches_are_scaled_by_head(
+    dtype: torch.dtype, config: Config | None, heads: int, dim: int, size: int, softcap: float
+) -> None:
+    decode = make([70, 1, 0], dtype=dtype, cache_dtype=FP8, heads=heads, dim=dim, size=size, softcap=softcap)
+    assert_close(decode.run(config), decode.expected(), TOLERANCE[dtype])
+
+
+@pytest.mark.triton
+def test_large_queries_over_float8_do_not_overflow_float16() -> None:
+    decode = make([33], dtype=torch.bfloat16, cache_dtype=FP8)
+    decode.q = decode.q * 1e6
+    assert decode.k_scale is not None
+    decode.k_scale = decode.k_scale * 1e-6
+    assert_close(decode.run(), decode.expected(), TOLERANCE[torch.bfloat16])
+
+
+@pytest.mark.triton
+def test_queries_that_fill_no_tile_evenly_take_several() -> None:
+    decode = make([40, 9], heads=11, kv_heads=1, query_len=3)  # 33 queries in tiles of 16
+    assert_close(decode.run(MANY_SPLITS), decode.expected(), TOLERANCE[torch.float32])
+
+
+@pytest.mark.triton
+def test_queries_are_read_from_a_fused_projection_and_other_rows_are_left_alone() -> None:
+    decode = make([40, 9])
+    fused = torch.full((5, 4 * 32 + 64), float("nan"), device=DEVICE)
+    fused[:2, 32 : 32 + 4 * 32] = decode.q.flatten(1)
+    expected = decode.expected()
+    decode.q = fused[:, 32 : 32 + 4 * 32].view(5, 4, 32)
+    out = decode.run(MANY_SPLITS)
+    assert_close(out[:2], expected, TOLERANCE[torch.float32])
+    assert out[2:].isnan().all()
+
+
+@pytest.mark.triton
+def test_no_rows_are_no_work() -> None:
+    decode = make([5])
+    decode.lengths, decode.longest = [], 5
+    assert decode.run().isnan().all()
+
+
+@triton.jit
+def store_counts(counts, lengths, rows, target, window, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, each = split_counts(lengths, rows, target, window, 2, True, 16, 3, ROWS)
+    tl.store(counts + row, each)
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("target", [1, 7, 40])
+@pytest.mark.parametrize("lengths", [[5000], [0, 0, 0], [1, 5000, 16, 17, 0, 640, 2], [900] * 20])
+def test_items_are_never_more_than_the_grid_and_long_sequences_get_most(target: int, lengths: list[int]) -> None:
+    counts = torch.full((64,), -1, dtype=torch.int32, device=DEVICE)
+    of_rows = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    padded = padded_rows(len(lengths))
+    launch(store_counts, (1,), counts, of_rows, len(lengths), target, 10**6, config=Config.of(), ROWS=padded)
+    found = counts[: len(lengths)].tolist()
+    assert min(found) >= 1
+    assert sum(found) <= target + len(lengths)
+    assert counts[len(lengths) : padded].eq(0).all()
+    fair = max(3, -(-sum(-(-length // 16) for length in lengths) // target))
+    assert all(-(-length // 16) <= fair * count for length, count in zip(lengths, found, strict=True))
+
+
+def test_few_sizes_of_batches_are_compiled_for() -> None:
+    padded = [padded_rows(rows) for rows in range(1, 1025)]
+    assert all(size >= rows for rows, size in enumerate(padded, 1))
+    assert sorted(set(padded)) == [1, 16, 64, 256, 1024]
+
+
+def test_every_tunable_offers_its_default() -> None:
+    keys = [tunable.key for tunable in tunables()]
+    assert len(set(keys)) == len(keys)
+    for tunable in tunables():
+        dtype = FP8 if "float8" in tunable.key else torch.bfloat16
+        assert default_config(128, dtype) in tunable.candidates
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [16, 64, 128])
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, FP8])
+@pytest.mark.parametrize(("heads", "query_len"), [(32, 1), (64, 1), (64, 8)])
+def test_models_shapes_are_the_reference(size: int, cache_dtype: torch.dtype, heads: int, query_len: int) -> None:
+    decode = make(
+        [4096, 0, 1, 777, 64][: 5 if query_len == 1 else 2],
+        dtype=torch.bfloat16,
+        cache_dtype=cache_dtype,
+        heads=heads,
+        kv_heads=8,
+        dim=128,
+        size=size,
+        query_len=query_len,
+    )
+    assert_close(decode.run(), decode.expected(), TOLERANCE[torch.bfloat16])
+
+
+@pytest.mark.gpu
+def test_a_captured_launch_is_right_for_other_lengths() -> None:
+    decode = make([900, 3, 511, 64], dtype=torch.bfloat16, heads=32, kv_heads=8, dim=128, size=64)
+    config, full = default_config(128, torch.bfloat16), decode.lengths
+    lengths = torch.tensor([1, 1, 1, 0], dtype=torch.int32, device=DEVICE)
+    out = torch.empty_like(decode.q)
+
+    def step() -> None:
+        paged_decode(
+            decode.q,
+            decode.k_cache,
+            decode.v_cache,
+            decode._starts(),
+            lengths,
+            decode.tables,
+            out,
+            rows=4,
+            query_len=1,
+            max_seq_len=1024,
+            **decode._numbers(),
+        )
+
+    with overridden("paged_decode", config):
+        step()  # compiles
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+    lengths.copy_(torch.tensor(full, dtype=torch.int32))
+    graph.replay()
+    assert_close(out, decode.expected(), TOLERANCE[torch.bfloat16])
