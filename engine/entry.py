@@ -84,15 +84,15 @@ async def _run_worker(client: Endpoint, config: EngineConfig) -> int:
 async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: EngineConfig, ready: WorkerReady) -> None:
     scheduler = Scheduler(
         num_blocks=ready.num_blocks,
-        block_size=config.worker.block_size,
-        max_num_seqs=config.worker.max_num_seqs,
-        max_num_batched_tokens=config.worker.max_num_batched_tokens,
+        block_size=ready.limits.block_size,
+        max_num_seqs=ready.limits.max_num_seqs,
+        max_num_batched_tokens=ready.limits.max_num_batched_tokens,
         max_model_len=ready.max_model_len,
         config=config.scheduler,
     )
     await client.send(
         encoder.encode(
-            EngineReady(ready.num_blocks, config.worker.block_size, ready.max_model_len, ready.memory, ready.notes)
+            EngineReady(ready.num_blocks, ready.limits.block_size, ready.max_model_len, ready.memory, ready.notes)
         )
     )
     # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step

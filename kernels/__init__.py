@@ -1,25 +1,63 @@
 """Tensor operations: one flat surface, each with a plain torch reference. Imports nothing else of Stentor."""
 
-from .activation import ActivationKind, gated_activation
+from . import activation, attention, norm, sampling
+from .activation import ActivationKind, gated_activation, gated_activation_quantized
 from .attention import AttentionBatch, paged_attention
-from .kv_cache import kv_cache_shape, write_kv_
+from .embedding import embedding
+from .kv_cache import kv_cache_shape, make_kv_cache, write_kv_
 from .linear import linear
-from .norm import add_rms_norm, rms_norm
+from .linear_fp8 import linear_fp8
+from .linear_gguf import GGUFWeight, linear_gguf
+from .linear_int8 import linear_int8
+from .linear_w4 import W4Weight, linear_w4
+from .norm import (
+    add_layer_norm,
+    add_rms_norm,
+    add_rms_norm_quantized,
+    layer_norm,
+    rms_norm,
+    rms_norm_quantized,
+)
+from .quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8, quantize_weight_int8
 from .rotary import rotary_
+from .rotate_and_write import rotate_and_write_kv_
 from .variants import Choice, Variant, force_variant
 
 __all__ = [
     "ActivationKind",
+    "ActivationScheme",
     "AttentionBatch",
     "Choice",
+    "GGUFWeight",
+    "Quantized",
     "Variant",
+    "W4Weight",
+    "activation",
+    "add_layer_norm",
     "add_rms_norm",
+    "add_rms_norm_quantized",
+    "attention",
+    "embedding",
     "force_variant",
     "gated_activation",
+    "gated_activation_quantized",
     "kv_cache_shape",
+    "layer_norm",
     "linear",
+    "linear_fp8",
+    "linear_gguf",
+    "linear_int8",
+    "linear_w4",
+    "make_kv_cache",
+    "norm",
     "paged_attention",
+    "quantize",
+    "quantize_weight_fp8",
+    "quantize_weight_int8",
     "rms_norm",
+    "rms_norm_quantized",
     "rotary_",
+    "rotate_and_write_kv_",
+    "sampling",
     "write_kv_",
 ]

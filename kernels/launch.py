@@ -88,7 +88,7 @@ def dry_run(capability: int = 90) -> Iterator[list[CompiledKernel]]:
     try:
         yield compiled
     finally:
-        driver.reset_active()
+        driver._active = None  # its own reset would look for a GPU
         _dry.reset(token)
 
 

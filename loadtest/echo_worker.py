@@ -9,6 +9,7 @@ import time
 
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.process import become_child
+from stentor.engine.worker.limits import limits_of, with_limits
 from stentor.protocols.actors import Shutdown, StartWorker, WorkerReady
 from stentor.protocols.codec import decode_worker, encoder
 from stentor.protocols.steps import StepPlan, StepResult
@@ -27,8 +28,9 @@ def main() -> int:
         while True:
             for frame in engine.receive_blocking(None):
                 match decode_worker.decode(frame):
-                    case StartWorker():
-                        engine.send_blocking(encoder.encode(WorkerReady(_BLOCKS, _MAX_MODEL_LEN, [], [])))
+                    case StartWorker(config=config):
+                        limits = limits_of(with_limits(config, "cpu"))
+                        engine.send_blocking(encoder.encode(WorkerReady(_BLOCKS, _MAX_MODEL_LEN, [], [], limits)))
                     case StepPlan() as plan:
                         time.sleep(_STEP_SECONDS)
                         tokens = [_TOKEN for row in plan.rows if row.sample]

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from .config import EngineConfig, WorkerConfig
+from .config import EngineConfig, StepLimits, WorkerConfig
 from .sampling import SamplingParams
 from .steps import StepPlan, StepResult, TokenLogprobs
 
@@ -165,6 +165,7 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     max_model_len: int
     memory: list[MemoryLine]
     notes: list[str]
+    limits: StepLimits
 
 
 EngineWorkerInbox = Progress | WorkerReady | Failed | StepResult

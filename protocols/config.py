@@ -24,13 +24,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: DType = "auto"
     max_model_len: int | None = None
     """Longest sequence, prompt and output; None takes the model's own limit."""
-    max_num_seqs: int = 128
-    max_num_batched_tokens: int = 512
+    max_num_seqs: int = 0
+    """Here and in the next ones 0 takes what suits the device."""
+    max_num_batched_tokens: int = 0
     kv_cache_memory: int | None = None
     """Bytes for KV blocks; None lets the worker choose."""
     gpu_memory_fraction: float = 0.9
     """Share of a GPU's memory that the worker may take in all, where ``kv_cache_memory`` does not say."""
-    block_size: int = 32
+    block_size: int = 0
     kv_cache_dtype: CacheDType = "auto"
     quantization: OnlineQuantization = "none"
     """Quantises the weights of an unquantised checkpoint while they load."""
@@ -46,6 +47,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seeds dummy weights."""
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
+
+
+class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a step may hold at most, as the worker settled it."""
+
+    block_size: int
+    """Tokens in a block of the KV cache."""
+    max_num_seqs: int
+    max_num_batched_tokens: int
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

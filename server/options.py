@@ -116,13 +116,17 @@ OPTIONS: Final = (
         "engine",
     ),
     Option(
-        "max-num-seqs", "engine.worker.max_num_seqs", kinds.integer(1, 65536), "sequences that run at once", "engine"
+        "max-num-seqs",
+        "engine.worker.max_num_seqs",
+        kinds.integer(0, 65536),
+        "sequences that run at once; 0 takes what suits the device: 128 on a CPU, 256 on a GPU",
+        "engine",
     ),
     Option(
         "max-num-batched-tokens",
         "engine.worker.max_num_batched_tokens",
-        kinds.integer(1, 2**24),
-        "tokens that one step computes at most",
+        kinds.integer(0, 2**24),
+        "tokens that one step computes at most; 0 takes what suits the device: 512 on a CPU, 2048 on a GPU",
         "engine",
     ),
     Option(
@@ -147,7 +151,11 @@ OPTIONS: Final = (
         "engine",
     ),
     Option(
-        "block-size", "engine.worker.block_size", kinds.integer(1, 1024), "tokens in a block of the KV cache", "engine"
+        "block-size",
+        "engine.worker.block_size",
+        kinds.integer(0, 1024),
+        "tokens in a block of the KV cache; 0 takes what suits the device: 32 on a CPU, 64 on a GPU",
+        "engine",
     ),
     Option(
         "prefix-cache",

@@ -1,16 +1,32 @@
 """Self-attention over the paged KV cache."""
 
+from dataclasses import dataclass
+
 import torch
 
 from stentor import kernels
+from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ..models.config import DecoderConfig
-from .linear import Linear, Placement
+from .linear import Linear
 from .norm import RMSNorm
+from .placement import Placement
+from .quantized import Input
 from .weights import WeightMap
 
-LayerCache = tuple[torch.Tensor, torch.Tensor]
-"""K and V blocks of one layer, in the layout that ``kernels`` owns."""
+
+@dataclass(frozen=True)
+class LayerCache:
+    """Blocks of one layer, in the layout that ``kernels`` owns."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+
+    @property
+    def scaled(self) -> bool:
+        """Whether keys and values are stored as float8, and the layer's scales go with them."""
+        return self.k.dtype == torch.float8_e4m3fn
+
 
 RotaryTable = tuple[torch.Tensor, torch.Tensor]
 
@@ -39,27 +55,64 @@ class Attention:
                 RMSNorm(weights, f"{prefix}.{which}", size, config.rms_eps, place, plus_one=config.norm_plus_one)
                 for which, size in zip(("q_norm", "k_norm"), sizes, strict=True)
             )
+        self._eps, self._plus_one = config.rms_eps, config.norm_plus_one
+        self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, place) for which in ("k", "v"))
         self._cos, self._sin = rotary
         self._scale = config.scale
         self._softcap = config.attention_softcap
         self._window = config.sliding_window if config.layer_type(layer) == "sliding" else 0
 
+    def _cache_scale(self, weights: WeightMap, prefix: str, which: str, place: Placement) -> torch.Tensor:
+        """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
+        scale = torch.ones(self._kv_heads, dtype=torch.float32, device=place.device)
+        weights.offer(f"{prefix}.{which}_scale", scale)
+        weights.offer(f"{prefix}.{which}_proj.{which}_scale", scale)
+        return scale
+
+    @property
+    def entrance(self) -> Linear:
+        """Where the input goes first."""
+        return self._qkv
+
     def __call__(
-        self, x: torch.Tensor, positions: torch.Tensor, cache: LayerCache, batch: kernels.AttentionBatch
+        self, x: Input, positions: torch.Tensor, cache: LayerCache, batch: kernels.AttentionBatch
     ) -> torch.Tensor:
-        """x [tokens, hidden], positions int64 [tokens] → [tokens, hidden]; writes this step's K and V."""
-        tokens = x.shape[0]
+        """x [tokens, hidden], plain or quantised, positions int64 [tokens] → [tokens, hidden]; writes K and V."""
+        tokens = batch.num_tokens
         q, k, v = torch.split_with_sizes(self._qkv(x), self._split, dim=1)
         if self._qk_norm == "full":
-            q, k = self._q_norm(q), self._k_norm(k)
+            q, k = self._q_norm.plain(q), self._k_norm.plain(k)
         q = q.view(tokens, self._heads, self._head_dim)
         k = k.view(tokens, self._kv_heads, self._head_dim)
         v = v.view(tokens, self._kv_heads, self._head_dim)
-        if self._qk_norm == "head":
-            q, k = self._q_norm(q), self._k_norm(k)
-        kernels.rotary_(q, k, self._cos, self._sin, positions)
-        kernels.write_kv_(k, v, *cache, batch.slots)
+        head_norms = self._qk_norm == "head"
+        k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
+        q = rotate_and_write_kv_(
+            q,
+            k,
+            v,
+            self._cos,
+            self._sin,
+            positions,
+            cache.k,
+            cache.v,
+            batch.slots,
+            q_norm=self._q_norm.weight if head_norms else None,
+            k_norm=self._k_norm.weight if head_norms else None,
+            eps=self._eps,
+            plus_one=self._plus_one,
+            k_scale=k_scale,
+            v_scale=v_scale,
+        )
         out = kernels.paged_attention(
-            q, *cache, batch, scale=self._scale, window=self._window, softcap=self._softcap
+            q,
+            cache.k,
+            cache.v,
+            batch,
+            scale=self._scale,
+            window=self._window,
+            softcap=self._softcap,
+            k_scale=k_scale,
+            v_scale=v_scale,
         )  # [tokens, heads, head_dim]
         return self._out(out.view(tokens, -1))

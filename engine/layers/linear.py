@@ -1,25 +1,46 @@
-"""Linear layers, fused where a checkpoint stores them apart."""
+"""Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 
 from stentor import kernels
+from stentor.kernels.quantize import ActivationScheme, Quantized
 
-from .weights import WeightMap
+from ..quantization.choose import Layer, select
+from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
+from ..quantization.stored import StoredError, endings, expand
+from .placement import Placement
+from .quantized import GGUFLinear, Int4Linear, ScaledLinear
+from .weights import WeightError, WeightMap
+
+__all__ = ["Linear", "Placement"]
 
 
-@dataclass(frozen=True)
-class Placement:
-    """How tensors are made and multiplied: one value passed to every layer."""
+class _Multiplier(Protocol):
+    """What multiplies: one of the classes of :mod:`.quantized`, or :class:`PlainLinear`."""
 
-    device: torch.device
-    dtype: torch.dtype
-    invariant: bool
-    """Bitwise the same row whatever the batch."""
+    input_scheme: ActivationScheme | None
+    input_scale: torch.Tensor | None
 
-    def empty(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+class PlainLinear:
+    """A weight [outputs, inputs] of the compute dtype, and perhaps a bias [outputs]."""
+
+    input_scheme: ActivationScheme | None = None
+    input_scale: torch.Tensor | None = None
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, invariant: bool) -> None:
+        self.weight = weight
+        self._bias = bias
+        self._invariant = invariant
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, inputs] → [tokens, outputs]."""
+        return kernels.linear(x, self.weight, self._bias, invariant=self._invariant)
 
 
 class Linear:
@@ -28,17 +49,101 @@ class Linear:
     def __init__(
         self, weights: WeightMap, parts: dict[str, int], inputs: int, placement: Placement, *, bias: bool = False
     ) -> None:
-        outputs = sum(parts.values())
-        self.weight = placement.empty(outputs, inputs)
-        self.bias = placement.empty(outputs) if bias else None
-        self._invariant = placement.invariant
-        start = 0
-        for name, size in parts.items():
-            weights.add(f"{name}.weight", self.weight[start : start + size])
-            if self.bias is not None:
-                weights.add(f"{name}.bias", self.bias[start : start + size])
-            start += size
+        bias_ = placement.empty(sum(parts.values())) if bias else None
+        if bias_ is not None:
+            for name, slice_ in zip(parts, bias_.split(list(parts.values())), strict=True):
+                weights.add(f"{name}.bias", slice_)
+        self._multiply = _build(weights, parts, inputs, placement, bias_)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, inputs] → [tokens, outputs]."""
-        return kernels.linear(x, self.weight, self.bias, invariant=self._invariant)
+    @property
+    def input_scheme(self) -> ActivationScheme | None:
+        """How inputs are quantised before they are multiplied; None where they stay as they are."""
+        return self._multiply.input_scheme
+
+    @property
+    def input_scale(self) -> torch.Tensor | None:
+        """float32 [1], where :attr:`input_scheme` has granularity ``tensor``."""
+        return self._multiply.input_scale
+
+    def __call__(self, x: torch.Tensor | Quantized) -> torch.Tensor:
+        """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]."""
+        return self._multiply(x)  # type: ignore[arg-type]  # quantised where there is a scheme
+
+
+def _build(
+    weights: WeightMap, parts: dict[str, int], inputs: int, placement: Placement, bias: torch.Tensor | None
+) -> _Multiplier:
+    quantized = placement.quantized
+    formats = {part: quantized.format_of(part) if quantized else None for part in parts}
+    chosen = _chosen(weights, formats, parts, inputs, placement)
+    if not chosen:
+        return _plain(weights, formats, parts, inputs, placement, bias)
+    if all(isinstance(format, GGUFFormat) for format in chosen.values()):
+        kinds = {part: format for part, format in chosen.items() if isinstance(format, GGUFFormat)}
+        return GGUFLinear(weights, parts, inputs, placement, bias, kinds)
+    distinct = set(chosen.values())
+    if len(distinct) > 1:
+        raise WeightError(f"{' and '.join(parts)} are fused, but are stored in different formats")
+    match distinct.pop():
+        case Int4Format() as int4:
+            return Int4Linear(weights, parts, inputs, placement, bias, int4)
+        case FP8Format() | Int8Format() | OnlineFormat() as scaled:
+            return ScaledLinear(weights, parts, inputs, placement, bias, scaled)
+        case other:
+            raise AssertionError(other)
+
+
+def _chosen(
+    weights: WeightMap,
+    formats: Mapping[str, Format | None],
+    parts: Mapping[str, int],
+    inputs: int,
+    placement: Placement,
+) -> dict[str, Format]:
+    """The formats of all parts where each is multiplied as it is stored; else nothing, and all become plain."""
+    outputs = tuple(parts.values())
+    able: dict[str, Format] = {}
+    for part, format in formats.items():
+        if format is None:
+            continue
+        layer = Layer(format, placement.device, placement.dtype, inputs, outputs, placement.invariant)
+        try:
+            selection = select(layer, placement.backend)
+        except ValueError as error:
+            raise WeightError(str(error)) from error
+        weights.notes[selection.describe(format, placement.dtype)] += 1
+        if selection.name == "kernels":
+            able[part] = format
+    return able if len(able) == len(parts) else {}
+
+
+def _plain(
+    weights: WeightMap,
+    formats: Mapping[str, Format | None],
+    parts: Mapping[str, int],
+    inputs: int,
+    placement: Placement,
+    bias: torch.Tensor | None,
+) -> PlainLinear:
+    weight = placement.empty(sum(parts.values()), inputs)
+    for (part, format), target in zip(formats.items(), weight.split(list(parts.values())), strict=True):
+        if format is None or isinstance(format, GGUFFormat):  # the loader expands GGUF's blocks as it reads them
+            weights.add(f"{part}.weight", target)
+        elif not isinstance(format, OnlineFormat):
+            needed, ignored = endings(format)
+            nbytes = target.numel() * target.itemsize
+            weights.gather(part, needed, _expander(part, target, format), nbytes=nbytes, ignored=ignored)
+    return PlainLinear(weight, bias, invariant=placement.invariant)
+
+
+def _expander(
+    part: str, target: torch.Tensor, format: FP8Format | Int8Format | Int4Format
+) -> Callable[[dict[str, torch.Tensor]], None]:
+    def place(stored: dict[str, torch.Tensor]) -> None:
+        outputs, inputs = target.shape
+        try:
+            target.copy_(expand(format, stored, outputs, inputs, target.dtype))
+        except StoredError as error:
+            raise WeightError(f"{part}: {error}") from error
+
+    return place

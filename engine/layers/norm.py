@@ -1,28 +1,53 @@
-"""RMSNorm (arXiv:1910.07467) and its fusion with the residual stream."""
+"""RMSNorm (arXiv:1910.07467), its fusion with the residual stream, and with the quantisation of what comes next."""
 
 import torch
 
 from stentor import kernels
 
-from .linear import Placement
+from .linear import Linear
+from .placement import Placement
+from .quantized import Input
 from .weights import WeightMap
 
 
 class RMSNorm:
-    """x / rms(x) * weight, or * (1 + weight) with ``plus_one``."""
+    """x / rms(x) * weight, or * (1 + weight) with ``plus_one``.
+
+    ``before`` is the layer that takes the result: what it wants quantised is quantised here, in the same pass.
+    """
 
     def __init__(
-        self, weights: WeightMap, name: str, size: int, eps: float, placement: Placement, *, plus_one: bool = False
+        self,
+        weights: WeightMap,
+        name: str,
+        size: int,
+        eps: float,
+        placement: Placement,
+        *,
+        plus_one: bool = False,
+        before: Linear | None = None,
     ) -> None:
         self.weight = placement.empty(size)
         self._eps = eps
         self._plus_one = plus_one
+        self._scheme = before.input_scheme if before else None
+        self._scale = before.input_scale if before else None
         weights.add(f"{name}.weight", self.weight)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Over the last dimension of x."""
+    def plain(self, x: torch.Tensor) -> torch.Tensor:
+        """Over the last dimension of x, not quantised."""
         return kernels.rms_norm(x, self.weight, self._eps, plus_one=self._plus_one)
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> Input:
+        """x [tokens, size] as the next layer takes it."""
+        if self._scheme is None:
+            return self.plain(x)
+        return kernels.rms_norm_quantized(x, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> Input:
         """Adds x [tokens, size] to ``residual`` in place and normalises the sum."""
-        return kernels.add_rms_norm(x, residual, self.weight, self._eps, plus_one=self._plus_one)
+        if self._scheme is None:
+            return kernels.add_rms_norm(x, residual, self.weight, self._eps, plus_one=self._plus_one)
+        return kernels.add_rms_norm_quantized(
+            x, residual, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one
+        )

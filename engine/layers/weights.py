@@ -1,51 +1,130 @@
 """Where the tensors of a checkpoint go.
 
-Layers allocate their final tensors and register, under the checkpoint's names, the views that each
-stored tensor fills: three stored projections fill three slices of one fused matrix, with no second copy.
+Layers allocate their final tensors and register, under the checkpoint's names, the views that each stored
+tensor fills: three stored projections fill three slices of one fused matrix, with no second copy. What must
+be seen together before it can be placed (packed weights, their scales and zero points) is gathered, one
+projection at a time.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
+
+_PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+Place = Callable[[dict[str, torch.Tensor]], None]
+"""Takes the tensors of one projection by their endings; raises :class:`WeightError`."""
 
 
 class WeightError(Exception):
     """A checkpoint does not hold what the model needs."""
 
 
+class _Gathering:
+    """Tensors that wait for each other."""
+
+    def __init__(self, needed: Iterable[str], place: Place) -> None:
+        self._needed = set(needed)
+        self._found: dict[str, torch.Tensor] = {}
+        self._place = place
+
+    def give(self, ending: str, tensor: torch.Tensor) -> None:
+        """Places all of them when this is the last; they are let go then."""
+        self._found[ending] = tensor
+        if self._found.keys() >= self._needed:
+            found, self._found = self._found, {}
+            self._place(found)
+
+
 class WeightMap:
-    """Stored name → destination view."""
+    """Stored name → destination."""
 
     def __init__(self) -> None:
         self._targets: dict[str, torch.Tensor] = {}
+        self._gathered: dict[str, tuple[_Gathering, str]] = {}
+        self._passed_over: set[str] = set()
+        self._offered: dict[str, torch.Tensor] = {}
+        self._gathered_bytes = 0
+        self._raw: set[str] = set()
+        self.notes: Counter[str] = Counter()
+        """Lines for the operator, with how many projections each is about."""
 
     def add(self, name: str, target: torch.Tensor) -> None:
+        """One stored tensor fills ``target``, whose dtype it is converted to."""
         self._targets[name] = target
+
+    def offer(self, name: str, target: torch.Tensor) -> None:
+        """A stored tensor may fill ``target``, one value all of it; without it the target stays as it is."""
+        self._offered[name] = target
+
+    def gather(
+        self, part: str, needed: Iterable[str], place: Place, *, nbytes: int, ignored: Iterable[str] = ()
+    ) -> None:
+        """``place`` is called with the tensors ``part.ending`` once all ``needed`` ones are there, as stored.
+
+        ``nbytes`` is what they take where they are placed; ``ignored`` endings may be there.
+        """
+        gathering = _Gathering(needed, place)
+        for ending in needed:
+            self._gathered[f"{part}.{ending}"] = gathering, ending
+        self._passed_over.update(f"{part}.{ending}" for ending in ignored)
+        self._gathered_bytes += nbytes
+
+    def ask_raw(self, name: str) -> None:
+        """Blocks of this tensor are wanted as they are stored (GGUF)."""
+        self._raw.add(name)
+
+    @property
+    def raw(self) -> frozenset[str]:
+        return frozenset(self._raw)
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all destinations."""
-        return sum(target.numel() * target.itemsize for target in self._targets.values())
+        return sum(target.numel() * target.itemsize for target in self._targets.values()) + self._gathered_bytes
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]], *, ignore: tuple[str, ...] = ()) -> None:
-        """Copies every stored tensor to its place, converting the dtype.
+        """Copies every stored tensor to its place, converting the dtype of plain ones.
 
         Names that end with an entry of ``ignore`` may be there and are passed over. Raises
         :class:`WeightError` for a name that has no place, a shape that differs, or a place left empty.
         """
-        missing = set(self._targets)
+        missing = self._targets.keys() | self._gathered.keys()
         for name, tensor in tensors:
-            target = self._targets.get(name)
-            if target is None:
-                if name.endswith(ignore):
-                    continue
+            if (target := self._targets.get(name)) is not None:
+                _fill(name, target, tensor)
+            elif (waiting := self._gathered.get(name)) is not None:
+                gathering, ending = waiting
+                gathering.give(ending, tensor)
+            elif (offered := self._offered.get(name)) is not None:
+                offered.copy_(tensor.float().reshape(-1) if tensor.numel() == 1 else tensor)
+            elif name in self._passed_over or name.endswith(ignore):
+                continue
+            else:
                 raise WeightError(f"the checkpoint holds {name}, which this architecture has no place for")
-            if target.shape != tensor.shape:
-                raise WeightError(
-                    f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {tuple(target.shape)}"
-                )
-            target.copy_(tensor)
             missing.discard(name)
         if missing:
             names = sorted(missing)
             raise WeightError(f"the checkpoint lacks {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""))
+
+    def note_lines(self) -> Iterator[str]:
+        """What the operator should know, most projections first."""
+        for line, count in self.notes.most_common():
+            yield f"{line} ({count} projection{'s' if count > 1 else ''})"
+
+
+def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> None:
+    """Raises :class:`WeightError` unless the stored tensor has the shape that the model expects."""
+    if tuple(tensor.shape) != expected:
+        raise WeightError(f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {expected}")
+
+
+def _fill(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:
+    check_shape(name, tensor, tuple(target.shape))
+    if tensor.dtype != target.dtype and tensor.dtype not in _PLAIN:
+        raise WeightError(
+            f"{name} is stored as {str(tensor.dtype).removeprefix('torch.')}, "
+            "although the checkpoint's description says that it is not quantised"
+        )
+    target.copy_(tensor)

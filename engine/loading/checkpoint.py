@@ -12,14 +12,16 @@ from typing import Literal
 from stentor.protocols.config import LoadFormat
 
 from ..models.config import ConfigError, DecoderConfig
-from ..models.gguf_config import decoder_config_from_gguf
+from ..models.gguf_config import decoder_config_from_gguf, gguf_architecture
 from ..models.hf_config import decoder_config_from_hf
+from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
+from ..quantization.parse import parse_quantization
 from .errors import CheckpointError
 from .generation_defaults import GenerationDefaults, defaults_from_gguf, defaults_from_hf
 from .gguf_file import GGUFFile
-from .gguf_tensors import check_tensors, read_floats
+from .gguf_tensors import check_tensors, hf_name, read_floats
 from .gguf_types import FLOATS, GGMLType
-from .safetensors_index import DTYPES, StoredTensor, read_json, safetensors_index
+from .safetensors_index import DTYPES, QUANTIZED_DTYPES, read_json, safetensors_index
 
 CheckpointFormat = Literal["safetensors", "gguf", "dummy"]
 
@@ -44,21 +46,13 @@ class Checkpoint:
     defaults: GenerationDefaults
     stored_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of weights by stored type, most first."""
-
-    @property
-    def quantized(self) -> bool:
-        """Whether most weights are stored in quantised blocks."""
-        return bool(self.stored_bytes) and self.dtype not in DTYPES.values()
+    quantized: QuantizedCheckpoint | None = None
+    """How weights are quantised; None where all are plain."""
 
     @property
     def total_bytes(self) -> int:
         """Bytes of weights as stored."""
         return sum(self.stored_bytes.values())
-
-    def expansion_note(self, dtype: str) -> str | None:
-        """What start-up says when weights are expanded to ``dtype`` in memory; None where they are not."""
-        quantized = [name for name in self.stored_bytes if name not in DTYPES.values()]
-        return f"weights {' and '.join(quantized)} expanded to {dtype}" if quantized else None
 
 
 def open_checkpoint(path: Path, load_format: LoadFormat = "auto") -> Checkpoint:
@@ -89,13 +83,15 @@ def open_checkpoint(path: Path, load_format: LoadFormat = "auto") -> Checkpoint:
 
 def _open_safetensors(folder: Path) -> Checkpoint:
     config, generation = _read_configs(folder)
+    modelopt = folder / "hf_quant_config.json"
+    quantized = parse_quantization(config, read_json(modelopt) if modelopt.is_file() else None)
     tensors = safetensors_index(folder)
     stored = _by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
-    odd = next((tensor for tensor in tensors if not _is_float(tensor)), None)
+    readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
+    odd = next((tensor for tensor in tensors if tensor.dtype not in readable), None)
     if odd is not None:
         raise CheckpointError(
-            f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, "
-            f"expected one of {', '.join(DTYPES.values())}."
+            f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, expected one of {', '.join(readable)}."
         )
     return Checkpoint(
         format="safetensors",
@@ -105,11 +101,8 @@ def _open_safetensors(folder: Path) -> Checkpoint:
         dtype=next(iter(stored)),
         defaults=defaults_from_hf(config, generation),
         stored_bytes=stored,
+        quantized=quantized,
     )
-
-
-def _is_float(tensor: StoredTensor) -> bool:
-    return tensor.dtype in DTYPES.values()
 
 
 def _open_gguf(file: Path) -> Checkpoint:
@@ -125,6 +118,7 @@ def _open_gguf(file: Path) -> Checkpoint:
         defaults = defaults_from_gguf(gguf.metadata)
         kinds = {kind: _GGUF_DTYPES[kind] if kind in FLOATS else kind.name for kind in GGMLType}
         stored = _by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())
+        quantized = _gguf_formats(gguf)
     return Checkpoint(
         format="gguf",
         folder=file.parent,
@@ -133,7 +127,19 @@ def _open_gguf(file: Path) -> Checkpoint:
         dtype=next(iter(stored)),
         defaults=defaults,
         stored_bytes=stored,
+        quantized=quantized,
     )
+
+
+def _gguf_formats(gguf: GGUFFile) -> QuantizedCheckpoint | None:
+    """The block type of every quantised matrix, by the name of its projection."""
+    architecture = gguf_architecture(gguf.metadata)
+    parts: dict[str, Format] = {}
+    for tensor in gguf.tensors.values():
+        name = hf_name(tensor.name, architecture)
+        if name is not None and tensor.type not in FLOATS and len(tensor.shape) == 2:
+            parts[name.removesuffix(".weight")] = GGUFFormat(tensor.type.name)
+    return QuantizedCheckpoint("gguf", parts=parts) if parts else None
 
 
 def _open_dummy(path: Path) -> Checkpoint:
@@ -157,13 +163,6 @@ def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
     config = read_json(folder / "config.json")
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "unnamed") if isinstance(quantization, dict) else "unnamed"
-        raise CheckpointError(
-            f"Cannot load {folder}: its weights are quantised by {method!r}, which is not supported; "
-            "use the unquantised model or a GGUF file."
-        )
     generation = folder / "generation_config.json"
     return config, read_json(generation) if generation.is_file() else {}
 

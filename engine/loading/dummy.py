@@ -23,17 +23,17 @@ def dummy_weights(
     numbers, which costs a copy where drawing billions would cost minutes.
     """
     generator = torch.Generator().manual_seed(seed)
-    pool = torch.randn(POOL_ELEMENTS, generator=generator).mul_(STANDARD_DEVIATION).to(dtype)
+    pool = torch.randn(POOL_ELEMENTS, generator=generator).mul_(STANDARD_DEVIATION).to(device, dtype)
     shapes = weight_shapes(config)
     total = sum(_elements(shape) for shape in shapes.values()) * dtype.itemsize
     done = 0
     for name, shape in shapes.items():
         count = _elements(shape)
         if name.endswith("norm.weight"):
-            tensor = torch.full(shape, 0.0 if config.norm_plus_one else 1.0, dtype=dtype)
+            tensor = torch.full(shape, 0.0 if config.norm_plus_one else 1.0, dtype=dtype, device=device)
         else:
             tensor = _cut(pool, crc32(name.encode()) % POOL_ELEMENTS, count).view(shape)
-        yield name, tensor.to(device)
+        yield name, tensor
         done += count * dtype.itemsize
         progress(done, total)
 

@@ -18,6 +18,10 @@ DTYPES: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat
 """Stored float types by torch's names."""
 
 
+QUANTIZED_DTYPES = ("F8_E4M3", "I8", "U8", "I32", "I64")
+"""Types that quantised weights, their zero points, shapes and group indices come in."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     name: str

@@ -1,6 +1,6 @@
 """Every weight of a checkpoint under transformers' name, one tensor at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -29,30 +29,30 @@ def iterate_weights(
     dtype: torch.dtype,
     device: torch.device | None = None,
     *,
+    raw: Set[str] = frozenset(),
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor of ``dtype`` on ``device``), file by file in stored order.
+    """Yield (name, tensor), file by file in stored order.
 
-    Beside the tensor in hand no other is kept, and quantised blocks are expanded piecewise. A
-    safetensors tensor that already has the dtype is a view of the mapped file: copy it where it is to
-    be written or to outlive the file. ``seed`` chooses dummy weights. Names the model does not know
+    Tensors of safetensors files come as they are stored, as views of the mapped file: copy what is to be
+    written or to outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised,
+    except those named in ``raw``, whose blocks come as uint8 [rows, bytes of a row]. Dummy ones come in
+    ``dtype``, chosen by ``seed``. Beside the tensor in hand no other is kept. Names the model does not know
     are yielded too. Raises :class:`CheckpointError` when a file cannot be read.
     """
     device = device or torch.device("cpu")
     tell = progress or (lambda done, total: None)
     match checkpoint.format:
         case "safetensors":
-            return _safetensors(checkpoint, dtype, device, tell)
+            return _safetensors(checkpoint, device, tell)
         case "gguf":
-            return _gguf(checkpoint, dtype, device, tell)
+            return _gguf(checkpoint, dtype, device, raw, tell)
         case "dummy":
             return dummy_weights(checkpoint.config, dtype, device, seed, tell)
 
 
-def _safetensors(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, tell: Progress
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _safetensors(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> Iterator[tuple[str, torch.Tensor]]:
     done, total = 0, checkpoint.total_bytes
     for file in checkpoint.files:
         try:
@@ -60,7 +60,7 @@ def _safetensors(
                 for name in tensors.offset_keys():
                     tensor = tensors.get_tensor(name)
                     done += tensor.nbytes
-                    yield name, tensor.to(device=device, dtype=dtype)
+                    yield name, tensor.to(device)
                     del tensor
                     tell(done, total)
         except (SafetensorError, OSError) as error:
@@ -68,7 +68,7 @@ def _safetensors(
 
 
 def _gguf(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, tell: Progress
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress
 ) -> Iterator[tuple[str, torch.Tensor]]:
     (file,) = checkpoint.files
     config = checkpoint.config
@@ -84,7 +84,10 @@ def _gguf(
                 if architecture.permuted:
                     heads = _permuted_heads(tensor.name, config.num_heads, config.num_kv_heads)
                 shift = -1.0 if architecture.gemma and tensor.name.endswith("norm.weight") else 0.0
-                yield name, reader.read(tensor, dtype, heads, shift).to(device)
+                if name in raw:
+                    yield name, reader.blocks(tensor, heads).to(device)
+                else:
+                    yield name, reader.read(tensor, dtype, heads, shift).to(device)
             done += tensor.nbytes
             tell(done, total)
 
@@ -117,14 +120,9 @@ class _TensorReader:
         if columns == 1 and tensor.type not in FLOATS:
             columns = tensor.shape[0]
         stored = row_bytes(tensor.type, columns)
-        rows = tensor.nbytes // stored
-        if heads and rows % (2 * heads):
-            raise CheckpointError(
-                f"Cannot load {self._path}: {tensor.name!r} has {rows} rows, expected a multiple of {2 * heads}."
-            )
+        rows = self._rows(tensor, stored, heads)
         out = torch.empty(rows, columns, dtype=dtype)
-        # Row r of a head is stored at 2r, row r + half at 2r + 1: the result seen in stored order.
-        target = out.view(heads, 2, -1, columns).transpose(1, 2) if heads else out.unsqueeze(1)
+        target = _in_stored_order(out, heads)
         per_item = rows // heads if heads else 1
         step = max(1, PIECE_ELEMENTS // (columns * per_item))
         for start in range(0, len(target), step):
@@ -133,6 +131,26 @@ class _TensorReader:
             values = dequantize(piece.view(-1, stored), tensor.type)
             items.copy_((values + shift if shift else values).view(items.shape))
         return out.view(tensor.shape[::-1])
+
+    def blocks(self, tensor: GGUFTensor, heads: int) -> torch.Tensor:
+        """The quantised blocks of a matrix as stored, uint8 [rows, bytes of a row], rows as in :meth:`read`."""
+        stored = row_bytes(tensor.type, tensor.shape[0])
+        rows = self._rows(tensor, stored, heads)
+        blocks = self._piece(tensor, 0, rows * stored).view(rows, stored)
+        if not heads:
+            return blocks
+        out = torch.empty_like(blocks)
+        target = _in_stored_order(out, heads)
+        target.copy_(blocks.view(target.shape))
+        return out
+
+    def _rows(self, tensor: GGUFTensor, stored: int, heads: int) -> int:
+        rows = tensor.nbytes // stored
+        if heads and rows % (2 * heads):
+            raise CheckpointError(
+                f"Cannot load {self._path}: {tensor.name!r} has {rows} rows, expected a multiple of {2 * heads}."
+            )
+        return rows
 
     def _piece(self, tensor: GGUFTensor, start: int, count: int) -> torch.Tensor:
         """Stored bytes [start, start + count) of a tensor, uint8 [count]."""
@@ -149,3 +167,8 @@ class _TensorReader:
         except OSError as error:
             raise CheckpointError(f"Cannot load {self._path}: {error.strerror or error}.") from error
         return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+def _in_stored_order(out: torch.Tensor, heads: int) -> torch.Tensor:
+    """A view of the rows of ``out`` as the file orders them: row r of a head at 2r, row r + half of it at 2r + 1."""
+    return out.view(heads, 2, -1, out.shape[1]).transpose(1, 2) if heads else out.unsqueeze(1)

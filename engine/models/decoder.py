@@ -4,15 +4,17 @@ They differ by :class:`DecoderConfig`, not by code: where norms stand, which pro
 how queries and keys are normed, and a handful of scalar factors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from stentor import kernels
 
 from ..layers.attention import Attention, LayerCache, RotaryTable
-from ..layers.linear import Linear, Placement
+from ..layers.linear import Linear, PlainLinear
 from ..layers.norm import RMSNorm
+from ..layers.placement import Placement
+from ..layers.quantized import Input
 from ..layers.rotary import rotary_table
 from ..layers.weights import WeightMap
 from .config import DecoderConfig
@@ -32,8 +34,16 @@ class MLP:
         self._down = Linear(weights, {f"{prefix}.down_proj": hidden}, inner, place, bias=config.mlp_bias)
         self._activation = config.activation
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down(kernels.gated_activation(self._gate_up(x), self._activation))
+    @property
+    def entrance(self) -> Linear:
+        """Where the input goes first."""
+        return self._gate_up
+
+    def __call__(self, x: Input) -> torch.Tensor:
+        gate_up, scheme = self._gate_up(x), self._down.input_scheme
+        if scheme is None:
+            return self._down(kernels.gated_activation(gate_up, self._activation))
+        return self._down(kernels.gated_activation_quantized(gate_up, self._activation, scheme, self._down.input_scale))
 
 
 class Block:
@@ -47,23 +57,30 @@ class Block:
         self._mlp = MLP(weights, f"{prefix}.mlp", config, place)
         self._scale = config.residual_scale
 
-        def norm(name: str) -> RMSNorm:
+        def norm(name: str, before: Linear | None = None) -> RMSNorm:
             return RMSNorm(
-                weights, f"{prefix}.{name}", config.hidden_size, config.rms_eps, place, plus_one=config.norm_plus_one
+                weights,
+                f"{prefix}.{name}",
+                config.hidden_size,
+                config.rms_eps,
+                place,
+                plus_one=config.norm_plus_one,
+                before=before,
             )
 
         self._attention_in = self._attention_out = self._mlp_in = self._mlp_out = None
+        entrances = self._attention.entrance, self._mlp.entrance
         match config.norm_placement:
             case "pre":
-                self._attention_in = norm("input_layernorm")
-                self._mlp_in = norm("post_attention_layernorm")
+                self._attention_in = norm("input_layernorm", entrances[0])
+                self._mlp_in = norm("post_attention_layernorm", entrances[1])
             case "post":
                 self._attention_out = norm("post_attention_layernorm")
                 self._mlp_out = norm("post_feedforward_layernorm")
             case "sandwich":
-                self._attention_in = norm("input_layernorm")
+                self._attention_in = norm("input_layernorm", entrances[0])
                 self._attention_out = norm("post_attention_layernorm")
-                self._mlp_in = norm("pre_feedforward_layernorm")
+                self._mlp_in = norm("pre_feedforward_layernorm", entrances[1])
                 self._mlp_out = norm("post_feedforward_layernorm")
 
     def __call__(
@@ -81,11 +98,11 @@ class Block:
 
     def _scaled(self, delta: torch.Tensor, norm: RMSNorm | None) -> torch.Tensor:
         if norm is not None:
-            delta = norm(delta)
+            delta = norm.plain(delta)
         return delta if self._scale == 1.0 else delta * self._scale
 
 
-def _join(delta: torch.Tensor | None, residual: torch.Tensor, norm: RMSNorm | None) -> torch.Tensor:
+def _join(delta: torch.Tensor | None, residual: torch.Tensor, norm: RMSNorm | None) -> Input:
     """Adds ``delta`` to the stream in place and gives the next part its input."""
     if norm is None:
         return residual if delta is None else residual.add_(delta)
@@ -114,10 +131,11 @@ class Decoder:
         self._norm = RMSNorm(
             self.weights, "model.norm", config.hidden_size, config.rms_eps, place, plus_one=config.norm_plus_one
         )
+        self._head: Callable[[torch.Tensor], torch.Tensor]
         if config.tie_embeddings:
-            self._head: torch.Tensor = self._embedding
+            self._head = PlainLinear(self._embedding, None, invariant=place.invariant)
         else:
-            self._head = Linear(self.weights, {"lm_head": config.vocab_size}, config.hidden_size, place).weight
+            self._head = Linear(self.weights, {"lm_head": config.vocab_size}, config.hidden_size, place)
         # transformers rounds the factor to the model's dtype before multiplying
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=place.dtype).item()
 
@@ -146,12 +164,13 @@ class Decoder:
             delta = block(delta, residual, positions, cache, batch)
         return residual if delta is None else residual.add_(delta)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary]."""
-        logits = kernels.linear(self._norm(hidden), self._head, None, invariant=self._place.invariant).float()
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given."""
+        product = self._head(self._norm.plain(hidden))
+        logits = product.float() if out is None else out.copy_(product)
         if self.config.logits_divisor != 1.0:
-            logits = logits / self.config.logits_divisor
+            logits.div_(self.config.logits_divisor)
         if self.config.logits_softcap:
             cap = self.config.logits_softcap
-            logits = torch.tanh(logits / cap) * cap
+            logits.div_(cap).tanh_().mul_(cap)
         return logits

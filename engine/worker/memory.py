@@ -1,31 +1,18 @@
-"""How much memory the KV cache gets, and where every byte went."""
+"""How much memory the KV cache gets on a host."""
 
 from pathlib import Path
 
-import torch
-
-from ..models.config import DecoderConfig
-
 GIB = 1 << 30
-_CPU_SHARE = 0.25
-_CPU_CEILING = 4 * GIB
-_CUDA_SHARE = 0.9
+_SHARE = 0.25
+_CEILING = 4 * GIB
 
 
-def kv_block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block over all layers, keys and values."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
-
-
-def default_kv_bytes(device: torch.device, weights: int) -> int:
-    """Bytes for KV where the operator named none: most of a GPU's free memory, a quarter of a host's.
+def default_kv_bytes(weights: int) -> int:
+    """Bytes for KV where the operator named none: a quarter of the host's free memory.
 
     ``weights`` is what the model's own tensors, which are not there yet, will take of it.
     """
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(max(free - weights, 0) * _CUDA_SHARE)
-    return min(int(max(available_memory() - weights, 0) * _CPU_SHARE), _CPU_CEILING)
+    return min(int(max(available_memory() - weights, 0) * _SHARE), _CEILING)
 
 
 def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

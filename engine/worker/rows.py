@@ -14,6 +14,10 @@ class RowTable:
         # one place more than a sequence can have: the token drawn after a sequence of full length goes there
         self.tokens: npt.NDArray[np.int64] = np.zeros((slots, max_model_len + 1), dtype=np.int64)
         self.blocks: npt.NDArray[np.int32] = np.zeros((slots, -(-max_model_len // block_size)), dtype=np.int32)
+        self.known: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
+        """Tokens that a row entered with; 0 while nobody has the slot."""
+        self.drawn: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
+        """Tokens drawn since; for a worker whose ``tokens`` lag behind its device."""
         self._block_count = [0] * slots
         self._prompt_len = [0] * slots
         self.prompt_logprobs: list[int | None] = [None] * slots
@@ -21,18 +25,25 @@ class RowTable:
     def add(self, row: NewRow) -> None:
         self.tokens[row.slot, : len(row.tokens)] = row.tokens
         self.blocks[row.slot, : len(row.blocks)] = row.blocks
+        self.known[row.slot] = len(row.tokens)
+        self.drawn[row.slot] = 0
         self._block_count[row.slot] = len(row.blocks)
         self._prompt_len[row.slot] = row.prompt_len
         self.prompt_logprobs[row.slot] = row.params.prompt_logprobs
 
     def remove(self, slot: int) -> None:
         self._block_count[slot] = 0
+        self.known[slot] = 0
         self.prompt_logprobs[slot] = None
 
     def extend(self, slot: int, blocks: list[int]) -> None:
         count = self._block_count[slot]
         self.blocks[slot, count : count + len(blocks)] = blocks
         self._block_count[slot] = count + len(blocks)
+
+    def block_count(self, slot: int) -> int:
+        """How long a row's block table is."""
+        return self._block_count[slot]
 
     def prompt_len(self, slot: int) -> int:
         return self._prompt_len[slot]

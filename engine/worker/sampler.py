@@ -10,6 +10,7 @@ from stentor.kernels import sampling
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 
+from .logprobs import logprob_entries
 from .sampler_rows import SampledRow
 
 
@@ -174,15 +175,10 @@ class Sampler:
     ) -> list[TokenLogprobs]:
         if not rows:
             return []
-        values, ranks, best, best_values = sampling.logprobs(
+        found = sampling.logprobs(
             logits,
             torch.tensor(rows, device=self._device),
             torch.tensor(tokens, device=self._device),
             max(tops),
         )
-        return [
-            TokenLogprobs(token, value, rank, list(itertools.islice(zip(ids, tops_, strict=True), top)))
-            for token, value, rank, ids, tops_, top in zip(
-                tokens, values.tolist(), ranks.tolist(), best.tolist(), best_values.tolist(), tops, strict=True
-            )
-        ]
+        return logprob_entries(tokens, tops, found)

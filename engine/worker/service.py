@@ -1,4 +1,4 @@
-"""What a worker does: a plain loop over its mailbox. It sleeps in poll while the engine has nothing."""
+"""What a worker does: a plain loop over its mailbox. It sleeps in poll while there is nothing to do."""
 
 import logging
 import time
@@ -15,8 +15,10 @@ from ..groups import one_line
 from ..layers.weights import WeightError
 from ..loading.errors import CheckpointError
 from ..logs import set_up_logging
-from .runner import ModelRunner
-from .setup import SetupError, set_up
+from .device_runner import DeviceRunner
+from .errors import SetupError
+from .setup import set_up
+from .stepper import Ahead, InTurn, Stepper
 
 logger = logging.getLogger(__name__)
 
@@ -31,24 +33,29 @@ class Worker:
 
     def __init__(self, engine: Endpoint) -> None:
         self._engine = engine
-        self._runner: ModelRunner | None = None
+        self._steps: Stepper | None = None
 
     def run(self) -> int:
         """Serves until told to end; returns the exit code. Raises :class:`PeerDied` when the engine is gone."""
         while True:
-            for frame in self._engine.receive_blocking(None):
+            seconds = None if self._steps is None else self._steps.rest()
+            if self._steps is not None and self._steps.failed:
+                return 1
+            for frame in self._engine.receive_blocking(seconds):
                 match decode_worker.decode(frame):
                     case StartWorker(config=config):
-                        failure = self._start(config)
+                        if (failure := self._start(config)) is not None:
+                            self._send(Failed(failure))
+                            return 1
                     case StepPlan() as plan:
-                        failure = self._step(plan)
+                        if not self._step(plan):
+                            return 1
                     case Shutdown():
+                        if self._steps is not None:
+                            self._steps.close()
                         return 0
                     case other:
                         assert_never(other)
-                if failure is not None:
-                    self._send(Failed(failure))
-                    return 1
 
     def _start(self, config: WorkerConfig) -> str | None:
         """Loads the model and says so, or returns why it cannot."""
@@ -62,21 +69,18 @@ class Worker:
         except Exception as error:
             logger.exception("start-up failed")
             return f"the worker failed to start: {type(error).__name__}: {one_line(error)}"
-        self._runner = setup.runner
+        # ready first: from here on only the stepper sends
         self._send(setup.ready)
+        runner = setup.runner
+        self._steps = Ahead(runner, self._send) if isinstance(runner, DeviceRunner) else InTurn(runner, self._send)
         return None
 
-    def _step(self, plan: StepPlan) -> str | None:
-        """Runs a step and sends its result, or returns why it cannot."""
-        if self._runner is None:
+    def _step(self, plan: StepPlan) -> bool:
+        """Whether the worker can go on."""
+        if self._steps is None:
             raise RuntimeError("a step came before the start message")
-        try:
-            result = self._runner.step(plan)
-        except Exception as error:
-            logger.exception("step %d failed", plan.step)
-            return f"the worker failed in step {plan.step}: {type(error).__name__}"
-        self._send(result)
-        return None
+        self._steps.take(plan)
+        return not self._steps.failed
 
     def _send(self, message: object) -> None:
         self._engine.send_blocking(encoder.encode(message))

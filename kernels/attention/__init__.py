@@ -1,18 +1,18 @@
-"""Causal attention over a paged KV cache, prefill and decode alike."""
+"""Attention over a paged KV cache, prefill and decode alike."""
 
 import ctypes
 
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle
-from ..kv_cache import check_caches
+from ..guards import FLOATS, describe, native_obstacle, triton_obstacle
+from ..kv_cache import check_caches, check_scales, native_cache_obstacle
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
-from .batch import AttentionBatch
+from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
 
-__all__ = ["AttentionBatch", "choose", "paged_attention"]
+__all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"]
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I, _F, _I)
@@ -20,11 +20,21 @@ _NATIVE = {
     torch.float32: NativeFunction("stentor_paged_attention_f32", *_ARGUMENTS, restype=_I),
     torch.bfloat16: NativeFunction("stentor_paged_attention_bf16", *_ARGUMENTS, restype=_I),
 }
+MAX_TRITON_DIM = 256
+"""Dims of a head that the Triton kernels' tiles hold."""
 
 
-def choose(q: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`paged_attention` runs. Raises ValueError where ``native`` is asked for and cannot run."""
-    return settle(variant, native=native_obstacle(_NATIVE.get(q.dtype), q))
+def choose(
+    q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None, causal: bool = True
+) -> Variant:
+    """The variant that :func:`paged_attention` runs. Raises ValueError where one is asked for that cannot run."""
+    native = native_obstacle(_NATIVE.get(q.dtype), q) or native_cache_obstacle(k_cache, q.dtype)
+    if native is None and (sinks is not None or not causal):
+        native = "it has no sinks" if sinks is not None else "it is causal"
+    triton = triton_obstacle(q, variant)
+    if triton is None and q.shape[-1] > MAX_TRITON_DIM:
+        triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
+    return settle(variant, triton=triton, native=native)
 
 
 def paged_attention(
@@ -36,6 +46,10 @@ def paged_attention(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    causal: bool = True,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
     """Attends each new token to the keys of its sequence up to itself; they are in the cache already.
@@ -43,23 +57,33 @@ def paged_attention(
     Args:
         q: [T, Hq, D]; heads and dims contiguous, rows may be strided. Hq is a multiple of the cache's
             heads; query head h reads kv head ``h // (Hq / Hkv)``.
-        k_cache, v_cache: the layer's caches (:func:`stentor.kernels.kv_cache_shape`), the dtype of ``q``.
+        k_cache, v_cache: the layer's caches (:func:`stentor.kernels.make_kv_cache`), the dtype of ``q`` or
+            float8_e4m3fn.
         batch: the sequences; T tokens in all.
-        scale: multiplies q·k.
+        scale: multiplies q·k; positive.
         window: tokens that a query sees, itself included; 0 means all.
         softcap: c > 0 turns a score s into c·tanh(s/c) before the softmax.
+        sinks: [Hq] float32, a score of each head that takes part in its softmax and has no value
+            (gpt-oss); the soft cap does not touch it.
+        causal: False shows every query all ``seq_lens`` keys of its sequence, which then may be fewer than
+            its queries (cross-attention over a cache of the encoder's keys); it takes no window.
+        k_scale, v_scale: [Hkv] float32, what the contents of float8 caches are multiplied by; none for others.
         variant: forces an implementation.
 
     Returns:
-        [T, Hq, D], a new contiguous tensor; sums are in float32. The native variant's row depends only on
-        its own position, query and keys, bitwise: not on the batch, the chunking or the thread count.
+        [T, Hq, D], a new contiguous tensor; sums are in float32. A query that sees no key gives zeros. The
+        native variant's row depends only on its own position, query and keys, bitwise: not on the batch,
+        the chunking or the thread count.
 
     Raises:
-        ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: a block table that leads outside the cache or is shorter than its sequence.
+        ValueError: shapes, dtypes, strides or numbers that do not fit.
+        IndexError: a block table that leads outside the cache or is shorter than its sequence, on the CPU;
+            the Triton variant does not look, for it would have to wait for the device.
     """
     blocks, kv_heads, dim, size = check_caches(k_cache, v_cache, "paged_attention")
-    if q.dim() != 3 or q.dtype not in FLOATS or q.dtype != k_cache.dtype or q.shape[2] != dim or q.shape[1] % kv_heads:
+    check_scales(k_cache, k_scale, v_scale, "paged_attention")
+    same = q.dtype == k_cache.dtype or k_scale is not None
+    if q.dim() != 3 or q.dtype not in FLOATS or not same or q.shape[2] != dim or q.shape[1] % kv_heads:
         raise ValueError(f"paged_attention: q {describe(q)} does not fit k_cache {describe(k_cache)}")
     tokens, heads, _ = q.shape
     q_stride, head_stride, dim_stride = q.stride()
@@ -69,8 +93,21 @@ def paged_attention(
         raise ValueError(f"paged_attention: q has {tokens} tokens, the batch has {batch.num_tokens}")
     if window < 0 or softcap < 0:
         raise ValueError(f"paged_attention: window {window} and softcap {softcap} must not be negative")
-    if choose(q, variant) == "reference":
-        return reference.paged_attention(q, k_cache, v_cache, batch, scale, window, softcap)
+    if not scale > 0:
+        raise ValueError(f"paged_attention: scale must be positive, not {scale}")
+    if window and not causal:
+        raise ValueError(f"paged_attention: window {window} needs causal attention")
+    if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous()):
+        raise ValueError(f"paged_attention: sinks {describe(sinks)} must be contiguous float32 [{heads}]")
+    chosen = choose(q, k_cache, variant, sinks=sinks, causal=causal)
+    if chosen == "reference":
+        return reference.paged_attention(
+            q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale
+        )
+    if chosen == "triton":
+        from .triton import paged_attention as run  # late: Triton takes long to import
+
+        return run(q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale)
     function = _NATIVE[q.dtype].bind()
     assert function is not None
     out = torch.empty((tokens, heads, dim), dtype=q.dtype)

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from ..guards import describe
 
+MAX_DECODE_QUERY_LEN = 8
+"""Most new tokens of a sequence among the decode rows."""
+
 
 @dataclass(frozen=True)
 class AttentionBatch:
@@ -15,8 +18,13 @@ class AttentionBatch:
     Token i of the n new tokens of sequence s has position ``seq_lens[s] - n + i`` and sees the keys of
     positions [0, position]. All tensors are contiguous and on one device.
 
+    Decode rows come first. They have one number of new tokens, known on the host, so that a launch for them
+    can be replayed with other lengths. One with ``seq_lens`` 0 is padding: it has slots like any other, which
+    lead to a block that nobody reads, and its output is zeros. Padding is for the Triton and the reference
+    variant.
+
     Raises:
-        ValueError: a dtype or a shape that does not fit.
+        ValueError: a dtype, a shape or a number of decode rows that does not fit.
     """
 
     query_start: Tensor
@@ -31,6 +39,10 @@ class AttentionBatch:
     """Most new tokens of one sequence."""
     max_seq_len: int
     """Largest of ``seq_lens``."""
+    decode_rows: int = 0
+    """The first so many sequences have exactly ``decode_query_len`` new tokens each."""
+    decode_query_len: int = 1
+    """1 to 8."""
 
     def __post_init__(self) -> None:
         sequences = self.seq_lens.shape[0]
@@ -43,6 +55,15 @@ class AttentionBatch:
         for name, tensor, dtype, shape in checks:
             if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_contiguous():
                 raise ValueError(f"AttentionBatch: {name} {describe(tensor)} must be contiguous {dtype} {shape}")
+        if not 1 <= self.decode_query_len <= MAX_DECODE_QUERY_LEN:
+            raise ValueError(
+                f"AttentionBatch: decode_query_len must be 1 to {MAX_DECODE_QUERY_LEN}, not {self.decode_query_len}"
+            )
+        if not 0 <= self.decode_rows <= sequences or self.decode_tokens > self.num_tokens:
+            raise ValueError(
+                f"AttentionBatch: {self.decode_rows} decode rows of {self.decode_query_len} tokens do not fit "
+                f"{sequences} sequences of {self.num_tokens} tokens"
+            )
 
     @property
     def num_sequences(self) -> int:
@@ -51,3 +72,7 @@ class AttentionBatch:
     @property
     def num_tokens(self) -> int:
         return self.slots.shape[0]
+
+    @property
+    def decode_tokens(self) -> int:
+        return self.decode_rows * self.decode_query_len

@@ -1,4 +1,7 @@
-"""out = softmax(mask(softcap(scale · q kᵀ))) v, with the keys and values of each sequence gathered from its blocks"""
+"""out = softmax(mask(softcap(scale · q kᵀ))) v, with the keys and values of each sequence gathered from its blocks
+
+With sinks the softmax has one more column, of the head's own logit, and no value to it.
+"""
 
 import torch
 from torch import Tensor
@@ -7,35 +10,69 @@ from .batch import AttentionBatch
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int, softcap: float
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    window: int,
+    softcap: float,
+    sinks: Tensor | None,
+    causal: bool,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
 ) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     _, kv_heads, dim, size = k_cache.shape
-    group = q.shape[1] // kv_heads
     starts, lengths = batch.query_start.tolist(), batch.seq_lens.tolist()
     for s, length in enumerate(lengths):
         begin, end = starts[s], starts[s + 1]
         count = end - begin
         if count == 0:
             continue
+        if length == 0 and (s < batch.decode_rows or not causal):
+            out[begin:end] = 0
+            continue
         first = max(0, length - count - window + 1) // size if window > 0 else 0
         blocks = batch.block_tables[s, : -(-length // size)].long()
         blocks[:first] = 0  # no query sees them
-        if length < count or len(blocks) * size < length or bool(((blocks < 0) | (blocks >= k_cache.shape[0])).any()):
+        short = length < (count if causal else 0) or len(blocks) * size < length
+        if short or bool(((blocks < 0) | (blocks >= k_cache.shape[0])).any()):
             raise IndexError(
                 f"paged_attention: the lengths or the block table of sequence {s} lead outside the batch or the cache"
             )
-        k = k_cache[blocks].permute(1, 2, 0, 3).reshape(kv_heads, 1, dim, -1)[..., :length].float()
-        v = v_cache[blocks].permute(1, 0, 2, 3).reshape(kv_heads, 1, -1, dim)[:, :, :length].float()
-        queries = q[begin:end].float().reshape(count, kv_heads, group, dim).permute(1, 2, 0, 3)
-        scores = queries @ k * scale  # [kv_heads, group, count, length]
-        if softcap > 0:
-            scores = torch.tanh(scores / softcap) * softcap
+        k = k_cache[blocks].permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)[:, :length].float()
+        v = v_cache[blocks].permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)[:, :length].float()
+        if k_scale is not None and v_scale is not None:
+            k, v = k * k_scale.view(-1, 1, 1), v * v_scale.view(-1, 1, 1)
         position = torch.arange(length - count, length, device=q.device).unsqueeze(1)
         key = torch.arange(length, device=q.device).unsqueeze(0)
-        hidden = key > position
+        hidden = torch.zeros(count, length, dtype=torch.bool, device=q.device)
+        if causal:
+            hidden |= key > position
         if window > 0:
             hidden |= key <= position - window
-        weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
-        out[begin:end] = (weights @ v).permute(2, 0, 1, 3).reshape(count, -1, dim).to(q.dtype)
+        out[begin:end] = attend(q[begin:end], k, v, hidden, scale, softcap, sinks)
     return out
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, scale: float, softcap: float, sinks: Tensor | None
+) -> Tensor:
+    """Attention of one sequence: q [n, Hq, D] over k and v [Hkv, L, D] float32, but for ``hidden`` [n, L].
+
+    A query that sees nothing gives zeros. Returns [n, Hq, D] of q's dtype.
+    """
+    count, heads, dim = q.shape
+    kv_heads = k.shape[0]
+    queries = q.float().reshape(count, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)
+    scores = queries @ k.unsqueeze(1).transpose(2, 3) * scale  # [kv_heads, group, n, L]
+    if softcap > 0:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sinks is not None:
+        column = sinks.float().view(kv_heads, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : k.shape[1]]
+    weights = weights.masked_fill(hidden.all(dim=1).unsqueeze(1), 0.0)
+    return (weights @ v.unsqueeze(1)).permute(2, 0, 1, 3).reshape(count, heads, dim).to(q.dtype)

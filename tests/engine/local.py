@@ -34,12 +34,13 @@ class LocalEngine:
 
     def restart(self, num_blocks: int, *, prefix_cache: bool = True, max_num_batched_tokens: int = 0) -> None:
         """A fresh scheduler over the same model, with fewer blocks or a smaller budget if asked."""
-        self.runner.release(list(range(self.config.max_num_seqs)))
+        limits = self.ready.limits
+        self.runner.release(list(range(limits.max_num_seqs)))
         self.scheduler = Scheduler(
             num_blocks=num_blocks,
-            block_size=self.config.block_size,
-            max_num_seqs=self.config.max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens or self.config.max_num_batched_tokens,
+            block_size=limits.block_size,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens or limits.max_num_batched_tokens,
             max_model_len=self.ready.max_model_len,
             config=SchedulerConfig(prefix_cache=prefix_cache),
         )

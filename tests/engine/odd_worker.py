@@ -11,8 +11,10 @@ from pathlib import Path
 
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.process import become_child
+from stentor.engine.worker.limits import limits_of
 from stentor.protocols.actors import Failed, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.codec import decode_worker, encoder
+from stentor.protocols.config import StepLimits
 from stentor.protocols.steps import StepPlan, StepResult, TokenLogprobs
 
 BLOCKS = 1024
@@ -28,7 +30,7 @@ def answer(plan: StepPlan, *, wordy: bool = False) -> StepResult:
     return StepResult(plan.epoch, plan.step, tokens, logprobs if wordy else None, [], 0.0)
 
 
-def _start(engine: Endpoint, manner: str) -> int | None:
+def _start(engine: Endpoint, manner: str, limits: StepLimits) -> int | None:
     match manner:
         case "silent":
             time.sleep(60)
@@ -40,7 +42,7 @@ def _start(engine: Endpoint, manner: str) -> int | None:
         case "babbles":
             engine.send_blocking(b"\xc1 no message")
         case _:
-            engine.send_blocking(encoder.encode(WorkerReady(BLOCKS, MAX_MODEL_LEN, [], [])))
+            engine.send_blocking(encoder.encode(WorkerReady(BLOCKS, MAX_MODEL_LEN, [], [], limits)))
     return None
 
 
@@ -54,7 +56,7 @@ def main() -> int:
                 match decode_worker.decode(frame):
                     case StartWorker(config=config):
                         manner = Path(config.model).name
-                        if (code := _start(engine, manner)) is not None:
+                        if (code := _start(engine, manner, limits_of(config))) is not None:
                             return code
                     case StepPlan() as plan:
                         result = answer(plan, wordy=manner == "wordy")

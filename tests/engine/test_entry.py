@@ -138,11 +138,11 @@ def test_a_worker_that_answers_another_step_ends_the_engine_with_one_line() -> N
 
 def test_limits_that_make_no_sense_end_the_engine_with_one_line() -> None:
     config = odd_config("ready")
-    worker = msgspec.structs.replace(config.worker, max_num_seqs=0)
+    worker = msgspec.structs.replace(config.worker, max_num_seqs=-1)
     with engine_process() as (engine, child):
         _send(engine, StartEngine(EngineConfig(worker, config.scheduler, config.worker_module)))
         (failed,) = _receive(engine)
-        assert failed == Failed("the engine failed: ValueError: max_num_seqs is 0; it must be at least 1")
+        assert failed == Failed("the engine failed: ValueError: max_num_seqs is -1; it must be at least 1")
         assert child.wait_blocking(SOON) == 1
 
 

@@ -2,17 +2,20 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from stentor.engine.layers.linear import Placement
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
+from stentor.engine.quantization.choose import Backend
 from stentor.engine.worker.batch import build_batch
+from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.rows import RowTable
-from stentor.engine.worker.setup import allocate_caches
+from stentor.engine.worker.setup_parts import placement
+from stentor.protocols.config import OnlineQuantization, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import NewRow, RowStep
 
@@ -24,13 +27,24 @@ BLOCKS = 64
 class PagedDecoder:
     """A model with a small paged cache whose blocks are handed out in a shuffled order."""
 
-    def __init__(self, path: Path, *, max_model_len: int = 128, invariant: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_model_len: int = 128,
+        invariant: bool = False,
+        backend: Backend = "auto",
+        quantization: OnlineQuantization = "none",
+        cache_dtype: torch.dtype = torch.float32,
+    ) -> None:
         checkpoint = open_checkpoint(path, "auto")
         self.config = checkpoint.config
-        place = Placement(torch.device("cpu"), torch.float32, invariant)
+        config = WorkerConfig(model=str(path), batch_invariant=invariant, quantization=quantization)
+        place = replace(placement(checkpoint, config, torch.device("cpu"), torch.float32), backend=backend)
         self.model = Decoder(checkpoint.config, place, max_model_len)
-        self.model.weights.load(iterate_weights(checkpoint, place.dtype), ignore=self.model.ignored_weights)
-        self._caches = allocate_caches(checkpoint.config, BLOCKS, BLOCK, place.device, place.dtype)
+        weights = self.model.weights
+        weights.load(iterate_weights(checkpoint, place.dtype, raw=weights.raw), ignore=self.model.ignored_weights)
+        self._caches = allocate_caches(checkpoint.config, BLOCKS, BLOCK, place.device, cache_dtype)
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
         self._free = list(range(BLOCKS))
         random.Random(0).shuffle(self._free)

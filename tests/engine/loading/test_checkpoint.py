@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_defaults import GenerationDefaults
+from stentor.engine.quantization.formats import GGUFFormat
 from stentor.protocols.config import LoadFormat
 from stentor.tests.engine.loading.tiny_gguf import header, key, tiny_model, write_gguf
 
@@ -68,8 +69,7 @@ def test_a_sharded_folder_is_opened(saved: Path) -> None:
     assert found.folder == saved
     assert len(found.files) > 1
     assert found.dtype == "bfloat16"
-    assert not found.quantized
-    assert found.expansion_note("float32") is None
+    assert found.quantized is None
     weights = sum(p.numel() for p in tiny_model("llama").parameters())
     assert found.total_bytes == 2 * weights
     assert found.config.architecture == "LlamaForCausalLM"
@@ -113,8 +113,10 @@ def test_the_demo_model_is_what_its_makers_say(demo_gguf: Path) -> None:
     assert (config.bos_token_id, config.eos_token_ids) == (1, (2,))
     assert found.defaults == GenerationDefaults(eos_token_ids=(2,))
     assert found.dtype == "Q4_1"
-    assert found.quantized
-    assert found.expansion_note("bfloat16") == "weights Q4_1 and Q8_0 expanded to bfloat16"
+    assert found.quantized is not None
+    assert found.quantized.format_of("model.layers.29.mlp.down_proj") == GGUFFormat("Q4_1")
+    assert found.quantized.format_of("model.embed_tokens") == GGUFFormat("Q8_0")
+    assert found.quantized.format_of("model.norm") is None
 
 
 def test_dummy_weights_need_only_the_description(saved: Path, gguf_file: Path, tmp_path: Path) -> None:
@@ -193,8 +195,8 @@ def test_an_unsupported_gguf_architecture_lists_those_that_are(tmp_path: Path) -
 
 
 def test_quantised_transformers_weights_are_refused_by_name(saved: Path, tmp_path: Path) -> None:
-    message = refusal(copied(saved, tmp_path, quantization_config={"quant_method": "gptq", "bits": 4}))
-    assert "quantised by 'gptq'" in message
+    message = refusal(copied(saved, tmp_path, quantization_config={"quant_method": "bitsandbytes", "bits": 4}))
+    assert "quantised by 'bitsandbytes', which is not read; serve the unquantised model with --quantization" in message
 
 
 def test_weights_that_are_no_floats_are_refused(saved: Path, tmp_path: Path) -> None:

@@ -9,13 +9,18 @@ import msgspec
 import pytest
 import torch
 
+from stentor.engine.layers.placement import Placement
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.models.config import DecoderConfig
-from stentor.engine.worker import memory, setup
+from stentor.engine.worker import memory
+from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from stentor.engine.worker.cores import granted_cores
-from stentor.engine.worker.memory import available_memory, kv_block_bytes
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.memory import available_memory
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup import SetupError, choose_device, choose_dtype, set_up, size_cache, weights_bytes
+from stentor.engine.worker.setup import choose_device, set_up
+from stentor.engine.worker.setup_cpu import size_cache, weights_bytes
+from stentor.engine.worker.setup_parts import choose_dtype
 from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.codec import decode_engine_worker, encoder
 from stentor.protocols.config import WorkerConfig
@@ -26,6 +31,7 @@ from stentor.tests.parity import tiny
 
 CPU = torch.device("cpu")
 F32 = torch.float32
+PLACE = Placement(CPU, F32, False)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,7 @@ def model(folder: Path) -> DecoderConfig:
 def _size(model: DecoderConfig, blocks: float, **changes: Any) -> tuple[int, int]:
     """With a cache of that many blocks."""
     config = WorkerConfig("", block_size=16, kv_cache_memory=int(blocks * kv_block_bytes(model, 16, F32)))
-    return size_cache(msgspec.structs.replace(config, **changes), model, CPU, F32)
+    return size_cache(msgspec.structs.replace(config, **changes), model, PLACE, F32)
 
 
 # ---- the cache
@@ -85,21 +91,21 @@ def test_a_context_beyond_the_models_own_is_refused(model: DecoderConfig) -> Non
 
 def test_a_block_size_that_kernels_cannot_use_is_refused(model: DecoderConfig) -> None:
     with pytest.raises(SetupError, match="--block-size 20: expected a multiple of 16"):
-        size_cache(WorkerConfig("", block_size=20), model, CPU, F32)
+        size_cache(WorkerConfig("", block_size=20), model, PLACE, F32)
 
 
 def test_the_default_cache_leaves_room_for_the_weights(
     model: DecoderConfig, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = weights_bytes(model, F32)
+    weights = weights_bytes(model, PLACE)
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     assert weights == pytest.approx(stored, rel=0.05)
     block = kv_block_bytes(model, 16, F32)
     monkeypatch.setattr(memory, "available_memory", lambda: weights + 4 * 10 * block)
-    assert size_cache(WorkerConfig("", block_size=16), model, CPU, F32)[1] == 10
+    assert size_cache(WorkerConfig("", block_size=16), model, PLACE, F32)[1] == 10
     monkeypatch.setattr(memory, "available_memory", lambda: weights - 1)
     with pytest.raises(SetupError, match="hold 0 tokens"):
-        size_cache(WorkerConfig("", block_size=16), model, CPU, F32)
+        size_cache(WorkerConfig("", block_size=16), model, PLACE, F32)
 
 
 def test_a_containers_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -> None:
@@ -155,6 +161,21 @@ def test_auto_on_cuda_keeps_float16_and_else_takes_bfloat16() -> None:
     assert choose_dtype("auto", cuda, "float32", batch_invariant=False) == torch.bfloat16
 
 
+def test_a_cache_is_of_the_models_dtype_or_of_float8() -> None:
+    assert choose_cache_dtype("auto", torch.bfloat16, CPU) == torch.bfloat16
+    assert choose_cache_dtype("float16", torch.float16, CPU) == torch.float16
+    assert choose_cache_dtype("fp8", F32, CPU) == torch.float8_e4m3fn
+    with pytest.raises(SetupError, match=r"--kv-cache-dtype bfloat16: the model computes in float32; use auto, "):
+        choose_cache_dtype("bfloat16", F32, CPU)
+
+
+def test_a_cache_of_float8_takes_a_quarter_of_one_of_float32(model: DecoderConfig) -> None:
+    (cache, *_) = allocate_caches(model, 3, 16, CPU, torch.float8_e4m3fn)
+    assert cache.k.dtype == cache.v.dtype == torch.float8_e4m3fn
+    assert cache.scaled
+    assert kv_block_bytes(model, 16, cache.k.dtype) * 4 == kv_block_bytes(model, 16, F32)
+
+
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SetupError, match=r"--device cuda: .* use --device cpu"):
@@ -191,10 +212,10 @@ def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) 
 
 def test_the_cache_costs_nothing_until_it_is_used(folder: Path) -> None:
     before = memory.resident_bytes()
-    made = setup.allocate_caches(open_checkpoint(folder, "auto").config, 100_000, 16, CPU, F32)
-    assert sum(k.nbytes + v.nbytes for k, v in made) > 1 << 30
+    made = allocate_caches(open_checkpoint(folder, "auto").config, 100_000, 16, CPU, F32)
+    assert sum(cache.k.nbytes + cache.v.nbytes for cache in made) > 1 << 30
     assert memory.resident_bytes() - before < 64 << 20
-    assert not made[0][0][-1].any()
+    assert not made[0].k[-1].any()
 
 
 # ---- what the worker tells its engine

@@ -1,0 +1,130 @@
+"""Who multiplies by a quantised weight: the implementations in order of preference, and what keeps each from it.
+
+This is the one place where that is decided. An implementation says by an obstacle (a clause, None for none)
+that it cannot take a layer; the first without one runs, and the refusals are shown at start-up.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from .formats import FP8_BLOCK, Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
+
+Backend = Literal["auto", "kernels", "expanded"]
+"""``kernels``: stored as it came, multiplied by the kernel of its format. ``expanded``: turned into plain weights."""
+
+GGUF_KERNELS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
+INT4_GROUPS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What is known of a layer when its kernel is chosen."""
+
+    format: Format
+    device: torch.device
+    dtype: torch.dtype
+    """Of activations."""
+    inputs: int
+    outputs: tuple[int, ...]
+    """Of each part that is fused into the layer."""
+    invariant: bool = False
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The implementation chosen, and why those preferred to it were not."""
+
+    name: Backend
+    refusals: tuple[str, ...] = ()
+
+    def describe(self, format: Format, dtype: torch.dtype) -> str:
+        """One line for the operator, without the layer's name."""
+        if self.name == "kernels":
+            return f"weights in {format.name}: multiplied as they are stored"
+        plain = str(dtype).removeprefix("torch.")
+        return f"weights in {format.name}: expanded to {plain}, since {'; '.join(self.refusals)}"
+
+
+def select(layer: Layer, wanted: Backend = "auto") -> Selection:
+    """The implementation of one layer. Raises ValueError where none can take it, with every reason.
+
+    ``kernels`` asks for them on any device, where their plain torch versions run.
+    """
+    refusals: list[str] = []
+    for name, obstacles in _PREFERENCE.items():
+        if name == "kernels" and wanted == "expanded":
+            continue
+        checks = obstacles[1:] if wanted == "kernels" else obstacles
+        obstacle = next((found for check in checks if (found := check(layer)) is not None), None)
+        if obstacle is None:
+            return Selection(name, tuple(refusals))
+        refusals.append(obstacle)
+    raise ValueError(f"nothing multiplies weights in {layer.format.name}: {'; '.join(refusals)}")
+
+
+def _place(layer: Layer) -> str | None:
+    if layer.device.type != "cuda":
+        return f"the kernels for it run on CUDA, not on {layer.device.type}"
+    if layer.invariant:
+        return "they are not batch-invariant"
+    if layer.dtype not in (torch.bfloat16, torch.float16):
+        return f"they take bfloat16 or float16, not {str(layer.dtype).removeprefix('torch.')}"
+    return None
+
+
+def _shape(layer: Layer) -> str | None:
+    return _SHAPES[type(layer.format)](layer)
+
+
+def _expanded(layer: Layer) -> str | None:
+    if isinstance(layer.format, OnlineFormat):
+        return "plain weights would gain nothing from being quantised first: leave --quantization out"
+    return None
+
+
+def _fp8_shape(layer: Layer) -> str | None:
+    assert isinstance(layer.format, FP8Format)
+    if layer.format.granularity != "block":
+        return None
+    if layer.format.block != (FP8_BLOCK, FP8_BLOCK):
+        rows, columns = layer.format.block
+        return f"they take blocks of {FP8_BLOCK}x{FP8_BLOCK}, not {rows}x{columns}"
+    if any(size % FP8_BLOCK for size in layer.outputs[:-1]):
+        return f"projections of {', '.join(map(str, layer.outputs))} outputs do not join at whole blocks"
+    return None
+
+
+def _int4_shape(layer: Layer) -> str | None:
+    assert isinstance(layer.format, Int4Format)
+    group = layer.format.group
+    if group and group not in INT4_GROUPS:
+        return f"they take groups of {', '.join(map(str, INT4_GROUPS))}, not {group}"
+    return None
+
+
+def _gguf_shape(layer: Layer) -> str | None:
+    assert isinstance(layer.format, GGUFFormat)
+    if layer.format.kind not in GGUF_KERNELS:
+        return f"they take {', '.join(sorted(GGUF_KERNELS))}"
+    return None
+
+
+def _any_shape(layer: Layer) -> str | None:
+    return None
+
+
+_SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
+    FP8Format: _fp8_shape,
+    Int8Format: _any_shape,
+    Int4Format: _int4_shape,
+    GGUFFormat: _gguf_shape,
+    OnlineFormat: _any_shape,
+}
+
+_PREFERENCE: Mapping[Backend, tuple[Callable[[Layer], str | None], ...]] = {
+    "kernels": (_place, _shape),
+    "expanded": (_expanded,),
+}

@@ -1,0 +1,171 @@
+"""From a checkpoint's description of its quantisation to :class:`.formats.QuantizedCheckpoint`. Torch-free.
+
+Read are ``quantization_config`` of config.json (transformers' FP8, GPTQ, AWQ, compressed-tensors, ModelOpt)
+and ModelOpt's ``hf_quant_config.json``. Anything else is refused by name with what to use instead.
+"""
+
+import re
+from collections.abc import Mapping
+
+from ..models.config import ConfigError
+from ..models.config_fields import Fields
+from .compressed_tensors import compressed_tensors
+from .formats import FP8Format, Int4Format, QuantizedCheckpoint, Rule
+
+_ONLINE = "serve the unquantised model with --quantization int8 or fp8"
+_OTHER = "use a checkpoint in FP8, compressed-tensors, GPTQ, AWQ or GGUF"
+_REFUSED: Mapping[str, str] = {
+    "bitsandbytes": _ONLINE,
+    "bitsandbytes_4bit": _ONLINE,
+    "bitsandbytes_8bit": _ONLINE,
+    "eetq": _ONLINE,
+    "quanto": _ONLINE,
+    "torchao": _ONLINE,
+    "hqq": _ONLINE,
+    "fbgemm_fp8": "serve the unquantised model with --quantization fp8",
+    "marlin": "use the GPTQ checkpoint that it was made from",
+    "gptq_marlin": "set quant_method to gptq",
+    "awq_marlin": "set quant_method to awq",
+    "sparseml": "use a dense compressed-tensors checkpoint",
+    "mxfp4": _OTHER,
+    "nvfp4": _OTHER,
+}
+"""Known methods that are not read, and the way out."""
+
+SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt")
+
+MAX_PATTERNS = 4096
+MAX_PATTERN_LENGTH = 512
+
+
+def parse_quantization(
+    config: Mapping[str, object], modelopt: Mapping[str, object] | None = None
+) -> QuantizedCheckpoint | None:
+    """What config.json and, where there is one, hf_quant_config.json say; None for an unquantised checkpoint.
+
+    Raises :class:`ConfigError` for a method that is not read, or fields that contradict it.
+    """
+    table = config.get("quantization_config") or config.get("compression_config")
+    if table is None and modelopt is not None:
+        found = modelopt.get("quantization")
+        table = {"quant_method": "modelopt", **found} if isinstance(found, Mapping) else None
+    if not table:
+        return None
+    if not isinstance(table, Mapping):
+        raise ConfigError("quantization_config is not a table")
+    fields = Fields(table, "")
+    method = fields.text("quant_method", "").lower()
+    match method:
+        case "fp8":
+            return _fp8(fields)
+        case "compressed-tensors":
+            return compressed_tensors(fields, patterns)
+        case "gptq":
+            return _gptq(fields)
+        case "awq":
+            return _awq(fields)
+        case "modelopt" | "modelopt_fp8":
+            return _modelopt(fields)
+        case "":
+            raise ConfigError(f"quantization_config names no quant_method, expected one of {', '.join(SUPPORTED)}")
+    advice = _REFUSED.get(method, _OTHER)
+    raise ConfigError(f"its weights are quantised by {method!r}, which is not read; {advice}")
+
+
+def _fp8(fields: Fields) -> QuantizedCheckpoint:
+    """transformers' ``fp8``: square blocks with ``weight_scale_inv``, or one scale a tensor."""
+    scheme = fields.text("activation_scheme", "dynamic")
+    if scheme not in ("dynamic", "static"):
+        raise ConfigError(f"activation_scheme is {scheme!r}, expected dynamic or static")
+    if fields.text("fmt", "e4m3") not in ("e4m3", "float8_e4m3fn"):
+        raise ConfigError(f"fmt is {fields.text('fmt')!r}, expected e4m3")
+    block = fields.values.get("weight_block_size")
+    form = FP8Format("tensor", "tensor" if scheme == "static" else "token")
+    if block is not None:
+        if not (isinstance(block, list | tuple) and len(block) == 2 and all(_is_size(side) for side in block)):
+            raise ConfigError(f"weight_block_size is {block!r}, expected two sizes such as [128, 128]")
+        if scheme == "static":
+            raise ConfigError("weight_block_size with activation_scheme static, expected dynamic")
+        form = FP8Format("block", "group", "weight_scale_inv", (int(block[0]), int(block[1])))
+    return QuantizedCheckpoint("fp8", (Rule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
+
+
+def _gptq(fields: Fields) -> QuantizedCheckpoint:
+    bits = fields.integer("bits")
+    if bits != 4:
+        raise ConfigError(f"GPTQ with {bits} bits, expected 4; {_OTHER}")
+    if fields.values.get("dynamic"):
+        raise ConfigError("GPTQ with dynamic (per-module) settings, expected one setting for all")
+    form = Int4Format(
+        packing="gptq",
+        group=_group(fields),
+        symmetric=False,  # zero points are stored either way
+        act_order=fields.flag("desc_act"),
+        zero_offset=0 if fields.text("checkpoint_format", "gptq") == "gptq_v2" else 1,
+    )
+    ignore = () if fields.flag("lm_head") else ("lm_head",)
+    return QuantizedCheckpoint("gptq", (Rule(("Linear",), form),), ignore)
+
+
+def _awq(fields: Fields) -> QuantizedCheckpoint:
+    bits = fields.integer("bits", fields.integer("w_bit", 4))
+    if bits != 4:
+        raise ConfigError(f"AWQ with {bits} bits, expected 4; {_OTHER}")
+    version = fields.text("version", "gemm").lower()
+    if version != "gemm":
+        raise ConfigError(f"AWQ of version {version!r}, expected gemm")
+    # without zero points every one that is stored is 8
+    form = Int4Format(packing="awq", group=_group(fields, "q_group_size"), symmetric=False)
+    return QuantizedCheckpoint("awq", (Rule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
+
+
+def _modelopt(fields: Fields) -> QuantizedCheckpoint:
+    algorithm = fields.text("quant_algo", "").upper()
+    formats = {
+        "FP8": FP8Format("tensor", "tensor"),
+        "FP8_PER_CHANNEL_PER_TOKEN": FP8Format("channel", "token"),
+        "FP8_PB_WO": FP8Format("block", "none"),
+    }
+    if algorithm not in formats:
+        raise ConfigError(
+            f"ModelOpt's {algorithm or 'unnamed algorithm'} is not read, expected {', '.join(formats)}; {_OTHER}"
+        )
+    excluded = patterns(fields.values.get("exclude_modules") or fields.values.get("ignore"), "exclude_modules")
+    cache = fields.values.get("kv_cache_quant_algo") or fields.values.get("kv_cache_scheme")
+    if cache is not None and not isinstance(cache, Mapping) and str(cache).upper() != "FP8":
+        raise ConfigError(f"its KV cache is meant to be {cache!r}, expected FP8 or none")
+    return QuantizedCheckpoint(
+        "modelopt", (Rule(("Linear",), formats[algorithm]),), (*excluded, "lm_head"), kv_cache_fp8=cache is not None
+    )
+
+
+def _unquantised(fields: Fields) -> tuple[str, ...]:
+    return patterns(fields.values.get("modules_to_not_convert"), "modules_to_not_convert")
+
+
+def patterns(found: object, name: str) -> tuple[str, ...]:
+    """A list of patterns, bounded, each of which compiles. Raises :class:`ConfigError`."""
+    if found is None:
+        return ()
+    if not isinstance(found, list | tuple) or len(found) > MAX_PATTERNS:
+        raise ConfigError(f"{name} is expected to be a list of at most {MAX_PATTERNS} names")
+    for pattern in found:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_PATTERN_LENGTH:
+            raise ConfigError(f"{name} holds {str(pattern)[:60]!r}, expected a name")
+        if pattern.startswith("re:"):
+            try:
+                re.compile(pattern[3:])
+            except re.error as error:
+                raise ConfigError(f"{name} holds {pattern!r}, which is no regular expression: {error}") from error
+    return tuple(found)
+
+
+def _group(fields: Fields, other: str = "") -> int:
+    value = fields.values.get("group_size", fields.values.get(other) if other else None)
+    if value == -1:
+        return 0
+    return fields.integer("group_size" if "group_size" in fields.values or not other else other, 128)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 1 << 20

@@ -1,0 +1,91 @@
+"""A GPU behind the interface of :mod:`.device`."""
+
+import contextlib
+import gc
+from collections.abc import Callable
+
+import torch
+
+from .device import MemoryReading
+
+
+class CudaMark:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+    def reached(self) -> bool:
+        return bool(self._event.query())
+
+
+class CudaDevice:
+    """Puts the calling thread on a stream of its own, for good: the default one cannot be captured from."""
+
+    def __init__(self, place: torch.device) -> None:
+        torch.cuda.set_device(place)
+        self._place = torch.device("cuda", torch.cuda.current_device())
+        self._stream = torch.cuda.Stream(self._place)
+        torch.cuda.set_stream(self._stream)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    @property
+    def place(self) -> torch.device:
+        return self._place
+
+    @property
+    def name(self) -> str:
+        return torch.cuda.get_device_name(self._place)
+
+    def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(count, dtype=dtype, pin_memory=True)
+
+    def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def download(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def mark(self) -> CudaMark:
+        event = torch.cuda.Event(blocking=True)  # one that spins would take a core from the server's processes
+        event.record(self._stream)
+        return CudaMark(event)
+
+    def capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        # torch.cuda.graph() would first wait for the device and empty the allocator's cache, with steps in flight.
+        # A tensor freed by the garbage collector, or a thread that waits for a step, must not end the capture.
+        collected = gc.isenabled()
+        gc.disable()
+        try:
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                body()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # it says again that the capture failed
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        finally:
+            if collected:
+                gc.enable()
+        return graph
+
+    def memory(self) -> MemoryReading:
+        free, total = torch.cuda.mem_get_info(self._place)
+        return MemoryReading(
+            total=total,
+            free=free,
+            reserved=torch.cuda.memory_reserved(self._place),
+            allocated=torch.cuda.memory_allocated(self._place),
+            peak=torch.cuda.max_memory_allocated(self._place),
+        )
+
+    def forget_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._place)
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self._place)
+        gc.collect()
+        torch.cuda.empty_cache()

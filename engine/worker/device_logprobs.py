@@ -1,0 +1,65 @@
+"""Log-probabilities on a device, and their way to the host."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stentor.kernels import sampling
+
+from ..models.decoder import Decoder
+from .device import Device
+from .logprobs import LogprobTensors
+from .pending import PromptPart
+
+_LOGIT_ROWS = 64
+"""Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
+
+
+@dataclass(frozen=True)
+class PromptWork:
+    """Prompt tokens of one row that a step says something about."""
+
+    slot: int
+    start: int
+    tokens: list[int]
+    top: int
+    first: int
+    """Index, in the step's batch, of the position before ``start``."""
+
+
+class LogprobReader:
+    """What it returns is pinned memory that is filled once the step is done."""
+
+    def __init__(self, model: Decoder, device: Device) -> None:
+        self._model = model
+        self._device = device
+
+    def read(self, logits: torch.Tensor, tokens: torch.Tensor, top: int) -> LogprobTensors:
+        """Queues the log-probabilities of ``tokens`` [n] under ``logits`` [n, vocabulary], and their copies."""
+        rows = torch.arange(len(tokens), device=logits.device)
+        values, ranks, best, best_values = sampling.logprobs(logits, rows, tokens, top)
+        return self._fetch(values), self._fetch(ranks), self._fetch(best), self._fetch(best_values)
+
+    def read_prompts(
+        self, parts: Sequence[PromptWork], hidden: torch.Tensor, targets: torch.Tensor
+    ) -> list[PromptPart]:
+        """Queues all of ``parts``; ``hidden`` [tokens, hidden] is of the step, ``targets`` their tokens end to end."""
+        found = []
+        at = 0
+        for part in parts:
+            pieces = []
+            for offset in range(0, len(part.tokens), _LOGIT_ROWS):
+                count = min(_LOGIT_ROWS, len(part.tokens) - offset)
+                begin = part.first + offset
+                logits = self._model.logits(hidden[begin : begin + count])
+                pieces.append(self.read(logits, targets[at : at + count], part.top))
+                at += count
+            found.append(PromptPart(part.slot, part.start, part.tokens, part.top, pieces))
+        return found
+
+    def _fetch(self, source: torch.Tensor) -> torch.Tensor:
+        target = self._device.pinned(source.numel(), source.dtype).view(source.shape)
+        if source.numel():
+            self._device.download(target, source)
+        return target

@@ -1,0 +1,257 @@
+"""Runs steps on a device without waiting for them: a launch queues a step's work, a finish waits and reads.
+
+Two steps may be on their way at once. What the host decides (which rows, where their keys go) it knows before
+any token is drawn; what it does not know, the tokens, stays on the device: a decode row takes as its input what
+it drew last, whether or not anybody has read it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from stentor.protocols.steps import RowStep, StepPlan, StepResult
+
+from ..layers.attention import LayerCache
+from ..models.decoder import Decoder
+from .device import Device
+from .device_logprobs import LogprobReader, PromptWork
+from .device_sampler import DeviceSampler, NewRules
+from .device_step import DeviceStep, RowBuffers
+from .graphs import Body, DecodeGraphs, StallBudget
+from .numbering import StepNumbers, no_rows, number_step, pad_decodes
+from .pending import Pending
+from .rows import RowTable
+from .staged_step import StagedStep, changes, no_changes, pad_updates, stage
+from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
+
+MAX_PENDING = 2
+"""Steps that may be launched and not finished."""
+
+_SPARE_BYTES = 1 << 20
+"""Of a staging buffer, for block tables and sampling rules of rows that enter."""
+
+
+class DeviceRunner:
+    """Owns the rows, the KV cache and the sampler of one model on one device.
+
+    Steps must be launched in order. :meth:`finish` may be called from another thread than all the rest, in order too.
+    The last block of the caches is the null block, where rows of nobody write: the scheduler must not know of it.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        caches: Sequence[LayerCache],
+        device: Device,
+        *,
+        slots: int,
+        max_model_len: int,
+        block_size: int,
+        max_num_batched_tokens: int,
+        graph_sizes: Sequence[int] = (),
+        graph_stall: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``graph_sizes``: rows of the decode steps that :meth:`advance` captures, none above ``slots``."""
+        self._device = device
+        self._slots = slots
+        self._rows = RowTable(slots, max_model_len, block_size)
+        self._null_block = caches[0].k.shape[0] - 1
+        columns = self._rows.blocks.shape[1]
+        vocab_size = model.config.vocab_size
+        self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.place)
+        self._sampler = DeviceSampler(vocab_size, slots, device.place)
+        self._logprobs = LogprobReader(model, device)
+        self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len)
+        tokens = max(max_num_batched_tokens, slots)
+        largest = Shape(rows=slots, tokens=tokens, draws=slots, updates=slots, asking=slots)
+        self._staging = Staging(device, staged_bytes(largest) + _SPARE_BYTES)
+        self._spare_drawn = deque(device.pinned(slots, torch.int64) for _ in range(MAX_PENDING))
+        budget = StallBudget(graph_stall, clock)
+        self._graphs = DecodeGraphs(device, graph_sizes, self.warm_decode, self._graph_bodies, budget, clock)
+        self._finished_at = 0.0
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Device memory of what outlives a step, sampler included."""
+        return self._buffers.total_bytes + self._sampler.total_bytes + self._staging.total_bytes
+
+    @property
+    def pending(self) -> int:
+        """Steps launched and not finished."""
+        return MAX_PENDING - len(self._spare_drawn)
+
+    @property
+    def captured(self) -> list[int]:
+        """Sizes of decode steps that run as graphs, ascending."""
+        return self._graphs.captured
+
+    def step(self, plan: StepPlan) -> StepResult:
+        """Runs one step and waits for it."""
+        return self.finish(self.launch(plan))
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Pending:
+        """Queues one step. Raises RuntimeError where two are on their way already."""
+        began = time.perf_counter()
+        if not self._spare_drawn:
+            raise RuntimeError(f"step {plan.step} came with {MAX_PENDING} steps on their way, the most there may be")
+        update_at, update_to, rules = self._apply(plan)
+        numbers = number_step(plan.rows, self._rows)
+        sampled = [row.slot for row in plan.rows if row.sample]
+        self._rows.drawn[sampled] += 1
+        tops = [self._sampler.logprobs(slot) for slot in sampled]
+        parts = self._prompt_work(plan.rows, numbers)
+        changed = changes(update_at, update_to, rules, [token for part in parts for token in part.tokens])
+        for_graph = None if parts else self._staged_for_graph(numbers, changed, tops)
+        staged = for_graph or stage(numbers, changed, tops)
+
+        inputs, kept = self._staging.send(staged.shape, staged.sections)
+        if staged.shape.entering:
+            self._sampler.enter(inputs.rule_slots, inputs.rule_params, inputs.rule_data, rules.writes)
+        if for_graph is not None:
+            graph = self._graphs[staged.shape.rows]
+            graph.forward.replay()
+            raw = self._raw_logits(inputs)
+            graph.draw.replay()
+            prompts = []
+        else:
+            hidden = self._forward(staged, inputs)
+            raw = self._raw_logits(inputs)
+            if staged.shape.draws:
+                self._step.draw(inputs, staged.shape.draws)
+            prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets)
+        found = None
+        if raw is not None:
+            tokens = self._buffers.drawn.index_select(0, inputs.asking)
+            found = self._logprobs.read(raw, tokens, max(top for top in tops if top is not None))
+        drawn = self._spare_drawn.popleft()
+        if staged.shape.draws:
+            self._device.download(drawn[: staged.shape.draws], self._buffers.drawn[: staged.shape.draws])
+        return Pending(plan, began, self._device.mark(), drawn, staged.numbers.places, tops, found, prompts, kept)
+
+    def finish(self, pending: Pending) -> StepResult:
+        """Waits for a step, not for any launched after it."""
+        pending.mark.wait()
+        tokens = pending.tokens()
+        result = StepResult(
+            epoch=pending.plan.epoch,
+            step=pending.plan.step,
+            tokens=tokens,
+            logprobs=pending.logprobs(tokens),
+            prompt_logprobs=[part.read() for part in pending.prompts],
+            seconds=(now := time.perf_counter()) - max(pending.launched, self._finished_at),
+        )
+        self._finished_at = now
+        self._spare_drawn.append(pending.drawn)
+        return result
+
+    def release(self, slots: list[int]) -> None:
+        """Forgets the rows of these slots."""
+        for slot in slots:
+            self._rows.remove(slot)
+            self._sampler.remove(slot)
+
+    @torch.inference_mode()
+    def advance(self, *, busy: bool) -> float | None:
+        """Captures one more size of decode steps, or takes a step towards it, if there is time for it now.
+
+        ``busy`` says that steps run or wait. Returns seconds until there may be time again, None when all is done.
+        """
+        return self._graphs.advance(busy=busy)
+
+    # ---- from plan to numbers
+
+    def _apply(self, plan: StepPlan) -> tuple[Numbers, Numbers, NewRules]:
+        """Takes over what the plan changes; returns what the device must hear of it: which entries of the flat block
+        tables change, to what, and how new rows draw."""
+        self.release(plan.freed)
+        columns = self._rows.blocks.shape[1]
+        at: list[int] = []
+        to: list[int] = []
+        for new in plan.new:
+            self._rows.add(new)
+            at.extend(range(new.slot * columns, new.slot * columns + len(new.blocks)))
+            to.extend(new.blocks)
+        for row in plan.rows:
+            if row.new_blocks:
+                first = row.slot * columns + self._rows.block_count(row.slot)
+                at.extend(range(first, first + len(row.new_blocks)))
+                to.extend(row.new_blocks)
+                self._rows.extend(row.slot, row.new_blocks)
+        return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), self._sampler.add(plan.new)
+
+    def _prompt_work(self, rows: list[RowStep], numbers: StepNumbers) -> list[PromptWork]:
+        parts = []
+        for row in rows:
+            top = self._rows.prompt_logprobs[row.slot]
+            prompt_len = self._rows.prompt_len(row.slot)
+            if top is None or row.start + 1 >= prompt_len:
+                continue
+            following = self._rows.tokens[row.slot, row.start + 1 : min(row.start + row.count + 1, prompt_len)]
+            parts.append(PromptWork(row.slot, row.start + 1, following.tolist(), top, numbers.starts[row.slot]))
+        return parts
+
+    def _staged_for_graph(
+        self, numbers: StepNumbers, changed: Mapping[str, Numbers], tops: list[int | None]
+    ) -> StagedStep | None:
+        """The step filled up to a captured size; None where no graph can run it."""
+        rows = numbers.shape.rows
+        if numbers.decode_rows < rows or (size := self._graphs.size_for(rows)) is None:
+            return None
+        spare = size - len(changed["update_at"])
+        if spare < 0:
+            return None
+        staged = stage(self._padded(numbers, size), self._padded_updates(changed, spare), tops)
+        return staged if self._staging.fits(staged.shape) else None
+
+    def _padded(self, numbers: StepNumbers, size: int) -> StepNumbers:
+        block_size = self._rows.block_size
+        return pad_decodes(numbers, size, null_slot=self._slots, null_block=self._null_block, block_size=block_size)
+
+    def _padded_updates(self, changed: Mapping[str, Numbers], spare: int) -> dict[str, Numbers]:
+        """With ``spare`` further entries, of the null row, that say what is there already."""
+        null_at = self._slots * self._rows.blocks.shape[1]
+        return pad_updates(changed, spare, at=null_at, to=self._null_block)
+
+    # ---- on the device
+
+    def _forward(self, staged: StagedStep, inputs: Inputs) -> torch.Tensor:
+        """Hidden states; logits are left in their buffer."""
+        if staged.shape.updates:
+            self._step.update_tables(inputs)
+        hidden = self._step.forward(
+            inputs,
+            staged.shape,
+            decode_rows=staged.numbers.decode_rows,
+            max_query_len=staged.numbers.max_query_len,
+            max_seq_len=staged.numbers.max_seq_len,
+        )
+        if staged.shape.draws:
+            self._step.logits(hidden.index_select(0, inputs.ends))
+        return hidden
+
+    def _raw_logits(self, inputs: Inputs) -> torch.Tensor | None:
+        """Those of the rows that ask for log-probabilities, before drawing changes them."""
+        return self._buffers.logits.index_select(0, inputs.asking) if len(inputs.asking) else None
+
+    # ---- graphs
+
+    def _graph_shape(self, size: int) -> Shape:
+        return Shape(rows=size, tokens=size, draws=size, updates=size)
+
+    def _graph_bodies(self, size: int) -> tuple[Body, Body]:
+        shape = self._graph_shape(size)
+        inputs = self._staging.fixed_inputs(shape)
+        return lambda: self._step.decode(inputs, shape), lambda: self._step.draw(inputs, size)
+
+    @torch.inference_mode()
+    def warm_decode(self, size: int) -> None:
+        """Queues a decode step of so many rows of nobody, as its graph will run, with contexts of any length."""
+        staged = stage(self._padded(no_rows(), size), self._padded_updates(no_changes(), size), [])
+        self._staging.send(staged.shape, staged.sections)
+        for body in self._graph_bodies(size):
+            body()

@@ -1,0 +1,189 @@
+"""What rows ask of their draws, brought to the tables that a device draws by."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stentor.kernels import sampling
+from stentor.kernels.sampling.tables import IN_PROMPT, MAX_BIAS, PARAMS, WORD, SamplerTables, pack_params
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow
+
+Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class RuleWrite:
+    """One line of a table: ``data[begin:end]`` goes to its slot."""
+
+    table: str
+    slot: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class NewRules:
+    """What the rows that enter in one step bring."""
+
+    slots: npt.NDArray[np.int64]
+    """[rows]"""
+    params: npt.NDArray[np.int64]
+    """[rows * PARAMS]"""
+    data: Int32
+    """Lines of the large tables, one after another."""
+    writes: tuple[RuleWrite, ...] = ()
+
+    @classmethod
+    def none(cls) -> "NewRules":
+        empty = np.zeros(0, dtype=np.int64)
+        return cls(empty, empty, np.zeros(0, dtype=np.int32))
+
+
+class DeviceSampler:
+    """The sampling state of every slot, on the device but for what the host must know.
+
+    What enters goes through the step's one copy: nothing here waits for the device.
+    """
+
+    def __init__(self, vocab_size: int, slots: int, place: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._tables = SamplerTables.empty(slots, vocab_size, place)
+        self._logprobs: list[int | None] = [None] * slots
+
+    @property
+    def total_bytes(self) -> int:
+        return self._tables.nbytes
+
+    def logprobs(self, slot: int) -> int | None:
+        """How many alternatives a row wants with its log-probability; None where it wants none."""
+        return self._logprobs[slot]
+
+    def add(self, rows: Sequence[NewRow]) -> NewRules:
+        """Rows enter; the result must reach :meth:`enter` before any of them draws."""
+        if not rows:
+            return NewRules.none()
+        lines = _Lines()
+        params: list[int] = []
+        for row in rows:
+            self._logprobs[row.slot] = row.params.logprobs
+            params += self._pack(row, lines)
+        return NewRules(
+            slots=np.array([row.slot for row in rows], dtype=np.int64),
+            params=np.array(params, dtype=np.int64),
+            data=np.concatenate(lines.parts) if lines.parts else np.zeros(0, dtype=np.int32),
+            writes=tuple(lines.writes),
+        )
+
+    def remove(self, slot: int) -> None:
+        """The row leaves. Its tables stay as they are: nobody draws by them."""
+        self._logprobs[slot] = None
+
+    def enter(self, slots: torch.Tensor, params: torch.Tensor, data: torch.Tensor, writes: Sequence[RuleWrite]) -> None:
+        """Fills the tables from what :meth:`add` gave, which is on the device by now."""
+        for write in writes:
+            line = data[write.begin : write.end]
+            match write.table:
+                case "mask":
+                    self._tables.mask[write.slot].copy_(line)
+                case "early_mask":
+                    self._tables.early_mask[write.slot].copy_(line)
+                case "bias":
+                    ids, values = line.view(2, -1)
+                    self._tables.bias_ids[write.slot, : len(ids)].copy_(ids)
+                    self._tables.bias_values[write.slot, : len(ids)].copy_(values.view(torch.float32))
+                case "seen":
+                    ids, counts = line.view(2, -1)
+                    self._tables.seen[write.slot].zero_().index_copy_(0, ids.long(), counts)
+                case table:
+                    raise ValueError(f"there is no table {table}")
+        sampling.write_params_(self._tables, slots, params.view(-1, PARAMS))
+
+    def draw(self, logits: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
+        """One token a row of ``logits`` [R, V], which it mutates, to ``out`` [R]; slot -1 is nobody's."""
+        sampling.step_(logits, slots, self._tables, out)
+
+    def _pack(self, row: NewRow, lines: "_Lines") -> list[int]:
+        """The row's params; what does not fit there goes to ``lines``."""
+        params, slot = row.params, row.slot
+        index = len(row.tokens) - row.prompt_len
+        if params.needs_penalties:
+            # only repetition asks about the prompt
+            prompt = row.tokens[: row.prompt_len] if params.repetition_penalty != 1.0 else []
+            lines.add("seen", slot, _seen(prompt, row.tokens[row.prompt_len :], self._vocab_size))
+        bias = {token: value for token, value in params.logit_bias if 0 <= token < self._vocab_size}
+        if bias:
+            # far beyond what a request may carry; the surplus is dropped rather than the worker lost
+            ids = np.array(list(bias)[:MAX_BIAS], dtype=np.int32)
+            values = np.array(list(bias.values())[:MAX_BIAS], dtype=np.float32)
+            lines.add("bias", slot, np.concatenate((ids, values.view(np.int32))))
+        allowed, banned = params.allowed_token_ids, params.banned_token_ids
+        masked = allowed is not None or bool(banned)
+        if masked:
+            lines.add("mask", slot, self._mask(allowed, banned))
+        ends = (*params.eos_token_ids, *params.stop_token_ids)
+        early = index < params.min_tokens and bool(ends)
+        if early:
+            lines.add("early_mask", slot, self._mask(allowed, (*banned, *ends)))
+        return pack_params(
+            seed=row.seed,
+            index=index,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            min_tokens=params.min_tokens,
+            repetition=params.repetition_penalty,
+            frequency=params.frequency_penalty,
+            presence=params.presence_penalty,
+            bias_count=min(len(bias), MAX_BIAS),
+            mask=masked,
+            early_mask=early,
+            fallback=_fallback(params, self._vocab_size),
+        )
+
+    def _mask(self, allowed: Iterable[int] | None, banned: Iterable[int]) -> Int32:
+        """Bits of the tokens that may be drawn, int32 [ceil(V / 32)]; token t is bit t % 32 of word t // 32."""
+        bits = np.zeros(-(-self._vocab_size // WORD) * WORD, dtype=np.uint8)
+        if allowed is None:
+            bits[: self._vocab_size] = 1
+        else:
+            bits[[token for token in allowed if 0 <= token < self._vocab_size]] = 1
+        bits[[token for token in banned if 0 <= token < self._vocab_size]] = 0
+        return np.packbits(bits, bitorder="little").view("<i4")
+
+
+class _Lines:
+    """Lines of tables, laid one after another."""
+
+    def __init__(self) -> None:
+        self.parts: list[Int32] = []
+        self.writes: list[RuleWrite] = []
+        self._end = 0
+
+    def add(self, table: str, slot: int, line: Int32) -> None:
+        begin, self._end = self._end, self._end + len(line)
+        self.parts.append(line)
+        self.writes.append(RuleWrite(table, slot, begin, self._end))
+
+
+def _seen(prompt: Sequence[int], outputs: Sequence[int], vocab_size: int) -> Int32:
+    """Distinct ids, then what the table holds of each."""
+    in_prompt = np.unique(np.array(prompt, dtype=np.int64))
+    in_output, counts = np.unique(np.array(outputs, dtype=np.int64), return_counts=True)
+    ids = np.union1d(in_prompt, in_output)
+    values = np.zeros(len(ids), dtype=np.int32)
+    values[np.searchsorted(ids, in_output)] = counts
+    values[np.searchsorted(ids, in_prompt)] |= IN_PROMPT
+    inside = (ids >= 0) & (ids < vocab_size)
+    return np.concatenate((ids[inside].astype(np.int32), values[inside]))
+
+
+def _fallback(params: SamplingParams, vocab_size: int) -> int:
+    """The lowest token that the row may take where its rules or broken logits leave nothing to draw."""
+    banned = set(params.banned_token_ids)
+    allowed = (token for token in params.allowed_token_ids or () if 0 <= token < vocab_size and token not in banned)
+    return min(allowed, default=0)

@@ -1,0 +1,111 @@
+"""The tensor work of a step on a device: every tensor that outlives a step, and what is done with them.
+
+Nothing here waits for the device or looks at what its tensors hold, so all of it can be captured as a graph.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stentor.kernels import AttentionBatch
+
+from ..layers.attention import LayerCache
+from ..models.decoder import Decoder
+from .device_sampler import DeviceSampler
+from .staging import Inputs, Shape
+
+
+@dataclass(frozen=True)
+class RowBuffers:
+    """What the device keeps of its rows between steps."""
+
+    tables: torch.Tensor
+    """int32 [slots + 1, blocks]: block tables; the last row is nobody's and leads to the null block."""
+    batch_tables: torch.Tensor
+    """int32 [slots, blocks]: those of a step's rows, in their order."""
+    last_token: torch.Tensor
+    """int64 [slots + 1]: what each row drew last."""
+    logits: torch.Tensor
+    """float32 [slots, vocabulary]: of the rows that draw."""
+    drawn: torch.Tensor
+    """int64 [slots]: what they drew."""
+
+    @classmethod
+    def make(cls, slots: int, blocks: int, vocab_size: int, null_block: int, place: torch.device) -> "RowBuffers":
+        return cls(
+            tables=torch.full((slots + 1, blocks), null_block, dtype=torch.int32, device=place),
+            batch_tables=torch.zeros((slots, blocks), dtype=torch.int32, device=place),
+            last_token=torch.zeros(slots + 1, dtype=torch.int64, device=place),
+            logits=torch.zeros((slots, vocab_size), dtype=torch.float32, device=place),
+            drawn=torch.zeros(slots, dtype=torch.int64, device=place),
+        )
+
+    @property
+    def total_bytes(self) -> int:
+        tensors = (self.tables, self.batch_tables, self.last_token, self.logits, self.drawn)
+        return sum(tensor.nbytes for tensor in tensors)
+
+
+class DeviceStep:
+    """Forward and draw, from a step's inputs on the device to its tokens there."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        caches: Sequence[LayerCache],
+        buffers: RowBuffers,
+        sampler: DeviceSampler,
+        max_seq_len: int,
+    ) -> None:
+        self._model = model
+        self._caches = caches
+        self._buffers = buffers
+        self._sampler = sampler
+        self._max_seq_len = max_seq_len
+
+    def update_tables(self, inputs: Inputs) -> None:
+        """Enters the blocks that rows have gained."""
+        self._buffers.tables.view(-1).index_copy_(0, inputs.update_at, inputs.update_to)
+
+    def forward(
+        self, inputs: Inputs, shape: Shape, *, decode_rows: int, max_query_len: int, max_seq_len: int
+    ) -> torch.Tensor:
+        """Hidden states [tokens, hidden]; writes K and V."""
+        buffers = self._buffers
+        tables = buffers.batch_tables.narrow(0, 0, shape.rows)
+        torch.index_select(buffers.tables, 0, inputs.row_slots, out=tables)
+        tokens = inputs.tokens
+        if decode_rows:
+            last = buffers.last_token.index_select(0, inputs.row_slots.narrow(0, 0, decode_rows))
+            given = tokens.narrow(0, 0, decode_rows)
+            torch.where(given < 0, last, given, out=given)
+        attention = AttentionBatch(
+            query_start=inputs.query_start,
+            seq_lens=inputs.seq_lens,
+            block_tables=tables,
+            slots=inputs.kv_slots,
+            max_query_len=max_query_len,
+            max_seq_len=max_seq_len,
+            decode_rows=decode_rows,
+        )
+        return self._model.forward(tokens, inputs.positions, self._caches, attention)
+
+    def logits(self, hidden: torch.Tensor) -> None:
+        """Of the rows that draw, hidden states [draws, hidden]."""
+        self._model.logits(hidden, out=self._buffers.logits.narrow(0, 0, hidden.shape[0]))
+
+    def draw(self, inputs: Inputs, draws: int) -> None:
+        """One token for each row that draws; the row takes it as its last."""
+        buffers = self._buffers
+        drawn = buffers.drawn.narrow(0, 0, draws)
+        self._sampler.draw(buffers.logits.narrow(0, 0, draws), inputs.draw_slots, drawn)
+        nobody = len(buffers.last_token) - 1
+        slots = inputs.draw_slots.masked_fill(inputs.draw_slots < 0, nobody)
+        buffers.last_token.index_copy_(0, slots, drawn)
+
+    def decode(self, inputs: Inputs, shape: Shape) -> None:
+        """Forward and logits of decode rows alone, with lengths that only the device knows."""
+        self.update_tables(inputs)
+        hidden = self.forward(inputs, shape, decode_rows=shape.rows, max_query_len=1, max_seq_len=self._max_seq_len)
+        self.logits(hidden)

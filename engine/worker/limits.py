@@ -1,0 +1,25 @@
+"""What a step may hold, where the operator did not say: what suits the device. Torch-free."""
+
+import msgspec
+
+from stentor.protocols.config import StepLimits, WorkerConfig
+
+SUITED = {
+    # a CPU is busy with few rows, and a chunk of prefill holds up those that decode
+    "cpu": StepLimits(block_size=32, max_num_seqs=128, max_num_batched_tokens=512),
+    # a GPU reads a block at once, and needs a thousand tokens before products are worth the weights they read
+    "cuda": StepLimits(block_size=64, max_num_seqs=256, max_num_batched_tokens=2048),
+}
+
+
+def with_limits(config: WorkerConfig, device: str) -> WorkerConfig:
+    """The same with every limit named, for a device of type ``cpu`` or ``cuda``."""
+    suited = msgspec.structs.asdict(SUITED[device])
+    return msgspec.structs.replace(
+        config, **{name: getattr(config, name) or default for name, default in suited.items()}
+    )
+
+
+def limits_of(config: WorkerConfig) -> StepLimits:
+    """Those that a config names."""
+    return StepLimits(config.block_size, config.max_num_seqs, config.max_num_batched_tokens)

@@ -1,0 +1,68 @@
+"""A step that was launched, and how its result is read once the device has done it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from stentor.protocols.steps import PromptLogprobs, StepPlan, TokenLogprobs
+
+from .device import Mark
+from .logprobs import LogprobTensors, logprob_entries
+
+
+@dataclass(frozen=True)
+class PromptPart:
+    """Log-probabilities of some prompt tokens of one row, on their way to pinned memory."""
+
+    slot: int
+    start: int
+    tokens: list[int]
+    top: int
+    found: list[LogprobTensors]
+    """In pieces, in order."""
+
+    def read(self) -> PromptLogprobs:
+        positions: list[TokenLogprobs] = []
+        for piece in self.found:
+            tokens = self.tokens[len(positions) : len(positions) + len(piece[0])]
+            positions += logprob_entries(tokens, [self.top] * len(tokens), piece)
+        return PromptLogprobs(self.slot, self.start, positions)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Nothing of it changes while it is on its way, and nobody else reads what it holds."""
+
+    plan: StepPlan
+    launched: float
+    """``time.perf_counter()`` when its launch began."""
+    mark: Mark
+    drawn: torch.Tensor
+    """int64, pinned: tokens by draw."""
+    places: list[int]
+    """The draw of each row of the plan that samples, in the plan's order."""
+    tops: list[int | None]
+    """How many alternatives each of them asked for."""
+    found: LogprobTensors | None
+    """Of those that asked, in the order of the plan."""
+    prompts: list[PromptPart]
+    kept: object
+    """Memory that the device reads until then."""
+
+    def tokens(self) -> list[int]:
+        """Call once the mark is reached."""
+        drawn = self.drawn.tolist()
+        return [drawn[place] for place in self.places]
+
+    def logprobs(self, tokens: list[int]) -> list[TokenLogprobs | None] | None:
+        """For the tokens that were drawn; None where nobody asked."""
+        if self.found is None:
+            return None
+        asking = [place for place, top in enumerate(self.tops) if top is not None]
+        entries: list[TokenLogprobs | None] = [None] * len(tokens)
+        read = logprob_entries(
+            [tokens[place] for place in asking], [self.tops[place] or 0 for place in asking], self.found
+        )
+        for place, entry in zip(asking, read, strict=True):
+            entries[place] = entry
+        return entries

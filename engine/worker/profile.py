@@ -1,0 +1,114 @@
+"""Where a device's memory goes: measured in the worst step there can be, before the KV cache takes the rest."""
+
+from dataclasses import dataclass
+
+from stentor.protocols.actors import MemoryLine
+from stentor.protocols.sampling import MAX_LOGPROBS, SamplingParams
+from stentor.protocols.steps import NewRow, RowStep, StepPlan
+
+from .device import Device
+from .device_runner import DeviceRunner
+
+
+@dataclass(frozen=True)
+class MemoryProfile:
+    """Bytes."""
+
+    total: int
+    loaded: int
+    """In tensors once the model is there."""
+    buffers: int
+    """The runner's, that outlive a step."""
+    activations: int
+    """Of a step, at most."""
+    graphs: int
+    """Reserved for all sizes."""
+    outside: int
+    """The context, libraries and kernels, and whatever other processes hold."""
+
+    def kv_budget(self, fraction: float) -> int:
+        """What is left for the KV cache of a ``fraction`` of the device; may be negative."""
+        taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside
+        return int(self.total * fraction) - taken
+
+    def lines(self, weights_note: str, kv_bytes: int, kv_note: str, graph_sizes: int) -> list[MemoryLine]:
+        """One for each place that bytes go to."""
+        taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside + kv_bytes
+        graphs_note = f"{graph_sizes} sizes of decode steps, reserved" if graph_sizes else "none"
+        return [
+            MemoryLine("weights", self.loaded, weights_note),
+            MemoryLine("KV cache", kv_bytes, kv_note),
+            MemoryLine("activations", self.activations, "at most, measured"),
+            MemoryLine("CUDA graphs", self.graphs, graphs_note),
+            MemoryLine("sampler tables", self.buffers, "with logits, block tables and the inputs of a step"),
+            MemoryLine("CUDA context and libraries", self.outside, "with kernels, and what other processes hold"),
+            MemoryLine("free", self.total - taken, "of the device"),
+        ]
+
+
+def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> list[StepPlan]:
+    """Plans that need the most: as many tokens as a step may have, with the longest tables, and every row drawn.
+
+    The caches may be of one block, which all rows then share: nobody reads what they compute.
+    """
+    rows = min(slots, tokens)
+    prefill = tokens - rows + 1
+    # rows that hold a token each, and as many long ones as the rest needs, each at the end of its context
+    long = min(rows, -(-prefill // max_model_len))
+    rules = SamplingParams(
+        max_tokens=1,
+        top_k=min(50, vocab_size),
+        top_p=0.9,
+        min_p=0.01,
+        repetition_penalty=1.1,
+        frequency_penalty=0.1,
+        logprobs=min(MAX_LOGPROBS, vocab_size),
+    )
+    new, steps = [], []
+    left = tokens - (rows - long)
+    for slot in range(rows):
+        count = min(left - (long - slot - 1), max_model_len) if slot < long else 1
+        left -= count if slot < long else 0
+        length = max_model_len if slot < long else 1
+        new.append(NewRow(slot, [0] * length, length, rules, slot, []))
+        steps.append(RowStep(slot, length - count, count, [], True))
+    return [StepPlan(0, 0, [], new, steps)]
+
+
+def measure(device: Device, runner: DeviceRunner, plans: list[StepPlan], slots: int, graph_sizes: int) -> MemoryProfile:
+    """Runs ``plans`` and a decode step of all ``slots``, and captures one graph; then counts.
+
+    ``runner`` is to be thrown away afterwards.
+    """
+    device.settle()
+    device.forget_peak()
+    before = device.memory()
+    for plan in plans:
+        runner.step(plan)
+        runner.release([row.slot for row in plan.rows])
+    runner.warm_decode(slots)
+    peak = device.memory().peak
+    device.settle()
+    outside = device.memory().outside
+    return MemoryProfile(
+        total=before.total,
+        loaded=before.allocated - runner.buffer_bytes,
+        buffers=runner.buffer_bytes,
+        activations=peak - before.allocated,
+        graphs=_graph_bytes(device, runner, graph_sizes),
+        outside=outside,
+    )
+
+
+def _graph_bytes(device: Device, runner: DeviceRunner, sizes: int) -> int:
+    """The largest size is captured: its temporaries are the pool that all share, the rest each size takes anew."""
+    if not sizes:
+        return 0
+    runner.advance(busy=False)  # a run without a graph
+    device.settle()
+    before = device.memory()
+    runner.advance(busy=False)
+    after = device.memory()
+    pool = max(after.reserved - before.reserved, 0)
+    own = max(after.outside - before.outside, 0)
+    return pool + own * sizes

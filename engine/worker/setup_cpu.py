@@ -1,0 +1,97 @@
+"""A worker on the host's own cores."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from stentor.kernels import native
+from stentor.protocols.actors import MemoryLine, WorkerReady
+from stentor.protocols.config import WorkerConfig
+
+from ..layers.placement import Placement
+from ..loading.checkpoint import open_checkpoint
+from ..models.config import DecoderConfig
+from ..models.decoder import Decoder
+from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
+from .cores import granted_cores
+from .errors import SetupError
+from .limits import limits_of, with_limits
+from .memory import GIB, default_kv_bytes, resident_bytes
+from .runner import ModelRunner
+from .setup_parts import (
+    ProgressCallback,
+    Setup,
+    choose_dtype,
+    complete_a_step,
+    cut_note,
+    dtype_name,
+    fit_length,
+    load_model,
+    placement,
+    wanted_length,
+)
+
+_CPU = torch.device("cpu")
+
+
+def set_up_cpu(config: WorkerConfig, progress: ProgressCallback) -> Setup:
+    """See :func:`.setup.set_up`."""
+    config = with_limits(config, "cpu")
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
+    checkpoint = open_checkpoint(Path(config.model), config.load_format)
+    model_config = checkpoint.config
+    dtype = choose_dtype(config.dtype, _CPU, checkpoint.dtype, batch_invariant=config.batch_invariant)
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, _CPU)
+    native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
+    notes = []
+    if (reason := native.unavailable_reason()) is not None:
+        notes.append(f"CPU kernels run in plain torch, several times slower: {reason}")
+    place = placement(checkpoint, config, _CPU, dtype)
+    max_model_len, num_blocks = size_cache(config, model_config, place, cache_dtype)
+    notes += cut_note(max_model_len, config.max_model_len or model_config.max_position)
+    kv_bytes = num_blocks * kv_block_bytes(model_config, config.block_size, cache_dtype)
+    model = load_model(checkpoint, config, place, max_model_len, progress)
+    try:
+        caches = allocate_caches(model_config, num_blocks, config.block_size, _CPU, cache_dtype)
+    except (OSError, MemoryError) as error:
+        raise SetupError(
+            f"{_CPU} has no room for {kv_bytes / GIB:.2f} GiB of KV cache: lower --kv-cache-memory"
+        ) from error
+    runner = ModelRunner(
+        model,
+        caches,
+        slots=config.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        device=_CPU,
+    )
+    complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress)
+    notes += model.weights.note_lines()
+    memory = [
+        MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {_CPU}"),
+        MemoryLine("KV cache", kv_bytes, f"{num_blocks} blocks of {config.block_size} tokens; taken as it fills"),
+        MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched so far"),
+    ]
+    return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config)))
+
+
+def size_cache(
+    config: WorkerConfig, model: DecoderConfig, place: Placement, cache_dtype: torch.dtype
+) -> tuple[int, int]:
+    """Longest sequence and number of KV blocks.
+
+    A context that the operator named must fit; the model's own is cut to what fits.
+    """
+    wanted = wanted_length(config, model)
+    block_bytes = kv_block_bytes(model, config.block_size, cache_dtype)
+    budget = config.kv_cache_memory
+    if budget is None:
+        budget = default_kv_bytes(weights_bytes(model, place))
+    num_blocks = budget // block_bytes
+    return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
+
+
+def weights_bytes(model: DecoderConfig, place: Placement) -> int:
+    """What the model's tensors will take, without making them."""
+    return Decoder(model, replace(place, device=torch.device("meta")), max_model_len=1).weights.total_bytes

@@ -1,0 +1,165 @@
+"""A worker on an accelerator: what a step needs is measured, and the KV cache takes the rest."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from stentor.protocols.actors import WorkerReady
+from stentor.protocols.config import WorkerConfig
+
+from ..layers.attention import LayerCache
+from ..loading.checkpoint import open_checkpoint
+from ..models.config import DecoderConfig
+from ..models.decoder import Decoder
+from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
+from .cores import granted_cores
+from .device import Device
+from .device_runner import DeviceRunner
+from .errors import SetupError
+from .graphs import default_sizes
+from .limits import limits_of, with_limits
+from .memory import GIB
+from .profile import MemoryProfile, measure, worst_steps
+from .setup_parts import (
+    ProgressCallback,
+    Setup,
+    choose_dtype,
+    complete_a_step,
+    cut_note,
+    dtype_name,
+    fit_length,
+    load_model,
+    placement,
+    wanted_length,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Device) -> Setup:
+    """See :func:`.setup.set_up`.
+
+    The model is made for the longest context wanted, before the cache is sized; where the cache then holds less,
+    a rotary stretch that depends on the length stays that of the longer one.
+    """
+    config = with_limits(config, "cuda")
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
+    checkpoint = open_checkpoint(Path(config.model), config.load_format)
+    model_config = checkpoint.config
+    dtype = choose_dtype(config.dtype, device.place, checkpoint.dtype, batch_invariant=config.batch_invariant)
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, device.place)
+    sizes = graph_sizes(config)
+    if not 0.0 < config.gpu_memory_fraction <= 1.0:
+        raise SetupError(f"--gpu-memory-fraction {config.gpu_memory_fraction}: expected more than 0 and at most 1")
+    wanted = wanted_length(config, model_config)
+    place = placement(checkpoint, config, device.place, dtype)
+    model = load_model(checkpoint, config, place, wanted, progress)
+    profile = _profile(config, device, model, wanted, sizes, cache_dtype, progress)
+    max_model_len, num_blocks = size_cache(config, model_config, profile, wanted, cache_dtype)
+    caches = _allocate(config, model_config, device, num_blocks + 1, cache_dtype)
+    runner = _runner(config, model, caches, device, max_model_len, sizes)
+    complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress)
+    kv_bytes = sum(cache.k.nbytes + cache.v.nbytes for cache in caches)
+    memory = profile.lines(
+        f"{dtype_name(dtype)} on {device.name}",
+        kv_bytes,
+        f"{num_blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}",
+        len(sizes),
+    )
+    notes = [*cut_note(max_model_len, wanted), *model.weights.note_lines()]
+    return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config)))
+
+
+def graph_sizes(config: WorkerConfig) -> list[int]:
+    """Rows of the decode steps to capture, ascending; none where graphs are off."""
+    if not config.cuda_graphs:
+        return []
+    if not config.cuda_graph_sizes:
+        return default_sizes(config.max_num_seqs)
+    wrong = [size for size in config.cuda_graph_sizes if not 1 <= size <= config.max_num_seqs]
+    if wrong:
+        raise SetupError(
+            f"--cuda-graph-sizes {wrong[0]}: expected 1 to the {config.max_num_seqs} rows of --max-num-seqs"
+        )
+    return sorted(set(config.cuda_graph_sizes))
+
+
+def size_cache(
+    config: WorkerConfig, model: DecoderConfig, profile: MemoryProfile, wanted: int, cache_dtype: torch.dtype
+) -> tuple[int, int]:
+    """Longest sequence and number of KV blocks that the scheduler may use; one more is nobody's."""
+    block_bytes = kv_block_bytes(model, config.block_size, cache_dtype)
+    if config.kv_cache_memory is not None:
+        budget = config.kv_cache_memory
+        num_blocks = budget // block_bytes
+    else:
+        budget = profile.kv_budget(config.gpu_memory_fraction)
+        num_blocks = budget // block_bytes - 1
+    if budget < 0:
+        raise SetupError(
+            f"a step of this model needs {-budget / GIB:.2f} GiB more than --gpu-memory-fraction "
+            f"{config.gpu_memory_fraction} of the device leaves: raise it, lower --max-num-batched-tokens or "
+            "--max-num-seqs, or choose a smaller model"
+        )
+    return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
+
+
+def _profile(
+    config: WorkerConfig,
+    device: Device,
+    model: Decoder,
+    max_model_len: int,
+    sizes: list[int],
+    cache_dtype: torch.dtype,
+    progress: ProgressCallback,
+) -> MemoryProfile:
+    progress("measuring memory", 0, 1)
+    try:
+        caches = allocate_caches(model.config, 1, config.block_size, device.place, cache_dtype)
+        runner = _runner(config, model, caches, device, max_model_len, sizes)
+        plans = worst_steps(config.max_num_seqs, config.max_num_batched_tokens, max_model_len, model.config.vocab_size)
+        profile = measure(device, runner, plans, config.max_num_seqs, len(sizes))
+    except torch.OutOfMemoryError as error:
+        raise SetupError(
+            f"{device.name} has no room for a step of {config.max_num_batched_tokens} tokens and "
+            f"{config.max_num_seqs} rows: lower --max-num-batched-tokens or --max-num-seqs"
+        ) from error
+    del runner, caches
+    device.settle()
+    progress("measuring memory", 1, 1)
+    return profile
+
+
+def _allocate(
+    config: WorkerConfig, model: DecoderConfig, device: Device, num_blocks: int, cache_dtype: torch.dtype
+) -> list[LayerCache]:
+    try:
+        return allocate_caches(model, num_blocks, config.block_size, device.place, cache_dtype)
+    except torch.OutOfMemoryError as error:
+        size = num_blocks * kv_block_bytes(model, config.block_size, cache_dtype)
+        raise SetupError(
+            f"{device.name} has no room for {size / GIB:.2f} GiB of KV cache: lower --kv-cache-memory or "
+            "--gpu-memory-fraction"
+        ) from error
+
+
+def _runner(
+    config: WorkerConfig,
+    model: Decoder,
+    caches: list[LayerCache],
+    device: Device,
+    max_model_len: int,
+    sizes: list[int],
+) -> DeviceRunner:
+    return DeviceRunner(
+        model,
+        caches,
+        device,
+        slots=config.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        graph_sizes=sizes,
+        graph_stall=config.cuda_graph_stall,
+    )

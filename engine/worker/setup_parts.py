@@ -1,0 +1,140 @@
+"""What setting up a worker takes on every device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from stentor.protocols.actors import WorkerReady
+from stentor.protocols.config import DType, WorkerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow, RowStep, StepPlan
+
+from ..layers.placement import Placement
+from ..loading.checkpoint import Checkpoint
+from ..loading.weights import iterate_weights
+from ..models.config import DecoderConfig
+from ..models.decoder import Decoder
+from ..quantization.formats import OnlineFormat, QuantizedCheckpoint, Rule
+from .device_runner import DeviceRunner
+from .errors import SetupError
+from .memory import GIB
+from .runner import ModelRunner
+
+ProgressCallback = Callable[[str, int, int], None]
+"""(phase, done, total); bytes while weights load, steps while warming up."""
+
+_WARMUP_TOKENS = 16
+_BLOCK_MULTIPLE = 16
+"""Keys of a block fill whole vectors."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    runner: ModelRunner | DeviceRunner
+    ready: WorkerReady
+
+
+def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_invariant: bool) -> torch.dtype:
+    """The compute dtype: as asked, else bfloat16 where the machine multiplies it, else float32."""
+    if batch_invariant:
+        if wanted not in ("auto", "float32") or device.type != "cpu":
+            raise SetupError("--batch-invariant holds on the CPU in float32: use --device cpu --dtype float32")
+        return torch.float32
+    if wanted != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[wanted]
+    if device.type == "cuda":
+        return torch.float16 if stored == "float16" else torch.bfloat16
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def wanted_length(config: WorkerConfig, model: DecoderConfig) -> int:
+    """The longest sequence before the cache is known. Raises :class:`SetupError` where the model cannot have it."""
+    if config.max_model_len is not None and config.max_model_len > model.max_position:
+        raise SetupError(
+            f"--max-model-len {config.max_model_len}: {model.architecture} was made for at most {model.max_position}"
+        )
+    if config.block_size % _BLOCK_MULTIPLE:
+        raise SetupError(f"--block-size {config.block_size}: expected a multiple of {_BLOCK_MULTIPLE}")
+    return config.max_model_len or model.max_position
+
+
+def fit_length(config: WorkerConfig, wanted: int, num_blocks: int, block_bytes: int, budget: int) -> int:
+    """``wanted`` cut to what the cache of ``budget`` bytes holds. A context that the operator named must fit."""
+    tokens = num_blocks * config.block_size
+    needed = config.max_model_len or 1
+    if tokens < needed:
+        raise SetupError(
+            f"{budget / GIB:.2f} GiB of KV cache hold {max(tokens, 0)} tokens, one sequence "
+            f"needs {-(-needed // config.block_size) * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or "
+            "lower --max-model-len"
+        )
+    return min(wanted, tokens)
+
+
+def cut_note(max_model_len: int, wanted: int) -> list[str]:
+    """What the operator should know of a context that was cut."""
+    if max_model_len >= wanted:
+        return []
+    return [
+        f"the context is cut from {wanted} tokens to the {max_model_len} that the KV cache holds; "
+        "--kv-cache-memory gives it more"
+    ]
+
+
+def placement(checkpoint: Checkpoint, config: WorkerConfig, device: torch.device, dtype: torch.dtype) -> Placement:
+    """How this worker's tensors are made and multiplied; weights as the checkpoint has them, or quantised at load."""
+    quantized, wanted = checkpoint.quantized, config.quantization
+    if wanted != "none":
+        if quantized is not None:
+            raise SetupError(
+                f"--quantization {wanted}: the weights are quantised already ({quantized.method}); leave it out"
+            )
+        rule = Rule(("Linear",), OnlineFormat(wanted))
+        quantized = QuantizedCheckpoint(f"--quantization {wanted}", (rule,), ignore=("lm_head",))
+    return Placement(device, dtype, config.batch_invariant, quantized)
+
+
+def load_model(
+    checkpoint: Checkpoint, config: WorkerConfig, place: Placement, max_model_len: int, progress: ProgressCallback
+) -> Decoder:
+    try:
+        model = Decoder(checkpoint.config, place, max_model_len)
+        tensors = iterate_weights(
+            checkpoint,
+            place.dtype,
+            place.device if checkpoint.format == "dummy" else None,  # files are read by the host
+            raw=model.weights.raw,
+            seed=config.seed,
+            progress=lambda done, total: progress("loading weights", done, total),
+        )
+        with torch.inference_mode():
+            model.weights.load(tensors, ignore=model.ignored_weights)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise SetupError(f"the weights do not fit into the memory of {place.device}: choose a smaller model") from error
+    return model
+
+
+def complete_a_step(
+    runner: ModelRunner | DeviceRunner,
+    vocab_size: int,
+    block_size: int,
+    max_model_len: int,
+    progress: ProgressCallback,
+) -> None:
+    """Prefills a few tokens and decodes one, so that readiness means a model that ran."""
+    length = max(1, min(_WARMUP_TOKENS, block_size - 1, max_model_len - 1))
+    prompt = [token % vocab_size for token in range(length)]
+    row = NewRow(0, prompt, length, SamplingParams(max_tokens=2, temperature=0.0), 0, [0])
+    steps = [RowStep(0, 0, length, [], True)]
+    if length + 1 <= max_model_len:
+        steps.append(RowStep(0, length, 1, [], True))
+    for number, step in enumerate(steps):
+        progress("warming up", number, len(steps))
+        runner.step(StepPlan(0, number, [], [row] if number == 0 else [], [step]))
+    runner.release([0])
+    progress("warming up", len(steps), len(steps))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,58 @@
+"""One step as it is sent to the device: its rows, and what its plan changes."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .device_sampler import NewRules
+from .numbering import StepNumbers
+from .staging import Numbers, Shape
+
+
+@dataclass(frozen=True)
+class StagedStep:
+    numbers: StepNumbers
+    shape: Shape
+    sections: dict[str, Numbers]
+
+
+def changes(update_at: Numbers, update_to: Numbers, rules: NewRules, targets: list[int]) -> dict[str, Numbers]:
+    """The sections that a plan's changes fill: entries of block tables, rules of new rows, tokens of prompts."""
+    return {
+        "update_at": update_at,
+        "update_to": update_to,
+        "targets": np.array(targets, dtype=np.int64),
+        "rule_slots": rules.slots,
+        "rule_params": rules.params,
+        "rule_data": rules.data,
+    }
+
+
+def no_changes() -> dict[str, Numbers]:
+    return changes(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), NewRules.none(), [])
+
+
+def pad_updates(changed: Mapping[str, Numbers], spare: int, *, at: int, to: int) -> dict[str, Numbers]:
+    """With ``spare`` further entries of block tables, each of which writes ``to`` at ``at``."""
+    return {
+        **changed,
+        "update_at": np.pad(changed["update_at"], (0, spare), constant_values=at),
+        "update_to": np.pad(changed["update_to"], (0, spare), constant_values=to),
+    }
+
+
+def stage(numbers: StepNumbers, changed: Mapping[str, Numbers], tops: list[int | None]) -> StagedStep:
+    """``tops``: for each row of the plan that draws, how many alternatives it wants, None for no log-probability."""
+    asking = [place for place, top in zip(numbers.places, tops, strict=True) if top is not None]
+    sections: dict[str, Numbers] = {**numbers.sections, **changed, "asking": np.array(asking, dtype=np.int64)}
+    shape = dataclasses.replace(
+        numbers.shape,
+        updates=len(changed["update_at"]),
+        asking=len(asking),
+        targets=len(changed["targets"]),
+        entering=len(changed["rule_slots"]),
+        rule_data=len(changed["rule_data"]),
+    )
+    return StagedStep(numbers, shape, sections)

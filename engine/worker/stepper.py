@@ -1,0 +1,143 @@
+"""How a worker's steps run between its mailbox and its results: in turn, or one ahead."""
+
+import logging
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from stentor.protocols.actors import Failed
+from stentor.protocols.steps import StepPlan
+
+from ..channel import PeerDied
+from .device_runner import DeviceRunner
+from .pending import Pending
+from .runner import ModelRunner
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.25
+"""How often a worker whose steps run looks whether one of them has failed, or all are done."""
+_SWITCH_SECONDS = 0.0005
+_END_SECONDS = 5.0
+
+Send = Callable[[object], None]
+
+
+class Stepper(Protocol):
+    """Takes plans in order and sends a result for each, or one :class:`Failed` in place of all that is left."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has sent :class:`Failed`; the worker is to end."""
+
+    def take(self, plan: StepPlan) -> None: ...
+
+    def rest(self) -> float | None:
+        """Work for when no message waits. Returns seconds until there may be more of it; None: after a message."""
+
+    def close(self) -> None:
+        """The worker ends; results that are not there yet are dropped."""
+
+
+class InTurn:
+    """One step after the other, on the device that this process computes on itself."""
+
+    def __init__(self, runner: ModelRunner, send: Send) -> None:
+        self._runner = runner
+        self._send = send
+        self.failed = False
+
+    def take(self, plan: StepPlan) -> None:
+        if self.failed:
+            return
+        try:
+            result = self._runner.step(plan)
+        except Exception as error:
+            self.failed = True
+            self._send(step_failure(plan, error))
+            return
+        self._send(result)
+
+    def rest(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class Ahead:
+    """Steps are launched as their plans come; a thread waits for each and sends its result.
+
+    The thread is there because a device's events have no descriptor to sleep on beside the mailbox's doorbell.
+    It waits with the interpreter's lock released and is the only one that sends, so results go in order and
+    the one ``Failed`` after them, without a lock of our own. What it shares with a launch is a pool of
+    pinned buffers; all else that it reads, a :class:`Pending` owns.
+    """
+
+    def __init__(self, runner: DeviceRunner, send: Send) -> None:
+        self._runner = runner
+        self._send = send
+        self._queue: queue.SimpleQueue[Pending | Failed | None] = queue.SimpleQueue()
+        self._failed = threading.Event()
+        # a finished step must not wait for the lock as long as Python's default while another is launched or captured
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        self._thread = threading.Thread(target=self._finish_all, name="finish-steps", daemon=True)
+        self._thread.start()
+
+    @property
+    def failed(self) -> bool:
+        return self._failed.is_set()
+
+    def take(self, plan: StepPlan) -> None:
+        if self.failed:
+            return
+        try:
+            self._queue.put(self._runner.launch(plan))
+        except Exception as error:
+            self._fail(step_failure(plan, error))
+
+    def rest(self) -> float | None:
+        busy = self._runner.pending > 0
+        try:
+            seconds = self._runner.advance(busy=busy)
+        except Exception as error:
+            logger.exception("the worker failed between two steps")
+            self._fail(Failed(f"the worker failed between two steps: {type(error).__name__}"))
+            return 0.0
+        if not busy:
+            return seconds
+        return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join(_END_SECONDS)
+
+    def _fail(self, failure: Failed) -> None:
+        """After the results of the steps that were launched before, unless one of those fails first."""
+        self._queue.put(failure)
+        self._thread.join()
+        self._failed.set()
+
+    def _finish_all(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, Failed):
+                    self._send(item)
+                    return
+                try:
+                    result = self._runner.finish(item)
+                except Exception as error:
+                    self._failed.set()
+                    self._send(step_failure(item.plan, error))
+                    return
+                self._send(result)
+        except PeerDied:
+            pass  # the thread that receives is told too, and ends the worker
+
+
+def step_failure(plan: StepPlan, error: Exception) -> Failed:
+    """Logs the error that is being handled, and says it in one line."""
+    logger.exception("step %d failed", plan.step)
+    return Failed(f"the worker failed in step {plan.step}: {type(error).__name__}")

@@ -1,0 +1,64 @@
+"""Block sizes of the kernels that take many queries of a sequence, and how heads are packed in a tile."""
+
+import torch
+
+from ..launch import interpreted
+from ..tuning import Config
+
+LOG2E = 1.4426950408889634
+FAR = 1 << 30
+"""A window that hides nothing, and to which positions can be added in 32 bits."""
+FEW_ROWS = 8192
+"""Tokens times heads up to which tiles are small, so that there is one for every multiprocessor."""
+LARGE_SHARED = (80, 90, 100, 103)
+"""Compute capabilities with 164 KiB of shared memory and more for a program; the others have 99."""
+
+
+def compute_capability() -> int:
+    """Of the current device, 90 for 9.0; that of Hopper where Triton interprets."""
+    if interpreted():
+        return 90
+    from triton.runtime import driver  # late: heavy
+
+    arch: int = driver.active.get_current_target().arch
+    return arch
+
+
+def pack_heads(group: int, block: int) -> int:
+    """Heads of a kv head that one tile of ``block`` rows holds."""
+    return min(group, block)
+
+
+def few_rows(rows: int) -> bool:
+    """Whether a launch of so many tokens times heads takes small tiles."""
+    return rows <= FEW_ROWS
+
+
+def attention_key(
+    dim: int, group: int, dtype: torch.dtype, kv_dtype: torch.dtype, size: int = 0, *, few: bool, windowed: bool
+) -> str:
+    """The tuning table's key. ``size`` is the cache's block size, 0 without one."""
+    names = "_".join(str(each).removeprefix("torch.") for each in (dtype, kv_dtype))
+    where = f"block{size}" if size else "unpaged"
+    span = "_windowed" if windowed else ""
+    return f"dim{dim}_group{group}_{names}_{where}{span}_{'few' if few else 'many'}"
+
+
+def default_config(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, *, few: bool, windowed: bool) -> Config:
+    """The largest tiles that fit the device's registers and shared memory."""
+    if interpreted():
+        return Config.of(BLOCK_M=32, BLOCK_N=32)
+    wide = dim > 128
+    if dtype == torch.float32:  # multiplied without tensor cores
+        return Config.of(BLOCK_M=32, BLOCK_N=16, num_warps=8, num_stages=2)
+    capability = compute_capability()
+    small_shared = capability not in LARGE_SHARED
+    if small_shared or ((few or wide) and capability < 90) or (few and wide):
+        return Config.of(BLOCK_M=64, BLOCK_N=32 if wide else 64, num_warps=8, num_stages=2 if small_shared else 3)
+    if few:
+        return Config.of(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
+    if wide or capability < 90:
+        return Config.of(BLOCK_M=128, BLOCK_N=32, num_warps=8, num_stages=3)
+    if windowed or kv_dtype != dtype:
+        return Config.of(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)
+    return Config.of(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=3)

@@ -1,0 +1,142 @@
+"""Parts of the attention kernels that take many queries of a sequence (FlashAttention-2, arXiv:2307.08691).
+
+A program takes a tile of queries of one sequence, with all the heads that share a kv head, so that keys and
+values are read once for the group: row r of the tile is token ``r // PACK`` and head ``r % PACK``. It walks over
+tiles of keys that stand at absolute positions and keeps the softmax's maximum and total of each row. A hidden
+key adds an exact zero, so a row does not depend on where its chunk began or who shares its tile.
+
+Scores are in units of log 2 from the multiplication on: exp2 is what the hardware has.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def find_tile(query_start, sequences, tile, BLOCK_Q: tl.constexpr):
+    """Sequence of the ``tile``-th tile and the tile's number within it, which may lie past the sequence's end.
+
+    The tiles of sequence s begin at ``(query_start[s] - query_start[0]) // BLOCK_Q + s``: at least as many as it
+    needs, and found without a look at the sequences before it.
+    """
+    first = tl.load(query_start)
+    low = 0
+    high = sequences
+    while high - low > 1:
+        middle = (low + high) // 2
+        begins = (tl.load(query_start + middle) - first) // BLOCK_Q + middle
+        if begins <= tile:
+            low = middle
+        else:
+            high = middle
+    return low, tile - ((tl.load(query_start + low) - first) // BLOCK_Q + low)
+
+
+@triton.jit
+def key_range(first, last, keys, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, BLOCK_N: tl.constexpr):
+    """What a tile of queries at positions [first, last] sees of ``keys`` keys.
+
+    With ``LEFT`` a query at p sees no key before p - left, with ``RIGHT`` none after p + right.
+
+    Returns:
+        begin, end: the keys that some query may see.
+        whole, rest: tiles in [whole, rest) are seen whole by every query; ``begin // BLOCK_N * BLOCK_N`` and
+            ``whole`` to ``rest`` are multiples of BLOCK_N, and begin's multiple <= whole <= rest.
+    """
+    begin = 0
+    end = keys
+    whole = 0
+    rest = keys
+    if LEFT:
+        begin = tl.maximum(first - left, 0)
+        whole = tl.cdiv(tl.maximum(last - left, 0), BLOCK_N) * BLOCK_N
+    if RIGHT:
+        end = tl.maximum(tl.minimum(keys, last + right + 1), 0)
+        rest = tl.maximum(tl.minimum(keys, first + right + 1), 0)
+    rest = tl.maximum(rest // BLOCK_N * BLOCK_N, whole)
+    return begin, end, whole, rest
+
+
+@triton.jit
+def visible_keys(position, key, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """[queries, keys]: which keys before ``end`` each query at ``position`` sees."""
+    visible = (key < end)[None, :]
+    if RIGHT:
+        visible = visible & (key[None, :] <= (position + right)[:, None])
+    if LEFT:
+        visible = visible & (key[None, :] >= (position - left)[:, None])
+    return visible
+
+
+@triton.jit
+def load_rows(base, rows, columns, inside, DIM: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr):
+    """``base + rows + columns`` [rows, columns]; zeros for columns from ``DIM`` of ``WIDTH`` on, and outside."""
+    at = base + (rows[:, None] + columns[None, :])
+    if MASKED:
+        return tl.load(at, mask=inside[:, None] & (columns < DIM)[None, :], other=0.0)
+    elif DIM != WIDTH:
+        return tl.load(at, mask=(columns < DIM)[None, :], other=0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def start_softmax(sinks, head, ROWS: tl.constexpr):
+    """Maximum and total of rows that have seen no key; a sink is a score without a value."""
+    if sinks is None:
+        top = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+    else:
+        top = tl.load(sinks + head).to(tl.float32) * 1.4426950408889634
+        total = tl.full([ROWS], 1.0, tl.float32)
+    return top, total
+
+
+@triton.jit
+def attend(
+    q,
+    k,
+    v,
+    sums,
+    top,
+    total,
+    visible,
+    scale,
+    softcap,
+    MASKED: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Takes a tile of keys into the running softmax.
+
+    Args:
+        q: [M, D]. k: [D, N]. v: [N, D], all of one dtype.
+        sums: [M, D] float32, of the values weighted so far. top, total: [M] float32.
+        visible: [M, N] or broadcast to it; read where MASKED.
+        scale: positive; q·k times it is the score (in units of log 2 but for SOFTCAP).
+        softcap: read where SOFTCAP, after whose tanh scores are brought to units of log 2.
+    """
+    scores = tl.dot(q, k, input_precision=PRECISION)
+    if SOFTCAP:
+        # tanh(x) = 1 - 2 / (1 + exp(2x)), and the exponent saturates as tanh does
+        tanh = 1.0 - 2.0 / (1.0 + tl.exp2(scores * (scale / softcap * 2.8853900817779268)))
+        scores = tanh * (softcap * 1.4426950408889634)
+        scale = 1.0
+    if MASKED:
+        scores = tl.where(visible, scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1) * scale)
+    pivot = higher
+    if MASKED:
+        pivot = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen nothing yet
+    weights = tl.exp2(scores * scale - pivot[:, None])
+    shrink = tl.exp2(top - pivot)
+    total = total * shrink + tl.sum(weights, 1)
+    sums = tl.dot(weights.to(v.dtype), v, sums * shrink[:, None], input_precision=PRECISION)
+    return sums, higher, total
+
+
+@triton.jit
+def store_mean(out, sums, total, scale, mask):
+    """Stores ``sums / total · scale``, and zeros for rows that saw no key."""
+    mean = sums * (scale / tl.where(total > 0.0, total, 1.0))[:, None]
+    tl.store(out, mean.to(out.dtype.element_ty), mask=mask)

@@ -1,0 +1,80 @@
+"""What prefill attention offers the tuner: one prompt of 8192 tokens, and a few tokens after a long prefix, with
+Llama-3.1-8B's and Qwen3-32B's heads."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from ..tuning import Config, Tunable
+from .prefill_config import attention_key, few_rows
+from .triton_prefill import OPERATION, paged_prefill
+
+KEYS = 8192
+KV_HEADS, DIM = 8, 128
+BLOCK_SIZES = (16, 32, 64, 128)
+CACHES = (torch.bfloat16, torch.float8_e4m3fn)
+SHARED_BYTES = 227 * 1024
+
+
+def tunables() -> list[Tunable]:
+    """Launches of many tiles and of few, without a window; the defaults stand for those with one."""
+    return [
+        Tunable(
+            OPERATION,
+            attention_key(
+                DIM, group, torch.bfloat16, cache, size, few=few_rows(tokens * KV_HEADS * group), windowed=False
+            ),
+            candidates(DIM, torch.bfloat16, cache),
+            partial(workload, group, tokens, size, cache),
+        )
+        for group in (4, 8)
+        for tokens in (KEYS, 8192 // (KV_HEADS * group))
+        for size in BLOCK_SIZES
+        for cache in CACHES
+    ]
+
+
+def candidates(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> list[Config]:
+    """Tiles, warps and stages that fit."""
+
+    def shared_bytes(m: int, n: int, stages: int) -> int:
+        converted = 0 if kv_dtype == dtype else 2 * n * dim * dtype.itemsize
+        return m * dim * dtype.itemsize + stages * 2 * n * dim * kv_dtype.itemsize + converted
+
+    return [
+        Config.of(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
+        for m, warps in ((64, 4), (64, 8), (128, 4), (128, 8))
+        for n in (32, 64, 128)
+        for stages in (2, 3, 4)
+        if shared_bytes(m, n, stages) <= SHARED_BYTES
+    ]
+
+
+def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> Callable[[], object]:
+    """The last ``tokens`` of a sequence whose keys lie in scattered blocks."""
+    width = KEYS // size
+    shape = (width, KV_HEADS, size, DIM)
+    k, v = (torch.randn(shape, device=device, dtype=torch.bfloat16).to(cache) for _ in "kv")
+    q = torch.randn((tokens, KV_HEADS * group, DIM), device=device, dtype=torch.bfloat16)
+    table = torch.randperm(width, device=device).int().view(1, width)
+    scales = torch.ones(KV_HEADS, device=device) if cache != torch.bfloat16 else None
+    return partial(
+        paged_prefill,
+        q,
+        k.transpose(2, 3),
+        v,
+        torch.tensor([0, tokens], device=device, dtype=torch.int32),
+        torch.tensor([KEYS], device=device, dtype=torch.int32),
+        table,
+        torch.empty_like(q),
+        skipped=0,
+        tokens=tokens,
+        scale=DIM**-0.5,
+        window=0,
+        softcap=0.0,
+        sinks=None,
+        causal=True,
+        k_scale=scales,
+        v_scale=scales,
+    )

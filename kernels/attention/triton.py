@@ -1,0 +1,64 @@
+"""Paged attention on CUDA: decode rows by one kernel, the other sequences by another."""
+
+import torch
+from torch import Tensor
+
+from .batch import AttentionBatch
+from .triton_decode import paged_decode
+from .triton_prefill import paged_prefill
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    window: int,
+    softcap: float,
+    sinks: Tensor | None,
+    causal: bool,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> Tensor:
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    rows = batch.decode_rows
+    if rows:
+        paged_decode(
+            q,
+            k_cache,
+            v_cache,
+            batch.query_start,
+            batch.seq_lens,
+            batch.block_tables,
+            out,
+            rows=rows,
+            query_len=batch.decode_query_len,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+            causal=causal,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            max_seq_len=batch.max_seq_len,
+        )
+    paged_prefill(
+        q,
+        k_cache,
+        v_cache,
+        batch.query_start,
+        batch.seq_lens,
+        batch.block_tables,
+        out,
+        skipped=rows,
+        tokens=batch.num_tokens - batch.decode_tokens,
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        causal=causal,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )
+    return out

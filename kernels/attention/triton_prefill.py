@@ -1,0 +1,250 @@
+"""Attention of sequences with any number of new tokens over the paged cache."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import launch
+from ..tuning import pick
+from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
+from .prefill_inner import attend, find_tile, key_range, load_rows, start_softmax, store_mean, visible_keys
+
+OPERATION = "prefill_attention"
+
+
+@triton.jit
+def _find_blocks(table, start, begin, end, SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Block of each key from ``start`` on, one for all where a tile lies in one; 0 for keys outside [begin, end).
+
+    Asked for one tile ahead and carried round the loop: Triton fetches a tile several turns before its use, but
+    only where the address waits for no other load of the same turn.
+    """
+    if SIZE % BLOCK_N == 0:
+        return tl.load(table + start // SIZE, mask=start < end, other=0)
+    else:
+        key = start + tl.arange(0, BLOCK_N)
+        return tl.load(table + key.to(tl.uint32) // SIZE, mask=(key >= begin) & (key < end), other=0)
+
+
+@triton.jit
+def _load_tile(
+    k_cache,
+    v_cache,
+    block,
+    start,
+    begin,
+    end,
+    block_stride,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SIZE: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Keys [WIDTH, BLOCK_N] and values [BLOCK_N, WIDTH] from ``start`` on; where MASKED zeros outside [begin, end).
+
+    ``k_cache`` and ``v_cache`` point to the kv head in block 0; keys lie as [DIM, SIZE] where TRANSPOSED.
+    """
+    lane = tl.arange(0, BLOCK_N)
+    dim = tl.arange(0, WIDTH)
+    key = start + lane
+    inside = (key >= begin) & (key < end) if MASKED else key >= start
+    to_block = block.to(tl.int64) * block_stride
+    if SIZE % BLOCK_N == 0:
+        within = start % SIZE
+        k_cache += to_block + within * (1 if TRANSPOSED else DIM)
+        v_cache += to_block + within * DIM
+        rows = lane * DIM
+        columns = lane
+    else:
+        within = (key.to(tl.uint32) % SIZE).to(tl.int32)
+        rows = to_block + within * DIM
+        columns = to_block + within
+    v = load_rows(v_cache, rows, dim, inside, DIM, WIDTH, MASKED)
+    if TRANSPOSED:
+        k = load_rows(k_cache, columns, dim * SIZE, inside, DIM * SIZE, WIDTH * SIZE, MASKED)
+    else:
+        k = load_rows(k_cache, rows, dim, inside, DIM, WIDTH, MASKED)
+    return tl.trans(k), v
+
+
+@triton.jit(
+    do_not_specialize=["skipped", "sequences", "tiles", "table_width", "window"],
+    do_not_specialize_on_alignment=["query_start", "seq_lens", "tables"],
+)
+def _prefill_kernel(
+    q,
+    k_cache,
+    v_cache,
+    out,
+    query_start,
+    seq_lens,
+    tables,
+    sinks,
+    k_scale,
+    v_scale,
+    skipped,
+    sequences,
+    tiles,
+    table_width,
+    q_stride,
+    block_stride,
+    scale,
+    softcap,
+    window,
+    GROUP: tl.constexpr,
+    PACK: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SIZE: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """A tile of BLOCK_M // PACK tokens by PACK heads of one kv head; see :mod:`.prefill_inner`.
+
+    Args:
+        skipped: sequences of the batch before the first of this launch.
+        scale: of q·k, in units of log 2 but for SOFTCAP.
+        GROUP: query heads of a kv head. PACK: those of one tile; it divides GROUP but where GROUP > BLOCK_M.
+        DIM, WIDTH: dims of a head, and the power of two that holds them.
+    """
+    BLOCK_Q: tl.constexpr = BLOCK_M // PACK
+    PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
+    # The tiles at a sequence's end see the most keys: they start first, so that none is left alone at the end.
+    sequence, tile = find_tile(query_start + skipped, sequences, tiles - 1 - tl.program_id(0), BLOCK_Q)
+    sequence += skipped
+    begins = tl.load(query_start + sequence)
+    queries = tl.load(query_start + sequence + 1) - begins
+    if tile * BLOCK_Q >= queries:
+        return
+    keys = tl.load(seq_lens + sequence)
+    kv_head = tl.program_id(1) // PACKS
+
+    row = tl.arange(0, BLOCK_M)
+    token = tile * BLOCK_Q + row // PACK
+    member = tl.program_id(1) % PACKS * PACK + row % PACK
+    fits = (row < BLOCK_Q * PACK) & (token < queries) & (member < GROUP)
+    head = kv_head * GROUP + tl.minimum(member, GROUP - 1)
+    dim = tl.arange(0, WIDTH)
+    rows = (begins + token).to(tl.int64)
+    stored = fits[:, None] & (dim < DIM)[None, :]
+    q_tile = tl.load(q + (rows * q_stride + head * DIM)[:, None] + dim[None, :], mask=stored, other=0.0)
+
+    v_factor = 1.0
+    if k_scale is not None:
+        scale *= tl.load(k_scale + kv_head)
+        v_factor = tl.load(v_scale + kv_head)
+    k_cache += kv_head.to(tl.int64) * (SIZE * DIM)
+    v_cache += kv_head.to(tl.int64) * (SIZE * DIM)
+    table = tables + sequence.to(tl.int64) * table_width
+
+    first = keys - queries + tile * BLOCK_Q
+    last = tl.minimum(first + BLOCK_Q, keys) - 1
+    begin, end, whole, rest = key_range(first, last, keys, window - 1, 0, WINDOWED, CAUSAL, BLOCK_N)
+    position = keys - queries + token
+    top, total = start_softmax(sinks, head, BLOCK_M)
+    sums = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    for part in tl.static_range(3):
+        if part == 0:
+            start_at = begin // BLOCK_N * BLOCK_N
+            stop_at = tl.minimum(whole, end)
+        elif part == 1:
+            start_at = whole
+            stop_at = rest
+        else:
+            start_at = rest
+            stop_at = end
+        if WINDOWED or part > 0:
+            block = _find_blocks(table, start_at, begin, stop_at, SIZE, BLOCK_N)
+            for start in tl.range(start_at, stop_at, BLOCK_N):
+                start = tl.multiple_of(start, BLOCK_N)
+                # fmt: off
+                k, v = _load_tile(k_cache, v_cache, block, start, begin, end, block_stride,
+                                  DIM, WIDTH, SIZE, TRANSPOSED, BLOCK_N, part != 1)
+                # fmt: on
+                block = _find_blocks(table, start + BLOCK_N, begin, stop_at, SIZE, BLOCK_N)
+                visible = visible_keys(position, start + tl.arange(0, BLOCK_N), end, window - 1, 0, WINDOWED, CAUSAL)
+                # fmt: off
+                sums, top, total = attend(q_tile, k.to(q_tile.dtype), v.to(q_tile.dtype), sums, top, total, visible,
+                                          scale, softcap, part != 1, SOFTCAP, PRECISION)
+                # fmt: on
+    out_rows = out + (rows * (tl.num_programs(1) // PACKS * GROUP * DIM) + head * DIM)[:, None]
+    store_mean(out_rows + dim[None, :], sums, total, v_factor, stored)
+
+
+def paged_prefill(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    block_tables: Tensor,
+    out: Tensor,
+    *,
+    skipped: int,
+    tokens: int,
+    scale: float,
+    window: int,
+    softcap: float,
+    sinks: Tensor | None,
+    causal: bool,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    """Attends the sequences after the first ``skipped``, which have ``tokens`` new tokens in all; writes ``out``.
+
+    The grid is bounded by host numbers: a sequence that brings no token costs a program that ends at once.
+    """
+    sequences = seq_lens.shape[0] - skipped
+    if not tokens or not sequences:
+        return
+    _, heads, dim = q.shape
+    _, kv_heads, _, size = k_cache.shape
+    group = heads // kv_heads
+    few = few_rows(tokens * heads)
+    windowed = window > 0
+    key = attention_key(dim, group, q.dtype, k_cache.dtype, size, few=few, windowed=windowed)
+    config = pick(OPERATION, key, default_config(dim, q.dtype, k_cache.dtype, few=few, windowed=windowed))
+    pack = pack_heads(group, config["BLOCK_M"])
+    tiles = tokens // (config["BLOCK_M"] // pack) + sequences
+    launch(
+        _prefill_kernel,
+        (tiles, kv_heads * triton.cdiv(group, pack)),
+        q,
+        k_cache,
+        v_cache,
+        out,
+        query_start,
+        seq_lens,
+        block_tables,
+        sinks,
+        k_scale,
+        v_scale,
+        skipped,
+        sequences,
+        tiles,
+        block_tables.shape[1],
+        q.stride(0),
+        v_cache.stride(0),
+        scale if softcap > 0 else scale * LOG2E,
+        softcap,
+        min(window, FAR),
+        config=config,
+        GROUP=group,
+        PACK=pack,
+        DIM=dim,
+        WIDTH=max(16, triton.next_power_of_2(dim)),
+        SIZE=size,
+        TRANSPOSED=k_cache.is_contiguous(),
+        CAUSAL=causal,
+        WINDOWED=windowed,
+        SOFTCAP=softcap > 0,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+    )

@@ -1,0 +1,43 @@
+"""Linear layers with the weights of GGUF files: y = x Wᵀ + b, W read in ggml's types."""
+
+from torch import Tensor
+
+from ..guards import triton_obstacle
+from ..linear_w4 import check_linear
+from ..variants import Choice, Variant, settle
+from . import reference
+from .weight import FORMATS, GGUFWeight, Kind, dequantize, empty_weight
+
+__all__ = ["FORMATS", "GGUFWeight", "Kind", "choose", "dequantize", "empty_weight", "linear_gguf"]
+
+
+def choose(x: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`linear_gguf` runs on ``x``. Raises ValueError where one is asked for that cannot run."""
+    return settle(variant, triton=triton_obstacle(x, variant))
+
+
+def linear_gguf(x: Tensor, weight: GGUFWeight, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:
+    """Multiplies each row of ``x`` by the dequantised weight transposed and adds ``bias``; sums are in float32.
+
+    Up to 16 rows, codes are multiplied as integers and groups scaled in float32, and a row's result does
+    not depend on the others; more rows meet values that were rounded to the dtype of ``x``. ``x`` stays in
+    its dtype: it is not quantised to eight bits, as llama.cpp does.
+
+    Args:
+        x: [T, K] float32, bfloat16 or float16; rows may be strided.
+        weight: of [N, K].
+        bias: [N] or None, the dtype of ``x``, contiguous.
+        variant: forces an implementation.
+
+    Returns:
+        [T, N], a new contiguous tensor of the dtype of ``x``.
+
+    Raises:
+        ValueError: shapes, dtypes or strides that do not fit.
+    """
+    check_linear("linear_gguf", x, weight.shape, weight.codes, bias)
+    if choose(x, variant) == "reference":
+        return reference.linear_gguf(x, weight, bias)
+    from ..linear_w4.triton import linear_planes  # late: heavy
+
+    return linear_planes(x, weight.planes, bias)

@@ -1,0 +1,279 @@
+"""GGUF blocks taken apart into aligned planes that hold exactly what the blocks held."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..linear_w4.planes import (
+    BLOCK,
+    SUPER,
+    Planes,
+    blocks_of,
+    pack_codes,
+    pack_groups,
+    pack_pairs,
+    padded_groups,
+    unpack_codes,
+    unpack_pairs,
+)
+
+Kind = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"]
+
+
+class _Format(NamedTuple):
+    columns: int
+    """Of a block."""
+    nbytes: int
+    """Of a block."""
+    bits: Literal[4, 6, 8]
+    group: int
+    offset: int
+
+
+FORMATS: dict[Kind, _Format] = {
+    "Q4_0": _Format(32, 18, 4, 32, 8),
+    "Q4_1": _Format(32, 20, 4, 32, 0),
+    "Q8_0": _Format(32, 34, 8, 32, 0),
+    "Q4_K": _Format(256, 144, 4, 32, 0),
+    "Q6_K": _Format(256, 210, 6, 16, 32),
+}
+"""The types of ggml that :class:`GGUFWeight` takes."""
+
+
+@dataclass(frozen=True)
+class GGUFWeight:
+    """A weight [N, K] of one ggml type. Planes have N in dim 1; groups are padded to whole blocks of 128 columns.
+
+    ==== ===== ========== ================================================
+    type group   value
+    ==== ===== ========== ================================================
+    Q4_0 32    scale · (code - 8)
+    Q4_1 32    scale · code + min
+    Q8_0 32    scale · code
+    Q4_K 32    (scale · sub_scale) · code - min · sub_min
+    Q6_K 16    (scale · sub_scale) · (code - 32)
+    ==== ===== ========== ================================================
+    """
+
+    kind: Kind
+    shape: tuple[int, int]
+    """(N, K)"""
+    codes: Tensor
+    """int16 [ceil(K / 128), N, 32], the low four bits; of Q8_0 int8 [ceil(K / 128), N, 128]."""
+    scales: Tensor
+    """float16 [groups, N]; of Q4_K and Q6_K [ceil(K / 256), N]."""
+    mins: Tensor | None = None
+    """float16, the shape of ``scales``: of Q4_1 and Q4_K."""
+    sub_scales: Tensor | None = None
+    """[groups, N]: of Q4_K uint8, of Q6_K int8."""
+    sub_mins: Tensor | None = None
+    """uint8 [groups, N], of Q4_K."""
+    high: Tensor | None = None
+    """uint8 [ceil(K / 128), N, 32], the upper two bits of Q6_K."""
+
+    @classmethod
+    def from_blocks(cls, blocks: Tensor, kind: Kind) -> "GGUFWeight":
+        """Takes rows of blocks apart.
+
+        Args:
+            blocks: uint8 [N, bytes of a row], as the file has them, on any device.
+            kind: their ggml type.
+
+        Raises:
+            ValueError: another type, or rows that are not whole blocks.
+        """
+        if kind not in FORMATS:
+            raise ValueError(f"GGUF weights of {kind} cannot be multiplied by, expected one of {', '.join(FORMATS)}")
+        form = FORMATS[kind]
+        if blocks.dim() != 2 or blocks.dtype != torch.uint8 or blocks.shape[1] % form.nbytes:
+            raise ValueError(
+                f"GGUF weights: {tuple(blocks.shape)} {blocks.dtype} are not rows of {kind}'s blocks "
+                f"of {form.nbytes} bytes"
+            )
+        rows, columns = blocks.shape[0], blocks.shape[1] // form.nbytes * form.columns
+        return _READERS[kind](cls, blocks.reshape(rows, -1, form.nbytes), (rows, columns))
+
+    @classmethod
+    def concat(cls, weights: Sequence["GGUFWeight"]) -> "GGUFWeight":
+        """Projections of one input as one weight, rows after rows.
+
+        Raises:
+            ValueError: they differ in type or in K.
+        """
+        first = weights[0]
+        for other in weights[1:]:
+            if (other.kind, other.shape[1]) != (first.kind, first.shape[1]):
+                raise ValueError(
+                    f"GGUF weights {first.kind} of {first.shape[1]} columns and {other.kind} of {other.shape[1]} "
+                    "cannot be one layer; keep these projections apart"
+                )
+        rows = sum(weight.shape[0] for weight in weights)
+        planes: dict[str, Any] = {
+            name: torch.cat([getattr(weight, name) for weight in weights], dim=1) for name in first.present
+        }
+        return replace(first, shape=(rows, first.shape[1]), **planes)
+
+    def permute_rows(self, index: Tensor) -> "GGUFWeight":
+        """The weight whose row i is this one's row ``index[i]``; integers, [rows]."""
+        index = index.to(self.codes.device)
+        planes: dict[str, Any] = {name: getattr(self, name).index_select(1, index) for name in self.present}
+        return replace(self, shape=(len(index), self.shape[1]), **planes)
+
+    def to(self, device: torch.device | str) -> "GGUFWeight":
+        """The same weight on ``device``."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in self.present})
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The names of the planes that this type has."""
+        return tuple(field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in self.present)
+
+    @property
+    def planes(self) -> Planes:
+        """What the kernels are given."""
+        form = FORMATS[self.kind]
+        return Planes(
+            label=self.kind.lower(),
+            bits=form.bits,
+            group=form.group,
+            offset=form.offset,
+            codes=self.codes,
+            scales=self.scales,
+            shape=self.shape,
+            high=self.high,
+            sub_scales=self.sub_scales,
+            mins=self.mins,
+            sub_mins=self.sub_mins,
+        )
+
+
+def dequantize(weight: GGUFWeight, dtype: torch.dtype) -> Tensor:
+    """[N, K]: the float32 values of ggml, rounded in its order, and then to ``dtype``."""
+    rows, columns = weight.shape
+    form = FORMATS[weight.kind]
+    groups = columns // form.group
+    if weight.kind == "Q8_0":
+        codes = weight.codes.transpose(0, 1).flatten(1)[:, :columns].float()
+    else:
+        whole = unpack_codes(weight.codes, columns)
+        if weight.high is not None:
+            whole = whole | (unpack_pairs(weight.high, columns) << 4)
+        codes = whole.float() - form.offset
+
+    def factor(plane: Tensor, sub: Tensor | None) -> Tensor:
+        wide = plane.T.float()  # [N, groups or super groups]
+        if sub is not None:
+            wide = wide.repeat_interleave(SUPER // form.group, dim=1)[:, :groups] * sub.T[:, :groups].float()
+        return wide[:, :groups].unsqueeze(-1)
+
+    values = factor(weight.scales, weight.sub_scales) * codes.reshape(rows, groups, form.group)
+    if weight.mins is not None:
+        low = factor(weight.mins, weight.sub_mins)
+        values = values + low if weight.sub_mins is None else values - low
+    return values.reshape(rows, columns).to(dtype)
+
+
+def empty_weight(rows: int, columns: int, kind: Kind, device: torch.device | str) -> GGUFWeight:
+    """A weight of arbitrary contents, for shapes without a checkpoint."""
+    form = FORMATS[kind]
+    groups, blocks, super_scales = padded_groups(columns, form.group), blocks_of(columns), kind in ("Q4_K", "Q6_K")
+    width, codes = (BLOCK, torch.int8) if kind == "Q8_0" else (BLOCK // 4, torch.int16)
+
+    def plane(count: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(count, rows, dtype=dtype, device=device)
+
+    wide = -(-columns // SUPER) if super_scales else groups
+    return GGUFWeight(
+        kind,
+        (rows, columns),
+        codes=torch.empty(blocks, rows, width, dtype=codes, device=device),
+        scales=plane(wide, torch.float16),
+        mins=plane(wide, torch.float16) if kind in ("Q4_1", "Q4_K") else None,
+        sub_scales=plane(groups, torch.uint8 if kind == "Q4_K" else torch.int8) if super_scales else None,
+        sub_mins=plane(groups, torch.uint8) if kind == "Q4_K" else None,
+        high=torch.empty(blocks, rows, BLOCK // 4, dtype=torch.uint8, device=device) if kind == "Q6_K" else None,
+    )
+
+
+def _halves(blocks: Tensor, start: int) -> Tensor:
+    """The little-endian float16 at byte ``start`` of every block: [N, blocks of a row]."""
+    return blocks[:, :, start : start + 2].contiguous().view(torch.float16).squeeze(-1)
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """uint8 [..., n] → the low nibbles, then the high ones, uint8 [..., 2n]."""
+    return torch.cat((packed & 15, packed >> 4), dim=-1)
+
+
+def _super_plane(rows: Tensor) -> Tensor:
+    """[N, K / 256] → [K / 256, N]"""
+    return rows.T.contiguous()
+
+
+def _read_q4_0(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    codes = pack_codes(_nibbles(blocks[:, :, 2:]).flatten(1))
+    return cls("Q4_0", shape, codes, pack_groups(_halves(blocks, 0), shape[1], 32))
+
+
+def _read_q4_1(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    codes = pack_codes(_nibbles(blocks[:, :, 4:]).flatten(1))
+    scales, mins = (pack_groups(_halves(blocks, start), shape[1], 32) for start in (0, 2))
+    return cls("Q4_1", shape, codes, scales, mins)
+
+
+def _read_q8_0(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    rows, columns = shape
+    codes = blocks[:, :, 2:].contiguous().view(torch.int8).flatten(1)
+    codes = torch.nn.functional.pad(codes, (0, blocks_of(columns) * BLOCK - columns)).view(rows, -1, BLOCK)
+    return cls("Q8_0", shape, codes.transpose(0, 1).contiguous(), pack_groups(_halves(blocks, 0), columns, 32))
+
+
+def _read_q4_k(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    # 12 bytes hold eight scales and minima of six bits: four of each in the low six bits of the first eight
+    # bytes, whose upper two bits complete the nibbles of the last four bytes to the other four of each.
+    first, second, rest = blocks[:, :, 4:8], blocks[:, :, 8:12], blocks[:, :, 12:16]
+    sub_scales = torch.cat((first & 0x3F, (rest & 15) | ((first >> 2) & 0x30)), dim=-1).flatten(1)
+    sub_mins = torch.cat((second & 0x3F, (rest >> 4) | ((second >> 2) & 0x30)), dim=-1).flatten(1)
+    codes = _nibbles(blocks[:, :, 16:].unflatten(-1, (4, 32))).flatten(1)
+    return cls(
+        "Q4_K",
+        shape,
+        codes=pack_codes(codes),
+        scales=_super_plane(_halves(blocks, 0)),
+        mins=_super_plane(_halves(blocks, 2)),
+        sub_scales=pack_groups(sub_scales, shape[1], 32),
+        sub_mins=pack_groups(sub_mins, shape[1], 32),
+    )
+
+
+def _read_q6_k(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
+    # Each half of a block has 64 bytes of low nibbles, and 32 bytes of which the bits 2i and 2i + 1 belong to
+    # its i-th 32 columns.
+    low = _nibbles(blocks[:, :, :128].unflatten(-1, (2, 64))).flatten(1)
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device).view(1, 1, 1, 4, 1)
+    high = ((blocks[:, :, 128:192].unflatten(-1, (2, 1, 32)) >> shifts) & 3).flatten(1)
+    sub_scales = blocks[:, :, 192:208].contiguous().view(torch.int8).flatten(1)
+    return cls(
+        "Q6_K",
+        shape,
+        codes=pack_codes(low),
+        scales=_super_plane(_halves(blocks, 208)),
+        sub_scales=pack_groups(sub_scales, shape[1], 16),
+        high=pack_pairs(high),
+    )
+
+
+_READERS: dict[Kind, Callable[[type[GGUFWeight], Tensor, tuple[int, int]], GGUFWeight]] = {
+    "Q4_0": _read_q4_0,
+    "Q4_1": _read_q4_1,
+    "Q8_0": _read_q8_0,
+    "Q4_K": _read_q4_k,
+    "Q6_K": _read_q6_k,
+}

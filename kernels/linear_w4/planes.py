@@ -1,0 +1,112 @@
+"""What the kernels of this folder multiply by: quantised weights taken apart into aligned planes.
+
+A weight [N, K] is cut along K into blocks of 128. Of one block and one row lie side by side
+
+    int16 word w, w = 0…31:  codes of k = w | k = 32 + w | k = 64 + w | k = 96 + w
+                             bits  0…3        4…7          8…11          12…15
+
+so that the words of 32 columns, shifted and masked, are four operands of a matrix multiplication that
+each meet 32 consecutive columns of x, two weights to an instruction; and a tile of rows of one block is
+one contiguous piece of memory. A value is
+
+    scale(group, n) · (code(n, k) - offset) + minimum(group, n)
+
+Rows of K are padded to whole blocks; what x has there counts as zero.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+BLOCK = 128
+"""Columns of a block."""
+WORDS = 32
+"""16-bit words of a row of a block, with four bits a code."""
+SUPER = 256
+"""Columns that share a scale of scales."""
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Scales and the like are stored [groups, N]: N is contiguous everywhere but in the codes."""
+
+    label: str
+    """Names the format in tuning tables: ``int4g128``."""
+    bits: Literal[4, 6, 8]
+    group: int
+    """Columns that share a scale: 16, 32, 64, 128, or 0 where a row has one."""
+    offset: int
+    """What codes are stored off by, where :attr:`zeros` does not say."""
+    codes: Tensor
+    """int16 [blocks, N, 32], the low four bits; of eight bits int8 [blocks, N, 128], in order."""
+    scales: Tensor
+    """float [groups, N], or with :attr:`sub_scales` one for each 256 columns."""
+    shape: tuple[int, int]
+    """(N, K)"""
+    zeros: Tensor | None = None
+    """uint8 [groups, N]"""
+    high: Tensor | None = None
+    """uint8 [blocks, N, 32], bits 4 and 5 of the four codes of a word, lowest first."""
+    sub_scales: Tensor | None = None
+    """int8 or uint8 [groups, N], factors of ``scales``."""
+    mins: Tensor | None = None
+    """float, the shape of ``scales``; added."""
+    sub_mins: Tensor | None = None
+    """uint8 [groups, N], factors of ``mins``, which then are subtracted."""
+
+    @property
+    def blocks(self) -> int:
+        return self.codes.shape[0]
+
+
+def blocks_of(columns: int) -> int:
+    return -(-columns // BLOCK)
+
+
+def padded_groups(columns: int, group: int) -> int:
+    """Rows of a plane of scales: enough for whole blocks; one without groups."""
+    return 1 if group == 0 else max(1, blocks_of(columns) * BLOCK // group)
+
+
+def pack_codes(codes: Tensor) -> Tensor:
+    """Four-bit codes uint8 [N, K] → int16 [blocks, N, 32]."""
+    lanes = _by_lane(codes)  # [N, blocks, 4, 32]
+    low, high = lanes[:, :, 0] | (lanes[:, :, 1] << 4), lanes[:, :, 2] | (lanes[:, :, 3] << 4)
+    words = torch.stack((low, high), dim=-1).view(torch.int16).squeeze(-1)  # little-endian: low byte first
+    return words.transpose(0, 1).contiguous()
+
+
+def unpack_codes(words: Tensor, columns: int) -> Tensor:
+    """The reverse of :func:`pack_codes`: uint8 [N, columns]."""
+    low, high = words.transpose(0, 1).contiguous().unsqueeze(-1).view(torch.uint8).unbind(-1)
+    lanes = torch.stack((low & 15, low >> 4, high & 15, high >> 4), dim=2)
+    return lanes.flatten(1)[:, :columns]
+
+
+def pack_pairs(codes: Tensor) -> Tensor:
+    """Two-bit codes uint8 [N, K] → uint8 [blocks, N, 32]."""
+    lanes = _by_lane(codes)
+    packed = lanes[:, :, 0] | (lanes[:, :, 1] << 2) | (lanes[:, :, 2] << 4) | (lanes[:, :, 3] << 6)
+    return packed.transpose(0, 1).contiguous()
+
+
+def unpack_pairs(packed: Tensor, columns: int) -> Tensor:
+    """The reverse of :func:`pack_pairs`: uint8 [N, columns]."""
+    rows = packed.transpose(0, 1)
+    lanes = torch.stack((rows & 3, (rows >> 2) & 3, (rows >> 4) & 3, rows >> 6), dim=2)
+    return lanes.flatten(1)[:, :columns]
+
+
+def pack_groups(rows: Tensor, columns: int, group: int) -> Tensor:
+    """What groups of a row have, [N, groups] → [groups, N], padded with zeros to whole blocks."""
+    plane = rows.new_zeros((padded_groups(columns, group), rows.shape[0]))
+    plane[: rows.shape[1]] = rows.T
+    return plane
+
+
+def _by_lane(codes: Tensor) -> Tensor:
+    rows, columns = codes.shape
+    padding = blocks_of(columns) * BLOCK - columns
+    return torch.nn.functional.pad(codes, (0, padding)).view(rows, -1, BLOCK // WORDS, WORDS)

@@ -1,0 +1,190 @@
+"""Chooses among the kernels by the number of rows, and starts them."""
+
+import torch
+from torch import Tensor
+
+from ..launch import interpreted, launch
+from ..tuning import Config, pick
+from .planes import BLOCK, Planes
+from .triton_general import add_parts, linear_general, make_floats
+from .triton_skinny import linear_skinny
+
+SKINNY, GENERAL, LIMITS = "linear_planes_skinny", "linear_planes_general", "linear_planes_limits"
+SCRATCH_BYTES = 64 << 20
+"""Of floats that a big weight is made into at a time."""
+_PROGRAMS = 4 * 132
+"""As many fill a big GPU."""
+
+
+def skinny_key(planes: Planes, tokens: int) -> str:
+    return f"{planes.label} n{planes.shape[0]} k{planes.shape[1]} t{_tile_of(tokens, 8, 16)}"
+
+
+def general_key(planes: Planes, tokens: int) -> str:
+    return f"{planes.label} n{planes.shape[0]} k{planes.shape[1]} t{_tile_of(tokens, 16, 256)}"
+
+
+def skinny_default(planes: Planes, tokens: int) -> Config:
+    rows, slices = 16, 4
+    if planes.shape[0] // rows < _PROGRAMS and planes.blocks >= 16:
+        slices = 8
+    tile = _tile_of(tokens, 8, 16)
+    stages = 4 if slices == 8 and tile == 8 else 3  # all programs should find room on the GPU at once
+    return Config.of(SLICES=slices, ROWS=rows, TOKENS=tile, num_warps=slices, num_stages=stages)
+
+
+def general_default(planes: Planes, tokens: int) -> Config:
+    tile = _tile_of(tokens, 16, 128)
+    # As many rows as threads: with fewer, the compiler takes scales to every thread that needs them, and the
+    # weight's floats then pass through shared memory on their way to the tensor cores.
+    rows = 256 if tile > 64 else 128
+    programs = -(-planes.shape[0] // rows) * -(-_tile_of(tokens, 16, 256) // tile)
+    parts = 1
+    while parts < 8 and programs * parts < 264 and planes.blocks // (2 * parts) >= 4:
+        parts *= 2
+    return Config.of(ROWS=rows, TOKENS=tile, PARTS=parts, num_warps=rows // 32, num_stages=3)
+
+
+def limits(planes: Planes) -> Config:
+    """Up to SKINNY rows of x the skinny kernel runs, from DENSE rows on the weight is made into floats first."""
+    return pick(LIMITS, planes.label, Config.of(SKINNY=16, DENSE=512))
+
+
+def linear_planes(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
+    """x [T, K] float, rows contiguous, times the weight [N, K] transposed: [T, N] of the dtype of ``x``.
+
+    The columns of ``x`` are in the order of the planes'.
+    """
+    tokens, bounds = x.shape[0], limits(planes)
+    if tokens <= min(bounds["SKINNY"], 16):
+        return skinny(x, planes, bias)
+    if tokens < bounds["DENSE"]:
+        return general(x, planes, bias)
+    return dense(x, planes, bias)
+
+
+def skinny(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
+    """For at most 16 rows."""
+    tokens, (rows, columns) = x.shape[0], planes.shape
+    config = pick(SKINNY, skinny_key(planes, tokens), skinny_default(planes, tokens))
+    out = x.new_empty(tokens, rows)
+    launch(
+        linear_skinny,
+        (-(-rows // config["ROWS"]) if tokens else 0,),
+        x,
+        *_tensors(planes),
+        out if bias is None else bias,
+        out,
+        tokens,
+        rows,
+        columns,
+        planes.blocks,
+        x.stride(0),
+        config=config,
+        **_constants(planes, x.dtype),
+        EVEN=planes.blocks % config["SLICES"] == 0,
+        WHOLE=columns % BLOCK == 0,
+        BIAS=bias is not None,
+        PRECISION=_precision(x.dtype),
+    )
+    return out
+
+
+def general(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
+    """For any number of rows; several parts of K are summed in order by a second kernel."""
+    tokens, (rows, columns) = x.shape[0], planes.shape
+    config = pick(GENERAL, general_key(planes, tokens), general_default(planes, tokens))
+    parts = min(config["PARTS"], planes.blocks)
+    blocks_a_part = -(-planes.blocks // parts)
+    out = x.new_empty(tokens, rows)
+    target = out if parts == 1 else x.new_empty((parts, tokens, rows), dtype=torch.float32)
+    launch(
+        linear_general,
+        (-(-tokens // config["TOKENS"]), -(-rows // config["ROWS"]), parts),
+        x,
+        *_tensors(planes),
+        out if bias is None else bias,
+        target,
+        tokens,
+        rows,
+        columns,
+        planes.blocks,
+        blocks_a_part,
+        x.stride(0),
+        config=config,
+        **_constants(planes, x.dtype),
+        WHOLE=columns % BLOCK == 0,
+        BIAS=bias is not None,
+        PRECISION=_precision(x.dtype),
+    )
+    if parts > 1:
+        block = Config.of(ROWS=1024, num_warps=4, num_stages=1)
+        launch(
+            add_parts,
+            (tokens, -(-rows // block["ROWS"])),
+            target,
+            out if bias is None else bias,
+            out,
+            tokens,
+            rows,
+            config=block,
+            PARTS=parts,
+            BIAS=bias is not None,
+        )
+    return out
+
+
+def dense(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
+    """The weight as floats of the dtype of ``x``, some rows at a time, and torch's multiplication."""
+    tokens, (rows, columns) = x.shape[0], planes.shape
+    some = min(rows, max(128, SCRATCH_BYTES // (columns * x.element_size())))
+    out, scratch = x.new_empty(tokens, rows), x.new_empty(some, columns)
+    for first in range(0, rows, some):
+        last = min(first + some, rows)
+        values = scratch[: last - first]
+        floats(planes, values, first, last)
+        torch.mm(x, values.T, out=out[:, first:last])
+    return out if bias is None else out.add_(bias)
+
+
+def floats(planes: Planes, out: Tensor, first: int, last: int) -> None:
+    """Writes rows first ≤ n < last of the weight to ``out`` [last - first, K], contiguous."""
+    config = Config.of(ROWS=64, num_warps=4, num_stages=1)
+    launch(
+        make_floats,
+        (planes.blocks, -(-(last - first) // config["ROWS"])),
+        *_tensors(planes),
+        out,
+        first,
+        last,
+        *planes.shape,
+        config=config,
+        **_constants(planes, out.dtype),
+    )
+
+
+def _tensors(planes: Planes) -> tuple[Tensor, ...]:
+    """In the kernels' order; what a format does not have is never read."""
+    optional = (planes.high, planes.scales, planes.sub_scales, planes.mins, planes.sub_mins, planes.zeros)
+    return (planes.codes, *(planes.codes if plane is None else plane for plane in optional))
+
+
+def _constants(planes: Planes, dtype: torch.dtype) -> dict[str, object]:
+    return {
+        "BITS": planes.bits,
+        "GROUP": planes.group,
+        "OFFSET": planes.offset,
+        "SUB": planes.sub_scales is not None,
+        "MINS": planes.mins is not None,
+        "ZEROS": planes.zeros is not None,
+        "FAST": dtype != torch.float32 and not interpreted(),  # the interpreter knows no assembly
+    }
+
+
+def _precision(dtype: torch.dtype) -> str:
+    return "ieee" if dtype == torch.float32 else "tf32"
+
+
+def _tile_of(tokens: int, least: int, most: int) -> int:
+    """The smallest power of two that holds ``tokens``, within bounds."""
+    return min(most, max(least, 1 << max(0, tokens - 1).bit_length()))

@@ -1,0 +1,92 @@
+"""transformers at its best on one GPU: static cache, compiled forward, scaled dot-product attention."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
+
+_TIMED = 5
+
+
+def measure_transformers(
+    folder: Path,
+    device: torch.device,
+    decode: Sequence[int],
+    prefill: Sequence[int],
+    steps: int,
+    prompt: int,
+) -> Iterator[tuple[str, int, float]]:
+    """Yields (work, tokens of a step, milliseconds of a step) under the names that ours go by.
+
+    A prefill is timed compiled and not, and the faster of the two is told.
+    """
+    config = AutoConfig.from_pretrained(folder)
+    with torch.device(device):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model.eval()
+    with torch.inference_mode():
+        for batch in decode:
+            yield f"decode of {batch}", batch, _decode(model, config, device, batch, steps, prompt)
+        for length in prefill:
+            yield f"prefill of {length}", length, _prefill(model, config, device, length)
+
+
+def _decode(model: Any, config: Any, device: torch.device, batch: int, steps: int, prompt: int) -> float:
+    cache = StaticCache(config=config, max_cache_len=prompt + steps)
+    ids = torch.randint(0, config.vocab_size, (batch, prompt), device=device)
+    model(ids, past_key_values=cache, cache_position=torch.arange(prompt, device=device), logits_to_keep=1)
+    forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True, dynamic=False)
+    token = ids[:, :1].clone()
+    position = torch.tensor([prompt], device=device)
+
+    def step() -> None:
+        logits = forward(token, past_key_values=cache, cache_position=position).logits
+        token.copy_(logits[:, -1:].argmax(-1))
+        position.add_(1)
+
+    for _ in range(8):
+        step()
+    times = []
+    for _ in range(_TIMED):
+        position.fill_(prompt + 8)
+        times.append(_seconds(lambda: [step() for _ in range(steps - 16)], device) / (steps - 16))
+    torch.compiler.reset()
+    return 1e3 * statistics.median(times)
+
+
+def _prefill(model: Any, config: Any, device: torch.device, length: int) -> float:
+    ids = torch.randint(0, config.vocab_size, (1, length), device=device)
+    positions = torch.arange(length, device=device)
+
+    def run(forward: Any) -> Callable[[], object]:
+        def call() -> object:
+            cache = StaticCache(config=config, max_cache_len=length + 16)
+            return forward(ids, past_key_values=cache, cache_position=positions, logits_to_keep=1)
+
+        return call
+
+    best = _median(run(model), device)
+    compiled = torch.compile(model.forward, dynamic=False)
+    best = min(best, _median(run(compiled), device))
+    torch.compiler.reset()
+    return 1e3 * best
+
+
+def _median(call: Callable[[], object], device: torch.device) -> float:
+    for _ in range(2):
+        call()
+    return statistics.median(_seconds(call, device) for _ in range(_TIMED))
+
+
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began

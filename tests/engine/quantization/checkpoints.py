@@ -1,0 +1,264 @@
+"""Tiny quantised checkpoints, each with the logits that whoever defined its format computes from it.
+
+compressed-tensors' come from its own library, which also computes with quantised inputs. The others are
+packed here element by element, as their formats are described, beside a plain model of the same values.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers as untyped_transformers
+from safetensors.torch import load_file, save_file
+
+transformers: Any = untyped_transformers
+
+HIDDEN, INNER, VOCAB = 128, 256, 320
+TOKENS = [int(token) for token in np.random.default_rng(0).integers(3, VOCAB, 40)]
+
+Tensors = dict[str, torch.Tensor]
+Pack = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]
+"""A weight to what is stored by ending, and the plain weight that this stands for."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """``logits``: float32 [tokens, vocabulary] of :data:`TOKENS`."""
+
+    folder: Path
+    logits: torch.Tensor
+
+
+def tiny_llama(**fields: Any) -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        bos_token_id=1,
+        eos_token_id=2,
+        **fields,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0, 0.08)
+    return model
+
+
+@torch.inference_mode()
+def logits_of(model: Any) -> torch.Tensor:
+    found: torch.Tensor = model(torch.tensor([TOKENS])).logits[0].float()
+    return found
+
+
+def packed(folder: Path, description: dict[str, Any], pack: Pack, *, file: str = "config.json") -> Made:
+    """A checkpoint whose projections are stored as ``pack`` says, described in ``file``."""
+    model = tiny_llama()
+    model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    plain = copy.deepcopy(model)
+    for name, module in plain.named_modules():
+        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
+            continue
+        stored, value = pack(tensors.pop(f"{name}.weight").float())
+        tensors |= {f"{name}.{ending}": tensor.contiguous() for ending, tensor in stored.items()}
+        module.weight.data = value
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    if file == "config.json":
+        config["quantization_config"] = description
+        (folder / file).write_text(json.dumps(config))
+    else:
+        (folder / file).write_text(json.dumps(description))
+    return Made(folder, logits_of(plain))
+
+
+def compressed(folder: Path, form: str, weights: dict[str, Any], inputs: dict[str, Any] | None = None) -> Made:
+    """What compressed-tensors' library stores and computes."""
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import (
+        QuantizationArgs,
+        QuantizationConfig,
+        QuantizationScheme,
+        apply_quantization_config,
+    )
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    model = tiny_llama()
+    scheme = QuantizationScheme(
+        targets=["Linear"],
+        weights=QuantizationArgs(**weights),
+        input_activations=None if inputs is None else QuantizationArgs(**inputs),
+    )
+    apply_quantization_config(
+        model,
+        QuantizationConfig(
+            config_groups={"group_0": scheme}, ignore=["lm_head"], format=form, quantization_status="frozen"
+        ),
+    )
+    for module in model.modules():
+        if not hasattr(module, "weight_scale"):
+            continue
+        arguments = module.quantization_scheme.weights
+        weight = module.weight.data
+        whole = arguments.strategy == "tensor"
+        rows, group = (1, weight.numel()) if whole else (len(weight), arguments.group_size or weight.shape[1])
+        pieces = weight.reshape(rows, -1, group)
+        scale, zero = calculate_qparams(pieces.amin(-1), pieces.amax(-1), arguments)
+        module.weight_scale.data.copy_(scale.view(module.weight_scale.shape))
+        if hasattr(module, "weight_zero_point"):
+            module.weight_zero_point.data.copy_(zero.view(module.weight_zero_point.shape))
+        if hasattr(module, "input_scale"):
+            module.input_scale.data.fill_(0.05)
+    compressor = ModelCompressor.from_pretrained_model(model, quantization_format=form)
+    logits = logits_of(model)
+    compressor.compress_model(model)
+    model.save_pretrained(folder)
+    compressor.update_config(folder)
+    return Made(folder, logits)
+
+
+def with_int8_inputs(folder: Path) -> torch.Tensor:
+    """Logits of an int8 checkpoint whose inputs are rounded to 127 steps of their token's greatest magnitude.
+
+    The library takes 127.5 steps and clamps, which is another grid; this one is what servers use.
+    """
+    tensors = load_file(folder / "model.safetensors")
+    model = tiny_llama()
+    for name, module in model.named_modules():
+        if f"{name}.weight_scale" not in tensors:
+            continue
+        module.weight.data = tensors[f"{name}.weight"].float() * tensors[f"{name}.weight_scale"].float()
+        module.register_forward_pre_hook(_round_inputs)
+    return logits_of(model)
+
+
+def int8_model_logits() -> torch.Tensor:
+    """Of the tiny model with weights and inputs rounded to 127 steps of their channel's and token's magnitude."""
+    model = tiny_llama()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            module.weight.data = _round_inputs(module, (module.weight.data,))
+            module.register_forward_pre_hook(_round_inputs)
+    return logits_of(model)
+
+
+def _round_inputs(module: Any, inputs: tuple[torch.Tensor]) -> torch.Tensor:
+    step = inputs[0].abs().amax(-1, keepdim=True) / 127
+    return torch.round(inputs[0] / step) * step
+
+
+# ---- FP8
+
+
+def fp8_by_tensor(static: float | None = None) -> Pack:
+    def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        scale = weight.abs().max() / 448
+        stored = (weight / scale).to(torch.float8_e4m3fn)
+        tensors = {"weight": stored, "weight_scale": scale.reshape(())}
+        if static is not None:
+            tensors["input_scale"] = torch.tensor(static)
+        return tensors, stored.float() * scale
+
+    return pack
+
+
+def fp8_by_channel(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    scale = weight.abs().amax(1) / 448
+    stored = (weight / scale[:, None]).to(torch.float8_e4m3fn)
+    return {"weight": stored, "weight_scale": scale}, stored.float() * scale[:, None]
+
+
+def fp8_by_block(side: int) -> Pack:
+    def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        rows, columns = weight.shape
+        scales = torch.empty(-(-rows // side), -(-columns // side))
+        stored = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
+        value = torch.empty_like(weight)
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                block = slice(i * side, (i + 1) * side), slice(j * side, (j + 1) * side)
+                scales[i, j] = weight[block].abs().max() / 448
+                stored[block] = (weight[block] / scales[i, j]).to(torch.float8_e4m3fn)
+                value[block] = stored[block].float() * scales[i, j]
+        return {"weight": stored, "weight_scale_inv": scales}, value
+
+    return pack
+
+
+# ---- four bits
+
+
+def _codes(weight: torch.Tensor, group: int, order: Any) -> tuple[Any, Any, Any, torch.Tensor]:
+    """Codes [N, K], zeros and scales [N, groups], and the values they stand for. ``order``: the group of each input."""
+    w = weight.numpy().astype(np.float64)
+    groups = int(order.max()) + 1
+    codes = np.zeros(w.shape, dtype=np.int64)
+    zeros = np.zeros((len(w), groups), dtype=np.int64)
+    scales = np.zeros((len(w), groups), dtype=np.float16)
+    values = np.zeros(w.shape)
+    for g in range(groups):
+        mine = order == g
+        low, high = np.minimum(w[:, mine].min(1), 0), np.maximum(w[:, mine].max(1), 0)
+        scales[:, g] = (high - low) / 15
+        step = scales[:, g].astype(np.float64)[:, None]
+        zeros[:, g] = np.clip(np.round(-low / step[:, 0]), 1, 15)
+        codes[:, mine] = np.clip(np.round(w[:, mine] / step) + zeros[:, g][:, None], 0, 15)
+        values[:, mine] = (codes[:, mine] - zeros[:, g][:, None]) * step
+    return codes, zeros, scales, torch.from_numpy(values).float()
+
+
+def _words(nibbles: Any) -> torch.Tensor:
+    """[rows, 8n] of 0…15 → int32 [rows, n], the first of each eight in the lowest bits."""
+    out = np.zeros((nibbles.shape[0], nibbles.shape[1] // 8), dtype=np.uint32)
+    for place in range(8):
+        out |= nibbles[:, place::8].astype(np.uint32) << np.uint32(4 * place)
+    return torch.from_numpy(out.view(np.int32).copy())
+
+
+def gptq(group: int, *, version: int = 1, act_order: bool = False) -> Pack:
+    def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        inputs = weight.shape[1]
+        order = np.arange(inputs) // (group if group > 0 else inputs)
+        if act_order:
+            order = np.random.default_rng(inputs).permutation(order)
+        codes, zeros, scales, values = _codes(weight, group, order)
+        less = 1 if version == 1 else 0
+        stored = {
+            "qweight": _words(codes).T,
+            "qzeros": _words((zeros.T - less) & 15),
+            "scales": torch.from_numpy(scales.T.copy()),
+            "g_idx": torch.from_numpy(order.astype(np.int32)),
+        }
+        return stored, values
+
+    return pack
+
+
+def awq(group: int) -> Pack:
+    interleaved = np.array([0, 2, 4, 6, 1, 3, 5, 7])
+
+    def ordered(rows: Any) -> Any:
+        return rows.reshape(len(rows), -1, 8)[:, :, interleaved].reshape(len(rows), -1)
+
+    def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        order = np.arange(weight.shape[1]) // group
+        codes, zeros, scales, values = _codes(weight, group, order)
+        stored = {
+            "qweight": _words(ordered(np.ascontiguousarray(codes.T))),
+            "qzeros": _words(ordered(np.ascontiguousarray(zeros.T))),
+            "scales": torch.from_numpy(scales.T.copy()),
+        }
+        return stored, values
+
+    return pack

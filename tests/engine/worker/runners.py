@@ -1,0 +1,175 @@
+"""A runner on a fake device beside the synchronous one, over the same model and driven by the same scheduler."""
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from stentor.engine.layers.attention import LayerCache
+from stentor.engine.layers.linear import Placement
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import iterate_weights
+from stentor.engine.models.decoder import Decoder
+from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from stentor.engine.worker.caches import allocate_caches
+from stentor.engine.worker.device_runner import DeviceRunner
+from stentor.engine.worker.pending import Pending
+from stentor.engine.worker.runner import ModelRunner
+from stentor.kernels import AttentionBatch, force_variant
+from stentor.protocols.actors import Submit
+from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import StepPlan, StepResult
+from stentor.tests.engine.worker.fake_device import FakeDevice, ManualClock
+from stentor.tests.parity import tiny
+
+CPU = torch.device("cpu")
+BLOCK = 16
+CONTEXT = 96
+SLOTS = 8
+BUDGET = 24
+BLOCKS = 64
+
+
+class WatchedDecoder(Decoder):
+    """Sees to it that a graph hands the model the same tensors and numbers at each replay, as a real one would."""
+
+    device: FakeDevice | None = None
+    captured: dict[int, tuple[object, ...]]
+    eager: int = 0
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        caches: Sequence[LayerCache],
+        batch: AttentionBatch,
+    ) -> torch.Tensor:
+        if self.device is None or self.device.replaying is None:
+            self.eager += 1
+            return super().forward(tokens, positions, caches, batch)
+        tensors = (tokens, positions, batch.query_start, batch.seq_lens, batch.block_tables, batch.slots)
+        seen = (
+            *((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors),
+            batch.max_query_len,
+            batch.max_seq_len,
+            batch.decode_rows,
+        )
+        key = id(self.device.replaying)
+        assert self.captured.setdefault(key, seen) == seen, "a graph was replayed with other inputs"
+        return super().forward(tokens, positions, caches, batch)
+
+
+def load(folder: Path) -> WatchedDecoder:
+    checkpoint = open_checkpoint(folder)
+    model = WatchedDecoder(checkpoint.config, Placement(CPU, torch.float32, True), CONTEXT)
+    model.captured = {}
+    model.weights.load(iterate_weights(checkpoint, torch.float32), ignore=model.ignored_weights)
+    return model
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(3, tiny.VOCAB) for _ in range(length)]
+
+
+@dataclass
+class Flight:
+    plan: StepPlan
+    pending: Pending
+
+
+class Pair:
+    """Runs every plan on both, the device one step ahead, and compares what they say."""
+
+    def __init__(
+        self,
+        model: WatchedDecoder,
+        *,
+        sizes: Sequence[int] = (),
+        blocks: int = BLOCKS,
+        budget: int = BUDGET,
+        block_size: int = BLOCK,
+        slots: int = SLOTS,
+        device: FakeDevice | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.model = model
+        self.device = model.device = device or FakeDevice()
+        model.captured = {}
+        model.eager = 0
+        self.clock = clock or ManualClock()
+        config = model.config
+
+        def caches(count: int) -> list[LayerCache]:
+            return allocate_caches(config, count, block_size, CPU, torch.float32)
+
+        self.host = ModelRunner(
+            model, caches(blocks), slots=slots, max_model_len=CONTEXT, block_size=block_size, device=CPU
+        )
+        self.runner = DeviceRunner(
+            model,
+            caches(blocks + 1),
+            self.device,
+            slots=slots,
+            max_model_len=CONTEXT,
+            block_size=block_size,
+            max_num_batched_tokens=budget,
+            graph_sizes=sizes,
+            graph_stall=0.05,
+            clock=self.clock,
+        )
+        self.scheduler = Scheduler(
+            num_blocks=blocks,
+            block_size=block_size,
+            max_num_seqs=slots,
+            max_num_batched_tokens=budget,
+            max_model_len=CONTEXT,
+            config=SchedulerConfig(),
+        )
+        self.flights: deque[Flight] = deque()
+        self.results: list[StepResult] = []
+        self.plans: list[StepPlan] = []
+        self._rid = 0
+
+    def capture_all(self) -> None:
+        with force_variant("reference"):
+            while self.runner.advance(busy=False) is not None:
+                pass
+
+    def submit(self, tokens: list[int], params: SamplingParams, seeds: Sequence[int] = (1,)) -> int:
+        rid, self._rid = self._rid, self._rid + 1
+        assert self.scheduler.submit(Submit(rid, tokens, params, list(seeds), 0, "", 0.0), 0.0) is None
+        return rid
+
+    def run(self, *, capture_between: bool = False) -> None:
+        """Until nothing is left, or everything that was submitted has ended."""
+        with force_variant("reference"):
+            while self.turn():
+                if capture_between:
+                    self.clock.now += 10.0
+                    self.runner.advance(busy=True)
+
+    def turn(self) -> bool:
+        """Launches what can be planned, then takes the oldest result; false when there is none."""
+        while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(0.0)) is not None:
+            self.plans.append(plan)
+            self.flights.append(Flight(plan, self.runner.launch(plan)))
+        if not self.flights:
+            return False
+        flight = self.flights.popleft()
+        expected = self.host.step(flight.plan)
+        found = self.runner.finish(flight.pending)
+        if self.flights:
+            assert not self.flights[0].pending.mark.reached(), "a result waited for the step after"
+        assert found.tokens == expected.tokens, flight.plan
+        assert found.logprobs == expected.logprobs
+        assert found.prompt_logprobs == expected.prompt_logprobs
+        assert (found.epoch, found.step) == (expected.epoch, expected.step)
+        self.results.append(found)
+        self.scheduler.complete(expected, 0.0)
+        self.scheduler.check_integrity()
+        return True

@@ -1,0 +1,230 @@
+"""The runner of a device, on a fake one, against the synchronous runner: step by step the same."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stentor.engine.worker.staging import Shape
+from stentor.kernels import force_variant
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.tests.engine.worker.fake_device import FakeDevice
+from stentor.tests.engine.worker.runners import BLOCK, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
+from stentor.tests.parity import tiny
+
+SIZES = (1, 2, 4, 8)
+GREEDY: dict[str, Any] = {"temperature": 0.0}
+
+RULES: list[dict[str, Any]] = [
+    GREEDY,
+    {},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
+    {"repetition_penalty": 1.4, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+    {**GREEDY, "frequency_penalty": 1.0},
+    {"logit_bias": ((5, 4.0), (6, -100.0)), "banned_token_ids": (9, 10)},
+    {"allowed_token_ids": (3, 4, 5, 50, 300), "top_k": 3},
+    {**GREEDY, "min_tokens": 6, "eos_token_ids": tuple(range(3, 160)), "stop_token_ids": (200,)},
+    {"logprobs": 4, "repetition_penalty": 1.2},
+    {**GREEDY, "logprobs": 0},
+    {"prompt_logprobs": 3},
+    {**GREEDY, "prompt_logprobs": 0, "logprobs": 2},
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tensors this small are slower in many."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> WatchedDecoder:
+    folder: Path = tmp_path_factory.mktemp("llama")
+    tiny.make("llama", folder)
+    return load(folder)
+
+
+def _submit_all(pair: Pair, *, seed: int = 0, tokens: int = 14, requests: int = len(RULES)) -> None:
+    rng = random.Random(seed)
+    for number in range(requests):
+        params = SamplingParams(max_tokens=rng.randrange(1, tokens), **RULES[number % len(RULES)])
+        seeds = [rng.getrandbits(64) for _ in range(rng.choice((1, 1, 3)))]
+        pair.submit(prompt(rng.randrange(1, 60), seed=number % 5), params, seeds)
+
+
+@pytest.mark.parametrize("sizes", [(), SIZES, (3,)])
+def test_every_rule_draws_the_tokens_of_the_synchronous_runner(model: WatchedDecoder, sizes: tuple[int, ...]) -> None:
+    pair = Pair(model, sizes=sizes)
+    pair.capture_all()
+    _submit_all(pair)
+    pair.run()
+    assert pair.results
+    replays = sum(graph.replays for graph in pair.device.graphs)
+    assert (replays > 20) == bool(sizes)
+    assert model.eager > 0
+
+
+@pytest.mark.parametrize("sizes", [(), SIZES])
+@pytest.mark.parametrize("budget", [8, 64])
+def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
+    model: WatchedDecoder, sizes: tuple[int, ...], budget: int
+) -> None:
+    pair = Pair(model, sizes=sizes, blocks=9, budget=budget)
+    pair.capture_all()
+    _submit_all(pair, seed=3, tokens=40, requests=18)
+    pair.run()
+    stats = pair.scheduler.stats()
+    assert stats.preemptions > 0
+    assert stats.prefix_hits > 0
+    assert sum(bool(plan.freed) for plan in pair.plans) > 3
+
+
+def test_graphs_that_are_captured_between_steps_change_nothing(model: WatchedDecoder) -> None:
+    pair = Pair(model, sizes=SIZES)
+    _submit_all(pair, seed=5, tokens=30)
+    pair.run(capture_between=True)
+    assert pair.runner.captured == list(SIZES)
+    assert all(graph.replays for graph in pair.device.graphs[:2])
+
+
+def test_a_step_is_launched_before_anybody_has_read_what_its_rows_drew(model: WatchedDecoder) -> None:
+    pair = Pair(model)
+    pair.submit(prompt(5), SamplingParams(max_tokens=4, **GREEDY))
+    plans = [plan for _ in range(2) if (plan := pair.scheduler.plan(0.0))]
+    assert [plan.rows[0].start for plan in plans] == [0, 5]
+    with force_variant("reference"):
+        first, second = map(pair.runner.launch, plans)
+        assert not first.mark.reached()
+        assert pair.runner.pending == 2
+        assert pair.runner.finish(first).tokens == pair.host.step(plans[0]).tokens
+        assert not second.mark.reached(), "a result waited for the step after"
+        assert pair.runner.pending == 1
+        assert pair.runner.finish(second).tokens == pair.host.step(plans[1]).tokens
+    assert pair.runner.pending == 0
+
+
+def test_one_copy_a_step_goes_to_the_device(model: WatchedDecoder) -> None:
+    pair = Pair(model, sizes=SIZES)
+    pair.capture_all()
+    before = pair.device.uploads
+    _submit_all(pair, seed=7)
+    pair.run()
+    assert pair.device.uploads - before == len(pair.plans)
+
+
+def test_a_step_larger_than_the_staging_buffer_travels_alone(
+    model: WatchedDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor.engine.worker.device_runner._SPARE_BYTES", 0)
+    monkeypatch.setattr("stentor.engine.worker.staging._ALIGNMENT", 8)
+    pair = Pair(model, sizes=SIZES, budget=8)
+    pair.capture_all()
+    fits: set[bool] = set()
+    inner = pair.runner._staging.fits
+
+    def watched(shape: Shape) -> bool:
+        fits.add(inner(shape))
+        return inner(shape)
+
+    monkeypatch.setattr(pair.runner._staging, "fits", watched)
+    _submit_all(pair, seed=9, tokens=20)
+    pair.run()
+    assert fits == {True, False}
+
+
+def test_rows_that_decode_come_first_whatever_the_order_of_the_plan(model: WatchedDecoder) -> None:
+    pair = Pair(model)
+    greedy = SamplingParams(max_tokens=9, **GREEDY)
+    rows = [NewRow(slot, prompt(12, slot), 12, greedy, 0, [slot]) for slot in range(3)]
+    plans = [
+        StepPlan(0, 0, [], rows, [RowStep(slot, 0, 8 if slot == 1 else 12, [], slot != 1) for slot in range(3)]),
+        StepPlan(0, 1, [], [], [RowStep(1, 8, 4, [], True), RowStep(2, 12, 1, [], True), RowStep(0, 12, 1, [], True)]),
+        StepPlan(0, 2, [], [], [RowStep(slot, 13 if slot != 1 else 12, 1, [], True) for slot in (1, 0, 2)]),
+    ]
+    with force_variant("reference"):
+        for plan in plans:
+            assert pair.runner.step(plan).tokens == pair.host.step(plan).tokens
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (RowStep(3, 0, 1, [], True), "slot 3 holds no row"),
+        (RowStep(0, 4, 1, [], True), "slot 0 runs to position 4; it entered with 4 tokens and has drawn 0 since"),
+        (RowStep(0, 2, 3, [], True), "slot 0 runs to position 4"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(model: WatchedDecoder, row: RowStep, why: str) -> None:
+    pair = Pair(model)
+    new = NewRow(0, [5, 6, 7, 8], 4, SamplingParams(max_tokens=3), 0, [1])
+    with force_variant("reference"), pytest.raises(ValueError, match=why):
+        pair.runner.launch(StepPlan(0, 0, [], [new], [row]))
+
+
+def test_a_third_step_at_once_is_refused(model: WatchedDecoder) -> None:
+    pair = Pair(model)
+    new = NewRow(0, [5, 6, 7, 8], 4, SamplingParams(max_tokens=9, **GREEDY), 0, [1])
+    plans = [StepPlan(0, 0, [], [new], [RowStep(0, 0, 4, [], True)])]
+    plans += [StepPlan(0, 1 + n, [], [], [RowStep(0, 4 + n, 1, [], True)]) for n in range(3)]
+    with force_variant("reference"):
+        first = pair.runner.launch(plans[0])
+        pair.runner.launch(plans[1])
+        with pytest.raises(RuntimeError, match="step 2 came with 2 steps on their way"):
+            pair.runner.launch(plans[2])
+        pair.runner.finish(first)
+        pair.runner.launch(plans[2])
+
+
+def test_a_sequence_fills_the_context_to_its_last_place(model: WatchedDecoder) -> None:
+    pair = Pair(model, sizes=SIZES)
+    pair.capture_all()
+    for length in (CONTEXT - 1, CONTEXT - BLOCK, 1):
+        pair.submit(prompt(length), SamplingParams(max_tokens=1000, **GREEDY))
+    pair.run()
+    assert pair.plans[-1].rows[0].start == CONTEXT - 2
+
+
+def test_a_full_house_runs_in_the_largest_graph(model: WatchedDecoder) -> None:
+    pair = Pair(model, sizes=(SLOTS,), budget=64)
+    pair.capture_all()
+    for number in range(SLOTS):
+        pair.submit(prompt(3, number), SamplingParams(max_tokens=10, **GREEDY))
+    pair.run()
+    assert pair.device.graphs[0].replays >= 8
+
+
+def test_a_capture_that_fails_leaves_steps_as_they_were(
+    model: WatchedDecoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair(model, sizes=SIZES, device=FakeDevice(capture_error=RuntimeError("no graphs here")))
+    pair.capture_all()
+    assert pair.runner.captured == []
+    assert "run without graphs: capturing one failed" in caplog.text
+    pair.submit(prompt(5), SamplingParams(max_tokens=6, **GREEDY))
+    pair.run()
+    assert len(pair.results) == 6
+
+
+def test_a_slot_forgets_the_row_that_had_it(model: WatchedDecoder) -> None:
+    pair = Pair(model)
+    greedy = SamplingParams(max_tokens=1, temperature=0.0)
+    loud = SamplingParams(
+        max_tokens=1, logprobs=2, prompt_logprobs=2, repetition_penalty=1.5, banned_token_ids=tuple(range(300))
+    )
+    plain = NewRow(5, [4, 5, 6, 7], 4, greedy, 0, [1])
+    step = RowStep(5, 0, 4, [], True)
+    with force_variant("reference"):
+        alone = pair.runner.step(StepPlan(0, 0, [], [plain], [step]))
+        other = NewRow(5, prompt(20), 20, loud, 9, [1, 2])
+        noisy = pair.runner.step(StepPlan(0, 1, [5], [other], [RowStep(5, 0, 20, [], True)]))
+        assert noisy.logprobs
+        assert noisy.prompt_logprobs
+        again = pair.runner.step(StepPlan(0, 2, [5], [plain], [step]))
+    assert (again.tokens, again.logprobs, again.prompt_logprobs) == (alone.tokens, None, [])

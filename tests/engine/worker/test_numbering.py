@@ -1,0 +1,80 @@
+"""The numbers of a step, against what is counted by hand, and their padding."""
+
+import pytest
+
+from stentor.engine.worker.numbering import no_rows, number_step, pad_decodes
+from stentor.engine.worker.rows import RowTable
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow, RowStep
+
+BLOCK = 16
+
+
+@pytest.fixture
+def table() -> RowTable:
+    table = RowTable(4, 48, BLOCK)
+    table.add(NewRow(2, list(range(100, 140)), 40, SamplingParams(max_tokens=9), 0, [7, 3, 5]))
+    table.add(NewRow(0, list(range(200, 203)), 3, SamplingParams(max_tokens=9), 0, [9]))
+    table.add(NewRow(1, [50], 1, SamplingParams(max_tokens=9), 0, [4]))
+    return table
+
+
+def test_decode_rows_come_first_and_each_token_knows_its_place(table: RowTable) -> None:
+    table.drawn[0] = 2
+    rows = [RowStep(2, 14, 4, [], False), RowStep(0, 4, 1, [], True), RowStep(1, 0, 1, [], True)]
+    numbers = number_step(rows, table)
+    sections = {name: section.tolist() for name, section in numbers.sections.items()}
+    assert sections == {
+        "tokens": [-1, 50, 114, 115, 116, 117],
+        "positions": [4, 0, 14, 15, 16, 17],
+        "kv_slots": [9 * 16 + 4, 4 * 16, 7 * 16 + 14, 7 * 16 + 15, 3 * 16, 3 * 16 + 1],
+        "row_slots": [0, 1, 2],
+        "ends": [0, 1],
+        "draw_slots": [0, 1],
+        "query_start": [0, 1, 2, 6],
+        "seq_lens": [5, 1, 18],
+    }
+    assert (numbers.decode_rows, numbers.max_query_len, numbers.max_seq_len) == (2, 4, 18)
+    assert numbers.starts == {0: 0, 1: 1, 2: 2}
+
+
+def test_draws_are_found_again_in_the_order_of_the_plan(table: RowTable) -> None:
+    rows = [RowStep(2, 0, 40, [], True), RowStep(0, 0, 1, [], False), RowStep(1, 0, 1, [], True)]
+    numbers = number_step(rows, table)
+    assert numbers.sections["draw_slots"].tolist() == [1, 2]
+    assert numbers.places == [1, 0]
+
+
+def test_padding_belongs_to_nobody(table: RowTable) -> None:
+    rows = [RowStep(0, 2, 1, [], True), RowStep(1, 0, 1, [], False)]
+    padded = pad_decodes(number_step(rows, table), 4, null_slot=4, null_block=30, block_size=BLOCK)
+    sections = {name: section.tolist() for name, section in padded.sections.items()}
+    assert sections == {
+        "tokens": [202, 50, 0, 0],
+        "positions": [2, 0, 0, 0],
+        "kv_slots": [9 * 16 + 2, 4 * 16, 480, 481],
+        "row_slots": [0, 1, 4, 4],
+        "ends": [0, 1, 2, 3],
+        "draw_slots": [0, -1, -1, -1],
+        "query_start": [0, 1, 2, 3, 4],
+        "seq_lens": [3, 1, 0, 0],
+    }
+    assert padded.places == [0]
+    assert (padded.decode_rows, padded.shape.rows, padded.shape.draws) == (4, 4, 4)
+    for name, section in padded.sections.items():
+        assert section.dtype == number_step(rows, table).sections[name].dtype
+
+
+def test_padding_writes_stay_in_the_null_block() -> None:
+    padded = pad_decodes(no_rows(), 40, null_slot=4, null_block=3, block_size=BLOCK)
+    assert all(3 * BLOCK <= slot < 4 * BLOCK for slot in padded.sections["kv_slots"].tolist())
+    assert padded.sections["draw_slots"].tolist() == [-1] * 40
+
+
+def test_only_the_last_drawn_token_is_at_hand(table: RowTable) -> None:
+    table.drawn[0] = 2
+    for wrong in (RowStep(0, 3, 1, [], True), RowStep(0, 5, 1, [], True), RowStep(0, 2, 2, [], True)):
+        with pytest.raises(ValueError, match="slot 0 runs to position"):
+            number_step([wrong], table)
+    with pytest.raises(ValueError, match="slot 3 holds no row"):
+        number_step([RowStep(3, 0, 1, [], True)], table)

@@ -1,0 +1,179 @@
+"""Setting up on a device, a fake one: what is measured, what the KV cache gets, and what is told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.models.config import DecoderConfig
+from stentor.engine.worker import service
+from stentor.engine.worker.caches import kv_block_bytes
+from stentor.engine.worker.device_runner import DeviceRunner
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.profile import worst_steps
+from stentor.engine.worker.service import Worker
+from stentor.engine.worker.setup_device import graph_sizes, set_up_device
+from stentor.engine.worker.setup_parts import Setup
+from stentor.kernels import force_variant
+from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.codec import decode_engine_worker, encoder
+from stentor.protocols.config import WorkerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow, RowStep, StepPlan, StepResult
+from stentor.tests.engine.channel.harness import both_ends
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.worker.fake_device import FakeDevice
+from stentor.tests.parity import tiny
+
+MIB = 1 << 20
+LOADED = 64 * MIB
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    tiny.make("llama", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> DecoderConfig:
+    return open_checkpoint(folder).config
+
+
+def _set_up(folder: Path, device: FakeDevice, **changes: Any) -> Setup:
+    fields = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "kv_cache_memory": None, **changes}
+    with force_variant("reference"):
+        return set_up_device(model_config(folder, **fields), lambda *_: None, device)
+
+
+def _device(**changes: Any) -> FakeDevice:
+    return FakeDevice(**{"total": 1024 * MIB, "allocated": LOADED, "outside": 100 * MIB, **changes})
+
+
+def test_the_cache_gets_what_the_worst_step_leaves_of_the_fraction(folder: Path, model: DecoderConfig) -> None:
+    device = _device(activations=200 * MIB, pool=30 * MIB, graph=2 * MIB)
+    setup = _set_up(folder, device, gpu_memory_fraction=0.5)
+    lines = {line.what: line.bytes for line in setup.ready.memory}
+    assert lines["weights"] + lines["sampler tables"] == LOADED
+    assert lines["activations"] == 200 * MIB
+    graphs = 30 * MIB + 3 * 2 * 2 * MIB
+    assert lines["CUDA graphs"] == graphs, "a pool, and two graphs for each of the sizes 1, 2 and 4"
+    assert lines["CUDA context and libraries"] == 100 * MIB
+    block = kv_block_bytes(model, 16, torch.float32)
+    budget = 512 * MIB - LOADED - 200 * MIB - graphs - 100 * MIB
+    assert setup.ready.num_blocks == budget // block - 1, "one block is nobody's"
+    assert lines["KV cache"] == budget // block * block
+    assert lines["free"] == 1024 * MIB - sum(bytes_ for what, bytes_ in lines.items() if what != "free")
+
+
+def test_without_graphs_none_are_measured_and_none_reserved(folder: Path) -> None:
+    device = _device(pool=30 * MIB, graph=2 * MIB)
+    setup = _set_up(folder, device, cuda_graphs=False)
+    assert device.graphs == []
+    assert {line.what: line.bytes for line in setup.ready.memory}["CUDA graphs"] == 0
+
+
+def test_an_operators_cache_is_taken_as_it_is(folder: Path, model: DecoderConfig) -> None:
+    block = kv_block_bytes(model, 16, torch.float32)
+    setup = _set_up(folder, _device(), kv_cache_memory=9 * block + 1)
+    assert setup.ready.num_blocks == 9
+    assert setup.ready.max_model_len == 128
+
+
+def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) -> None:
+    block = kv_block_bytes(model, 16, torch.float32)
+    ready = _set_up(folder, _device(), kv_cache_memory=3 * block).ready
+    assert ready.max_model_len == 48
+    assert any("cut from 128 tokens to the 48" in note for note in ready.notes)
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "why"),
+    [
+        ({"activations": 1000 * MIB}, {}, r"needs .* GiB more than --gpu-memory-fraction 0.9 of the device leaves"),
+        ({}, {"gpu_memory_fraction": 1.5}, r"--gpu-memory-fraction 1.5: expected more than 0 and at most 1"),
+        ({}, {"cuda_graph_sizes": (2, 9)}, r"--cuda-graph-sizes 9: expected 1 to the 4 rows"),
+        ({}, {"block_size": 24}, r"--block-size 24: expected a multiple of 16"),
+        ({}, {"kv_cache_memory": 1}, "hold 0 tokens"),
+    ],
+)
+def test_what_cannot_be_is_one_line(folder: Path, device: dict[str, Any], changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(SetupError, match=why):
+        _set_up(folder, _device(**device), **changes)
+
+
+def test_a_device_without_room_for_a_step_is_told_so(folder: Path) -> None:
+    device = _device(capture_error=torch.OutOfMemoryError("no room"))
+    setup = _set_up(folder, device)
+    assert isinstance(setup.runner, DeviceRunner), "a graph that does not fit is no reason not to serve"
+
+
+def test_the_sizes_of_graphs_are_those_asked_for() -> None:
+    assert graph_sizes(WorkerConfig("", max_num_seqs=8, cuda_graph_sizes=(8, 2, 8))) == [2, 8]
+    assert graph_sizes(WorkerConfig("", cuda_graphs=False)) == []
+    assert graph_sizes(WorkerConfig("", max_num_seqs=5)) == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("slots", "tokens", "length"), [(4, 32, 128), (8, 64, 16), (8, 4, 128), (2, 512, 128), (1, 8, 8)]
+)
+def test_the_worst_step_is_as_large_as_a_step_may_be(slots: int, tokens: int, length: int) -> None:
+    (plan,) = worst_steps(slots, tokens, length, 320)
+    assert len(plan.rows) == min(slots, tokens)
+    assert sum(row.count for row in plan.rows) == min(tokens, slots * length)
+    assert all(row.sample and row.count >= 1 for row in plan.rows)
+    assert max(row.start + row.count for row in plan.rows) == length
+    assert all(row.start + row.count == len(new.tokens) for row, new in zip(plan.rows, plan.new, strict=True))
+
+
+def test_the_device_draws_what_the_host_draws_from_the_same_checkpoint(folder: Path) -> None:
+    runner = _set_up(folder, _device()).runner
+    host = LocalEngine(model_config(folder)).runner
+    params = SamplingParams(max_tokens=5, temperature=0.0)
+    new = NewRow(1, list(range(5, 45)), 40, params, 3, [2, 0, 1])
+    steps = [RowStep(1, 0, 30, [], False), RowStep(1, 30, 10, [], True), RowStep(1, 40, 1, [], True)]
+    for number, step in enumerate(steps):
+        plan = StepPlan(0, number, [], [new] if number == 0 else [], [step])
+        with force_variant("reference"):
+            assert runner.step(plan).tokens == host.step(plan).tokens
+
+
+def test_a_worker_serves_from_a_device_one_step_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _device()
+    monkeypatch.setattr(service, "set_up", lambda config, progress: set_up_device(config, progress, device))
+    config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32)
+    new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
+    plans = [
+        StepPlan(0, 0, [], [new], [RowStep(1, 0, 20, [], True)]),
+        StepPlan(0, 1, [], [], [RowStep(1, 20, 1, [], True)]),
+    ]
+    with both_ends() as (engine, worker), force_variant("reference"):
+        for message in (StartWorker(config), *plans, Shutdown()):
+            assert engine.try_send(encoder.encode(message))
+        assert Worker(worker).run() == 0
+        received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
+    ready, *results = (message for message in received if not isinstance(message, Progress))
+    assert isinstance(ready, WorkerReady)
+    host = LocalEngine(model_config(folder)).runner
+    with force_variant("reference"):
+        expected = [host.step(plan).tokens for plan in plans]
+    assert [result.tokens for result in results if isinstance(result, StepResult)] == expected
+
+
+def test_a_worker_whose_step_fails_on_the_device_says_so_and_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = _device()
+    monkeypatch.setattr(service, "set_up", lambda config, progress: set_up_device(config, progress, device))
+    with both_ends() as (engine, worker), force_variant("reference"):
+        config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32)
+        plan = StepPlan(0, 7, [], [], [RowStep(3, 0, 1, [], True)])
+        for message in (StartWorker(config), plan):
+            assert engine.try_send(encoder.encode(message))
+        assert Worker(worker).run() == 1
+        received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
+    assert received[-1] == Failed("the worker failed in step 7: ValueError")
+    assert sum(isinstance(message, Failed) for message in received) == 1

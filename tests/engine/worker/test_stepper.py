@@ -1,0 +1,189 @@
+"""Steps one ahead: each result goes as soon as it is there, in order, and a failure is said once."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from stentor.engine.channel import PeerDied
+from stentor.engine.worker.stepper import Ahead, InTurn
+from stentor.protocols.actors import Failed
+from stentor.protocols.steps import StepPlan, StepResult
+
+WAIT = 10.0
+
+
+def _plan(step: int) -> StepPlan:
+    return StepPlan(0, step, [], [], [])
+
+
+@dataclass
+class Flight:
+    plan: StepPlan
+
+
+class ScriptedRunner:
+    """Finishes a step when told to."""
+
+    def __init__(self) -> None:
+        self.launched: list[int] = []
+        self.gates: dict[int, threading.Event] = {}
+        self.broken_launch: set[int] = set()
+        self.broken_finish: set[int] = set()
+        self.pending = 0
+        self.work: deque[float | Exception | None] = deque()
+        self.busy: list[bool] = []
+
+    def launch(self, plan: StepPlan) -> Flight:
+        if plan.step in self.broken_launch:
+            raise RuntimeError("launch")
+        self.gates.setdefault(plan.step, threading.Event())
+        self.launched.append(plan.step)
+        self.pending += 1
+        return Flight(plan)
+
+    def finish(self, flight: Flight) -> StepResult:
+        plan = flight.plan
+        assert self.gates[plan.step].wait(WAIT)
+        self.pending -= 1
+        if plan.step in self.broken_finish:
+            raise RuntimeError("finish")
+        return StepResult(0, plan.step, [], None, [], 0.0)
+
+    def step(self, plan: StepPlan) -> StepResult:
+        return self.finish(self.launch(plan))
+
+    def advance(self, *, busy: bool) -> float | None:
+        self.busy.append(busy)
+        answer = self.work.popleft() if self.work else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.arrived = threading.Condition()
+        self.dead = False
+
+    def __call__(self, message: object) -> None:
+        with self.arrived:
+            if self.dead:
+                raise PeerDied("gone")
+            self.sent.append(message)
+            self.arrived.notify_all()
+
+    def wait_for(self, count: int) -> list[Any]:
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: len(self.sent) >= count, WAIT)
+            return list(self.sent)
+
+
+@pytest.fixture
+def runner() -> ScriptedRunner:
+    return ScriptedRunner()
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox()
+
+
+def _ahead(runner: ScriptedRunner, outbox: Outbox) -> Ahead:
+    """Of the runner it uses no more than the script has."""
+    return Ahead(runner, outbox)  # type: ignore[arg-type]
+
+
+def test_a_step_is_launched_while_the_one_before_runs(runner: ScriptedRunner, outbox: Outbox) -> None:
+    steps = _ahead(runner, outbox)
+    steps.take(_plan(0))
+    steps.take(_plan(1))
+    assert runner.launched == [0, 1]
+    assert outbox.sent == []
+    runner.gates[1].set()
+    runner.gates[0].set()
+    assert [result.step for result in outbox.wait_for(2)] == [0, 1]
+    steps.close()
+
+
+def test_a_result_goes_before_the_next_step_is_done(runner: ScriptedRunner, outbox: Outbox) -> None:
+    steps = _ahead(runner, outbox)
+    steps.take(_plan(0))
+    steps.take(_plan(1))
+    runner.gates[0].set()
+    assert [result.step for result in outbox.wait_for(1)] == [0]
+    runner.gates[1].set()
+    outbox.wait_for(2)
+    steps.close()
+
+
+def test_a_launch_that_fails_is_told_after_the_results_before_it(
+    runner: ScriptedRunner, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner.broken_launch = {1}
+    steps = _ahead(runner, outbox)
+    steps.take(_plan(0))
+    runner.gates[0].set()
+    steps.take(_plan(1))
+    assert steps.failed
+    assert outbox.sent == [StepResult(0, 0, [], None, [], 0.0), Failed("the worker failed in step 1: RuntimeError")]
+    steps.take(_plan(2))
+    assert runner.launched == [0]
+    assert "step 1 failed" in caplog.text
+
+
+def test_steps_that_fail_in_both_halves_are_told_once(runner: ScriptedRunner, outbox: Outbox) -> None:
+    runner.broken_finish, runner.broken_launch = {0}, {1}
+    steps = _ahead(runner, outbox)
+    steps.take(_plan(0))
+    runner.gates[0].set()
+    outbox.wait_for(1)
+    steps.take(_plan(1))
+    steps.take(_plan(2))
+    steps.close()
+    assert outbox.sent == [Failed("the worker failed in step 0: RuntimeError")]
+    assert steps.failed
+
+
+def test_a_worker_rests_until_there_is_work_and_looks_at_running_steps(runner: ScriptedRunner, outbox: Outbox) -> None:
+    steps = _ahead(runner, outbox)
+    assert steps.rest() is None
+    runner.work.extend([0.0, None])
+    assert [steps.rest(), steps.rest()] == [0.0, None]
+    runner.pending = 1
+    runner.work.extend([9.0, 0.01, None])
+    assert [steps.rest() for _ in range(3)] == [0.25, 0.01, 0.25]
+    assert runner.busy == [False, False, False, True, True, True]
+    steps.close()
+
+
+def test_work_between_steps_that_fails_ends_the_worker(runner: ScriptedRunner, outbox: Outbox) -> None:
+    runner.work.append(KeyError("x"))
+    steps = _ahead(runner, outbox)
+    steps.rest()
+    assert steps.failed
+    assert outbox.sent == [Failed("the worker failed between two steps: KeyError")]
+
+
+def test_an_engine_that_is_gone_ends_the_thread_quietly(runner: ScriptedRunner, outbox: Outbox) -> None:
+    steps = _ahead(runner, outbox)
+    outbox.dead = True
+    steps.take(_plan(0))
+    runner.gates[0].set()
+    steps.close()
+    assert not steps._thread.is_alive()
+    assert not steps.failed
+
+
+def test_in_turn_a_failure_is_told_once_too(runner: ScriptedRunner, outbox: Outbox) -> None:
+    runner.broken_launch = {1, 2}
+    for gate in range(4):
+        runner.gates[gate] = threading.Event()
+        runner.gates[gate].set()
+    steps = InTurn(runner, outbox)  # type: ignore[arg-type]
+    for number in range(4):
+        steps.take(_plan(number))
+    assert outbox.sent == [StepResult(0, 0, [], None, [], 0.0), Failed("the worker failed in step 1: RuntimeError")]

@@ -1,0 +1,34 @@
+"""The scheduler and a runner on the GPU, each step launched before the result of the one before is read."""
+
+from collections import deque
+from pathlib import Path
+
+from stentor.engine.scheduler import MAX_IN_FLIGHT
+from stentor.engine.worker.device_runner import DeviceRunner
+from stentor.engine.worker.pending import Pending
+from stentor.tests.engine.local import LocalEngine, model_config
+
+
+class AheadEngine(LocalEngine):
+    """Graphs, where there are any, are captured before the first step."""
+
+    def __init__(self, folder: Path, **changes: object) -> None:
+        super().__init__(model_config(folder, **{"device": "cuda", "kv_cache_memory": 64 << 20, **changes}))
+        assert isinstance(self.runner, DeviceRunner)
+        self.device_runner = self.runner
+        while self.device_runner.advance(busy=False) is not None:
+            pass
+
+    def run(self, *, check: bool = False) -> None:
+        pending: deque[Pending] = deque()
+        while True:
+            self._clock += 1e-3
+            while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
+                pending.append(self.device_runner.launch(plan))
+            if not pending:
+                assert not self.scheduler.has_work, "requests live and nothing can be planned"
+                return
+            self.steps += 1
+            self._take(self.scheduler.complete(self.device_runner.finish(pending.popleft()), self._clock))
+            if check:
+                self.scheduler.check_integrity()

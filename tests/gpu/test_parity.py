@@ -1,0 +1,88 @@
+"""Tiny models on the GPU draw the tokens that they draw on the CPU, with graphs and without."""
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.gpu.ahead import AheadEngine
+from stentor.tests.parity import tiny
+
+pytestmark = pytest.mark.gpu
+
+RULES = (
+    SamplingParams(max_tokens=24, temperature=0.0),
+    SamplingParams(max_tokens=20, temperature=0.0, repetition_penalty=1.3, frequency_penalty=0.2),
+    SamplingParams(max_tokens=16, temperature=0.0, min_tokens=8, eos_token_ids=tuple(range(3, 100)), logprobs=3),
+    SamplingParams(max_tokens=12, temperature=0.0, banned_token_ids=(5, 6, 7), logit_bias=((9, 1.5),)),
+    SamplingParams(max_tokens=3, temperature=0.0, prompt_logprobs=2),
+)
+
+
+@pytest.fixture(scope="module", params=sorted(tiny.ARCHITECTURES))
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.make(request.param, folder)
+    return folder
+
+
+def _prompt(seed: int, length: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(3, tiny.VOCAB) for _ in range(length)]
+
+
+def _serve(engine: LocalEngine, *, blocks: int = 0) -> list[list[int]]:
+    """Thirty requests that overlap, preempt each other and share prefixes."""
+    engine.restart(blocks or engine.ready.num_blocks, max_num_batched_tokens=64)
+    rids = [
+        engine.submit(_prompt(number % 7, 4 + 5 * (number % 13)), RULES[number % len(RULES)]) for number in range(30)
+    ]
+    engine.run(check=True)
+    return [engine.outcomes[rid, 0].tokens for rid in rids]
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+def test_greedy_tokens_are_those_of_the_cpu(folder: Path, graphs: bool) -> None:
+    expected = _serve(LocalEngine(model_config(folder, max_num_seqs=12)))
+    engine = AheadEngine(folder, dtype="float32", cuda_graphs=graphs, max_num_seqs=12)
+    assert bool(engine.device_runner.captured) == graphs
+    assert _serve(engine) == expected
+    assert _serve(engine, blocks=14) == expected
+    assert engine.scheduler.stats().preemptions > 0
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.35), ("float16", 0.05)])
+@pytest.mark.parametrize("cache", ["auto", "fp8"])
+def test_smaller_dtypes_give_nearly_the_log_probabilities_of_float32(
+    folder: Path, dtype: str, tolerance: float, cache: str
+) -> None:
+    params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+    tolerance += 0.5 if cache == "fp8" else 0.0
+    found = []
+    for engine in (
+        LocalEngine(model_config(folder)),
+        AheadEngine(folder, dtype=dtype, kv_cache_dtype=cache, max_num_seqs=4),
+    ):
+        rid = engine.submit(_prompt(1, 60), params)
+        engine.run()
+        found.append(engine.prompts[rid].logprobs)
+    expected, ours = found
+    assert expected is not None
+    assert ours is not None
+    for one, other in zip(expected[1:], ours[1:], strict=True):
+        assert one is not None
+        assert other is not None
+        assert math.isclose(one.logprob, other.logprob, abs_tol=tolerance)
+
+
+def test_what_is_told_of_memory_is_all_there_is(folder: Path) -> None:
+    ready = AheadEngine(folder, kv_cache_memory=None, gpu_memory_fraction=0.3, dtype="bfloat16").ready
+    lines = {line.what: line.bytes for line in ready.memory}
+    assert lines["activations"] > 0
+    assert lines["CUDA graphs"] > 0
+    assert lines["CUDA context and libraries"] > 0
+    total = sum(lines.values())
+    assert 0.25 * total < total - lines["free"] < 0.35 * total
