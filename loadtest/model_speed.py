@@ -78,7 +78,7 @@ def measure_ours(
     arguments: argparse.Namespace, device: torch.device, ceilings: Ceilings, console: Console
 ) -> Iterable[Figure]:
     """Loads once, then times each shape."""
-    longest = max([PROMPT + arguments.steps + 1, *arguments.prefill])
+    longest = max([PROMPT + arguments.steps, *arguments.prefill]) + 1
     config = WorkerConfig(
         model=str(arguments.model),
         load_format="dummy",
@@ -159,9 +159,7 @@ def _idle_share(go: Callable[[], object]) -> float:
         go()
         torch.cuda.synchronize()
     spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in profile.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        (event.time_range.start, event.time_range.end) for event in profile.events() if event.device_type.name == "CUDA"
     )
     # the second half: prompts are done by then
     spans = spans[len(spans) // 2 :]

@@ -72,15 +72,13 @@ def rotate_and_write_kv_(
         IndexError: a position or a slot outside its table; the caches are unchanged then. The native variant
             raises it for negative slots too. The Triton variant does not look: it must be given what fits.
     """
-    check_rotary(q, k, cos, sin, positions, sections, "rotate_and_write_kv_")
-    check_write(k, v, k_cache, v_cache, slots, k_scale, v_scale, "rotate_and_write_kv_")
     for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
         if weight is not None and (
             weight.shape != q.shape[2:] or weight.dtype != q.dtype or not weight.is_contiguous()
         ):
             raise ValueError(f"rotate_and_write_kv_: {name} {describe(weight)} does not fit q {describe(q)}")
     chosen = choose(q, k_cache, variant, interleaved=interleaved, sections=sections)
-    if chosen == "native":
+    if chosen == "native":  # each operation checks what it is given
         if q_norm is not None:
             q = rms_norm(q, q_norm, eps, plus_one=plus_one, variant="native")
         if k_norm is not None:
@@ -88,6 +86,8 @@ def rotate_and_write_kv_(
         rotary_(q, k, cos, sin, positions, variant="native")
         write_kv_(k, v, k_cache, v_cache, slots, variant="native")
         return q
+    check_rotary(q, k, cos, sin, positions, sections, "rotate_and_write_kv_")
+    check_write(k, v, k_cache, v_cache, slots, k_scale, v_scale, "rotate_and_write_kv_")
     run = reference.rotate_and_write_kv_
     if chosen == "triton":
         from . import triton  # late: heavy

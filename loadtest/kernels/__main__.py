@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.models.config import ConfigError
 from stentor.engine.models.hf_config import decoder_config_from_hf
@@ -25,6 +26,8 @@ from .timing import Ceilings, measure_ceilings, time_call
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_BATCHES = ("q1kv4k", "64q1kv4k", "256q1kv1k", "q2k", "q8k", "64q1kv4k_q512kv8k")
+WIDE = 180
+"""Columns of a table that goes to a file."""
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
@@ -34,14 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         specs = [parse_spec(text) for text in arguments.batches or DEFAULT_BATCHES]
         model = decoder_config_from_hf(read_json(arguments.model / "config.json"))
-    except (SpecError, ConfigError) as error:
+    except (SpecError, ConfigError, CheckpointError) as error:
         print(f"kernels: {error}", file=sys.stderr)
         return 2
     dtype = DTYPES[arguments.dtype]
     on = Setting(
         model, device, dtype, FP8 if arguments.kv_dtype == "fp8" else dtype, arguments.block_size, arguments.variant
     )
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     ceilings = measure_ceilings(device)
     results = list(run(specs, arguments.operation or list(OPERATIONS), on, ceilings, arguments.seconds, console))
     print_table(console, results, ceilings)

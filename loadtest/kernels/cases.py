@@ -2,14 +2,15 @@
 and the operations it must do. Intermediate results that stay on the chip are counted in neither."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 
 from stentor import kernels
 from stentor.engine.models.config import DecoderConfig
 from stentor.kernels import sampling
-from stentor.kernels.kv_cache import make_kv_cache
+from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.variants import Choice
 
 from .spec import BatchSpec
@@ -93,7 +94,7 @@ def _cache(spec: BatchSpec, on: Setting) -> tuple[tuple[torch.Tensor, torch.Tens
     size, model = on.block_size, on.model
     counts = [-(-keys // size) for _, keys in spec.sequences]
     total = sum(counts)
-    k, v = make_kv_cache(total, model.num_kv_heads, model.head_dim, size, on.kv_dtype, on.device)
+    k, v = kernels.make_kv_cache(total, model.num_kv_heads, model.head_dim, size, on.kv_dtype, on.device)
     for blocks in (k, v):
         for block in range(0, total, 256):
             piece = blocks[block : block + 256]
@@ -120,25 +121,22 @@ def _cache(spec: BatchSpec, on: Setting) -> tuple[tuple[torch.Tensor, torch.Tens
     return (k, v), batch
 
 
-def _scales(on: Setting) -> dict[str, torch.Tensor]:
-    if on.kv_dtype != FP8:
-        return {}
-    ones = torch.ones(on.model.num_kv_heads, device=on.device)
-    return {"k_scale": ones, "v_scale": ones}
+def _cache_scale(on: Setting) -> torch.Tensor | None:
+    return torch.ones(on.model.num_kv_heads, device=on.device) if on.kv_dtype == FP8 else None
 
 
 def _attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     (k, v), batch = _cache(spec, on)
     q = on.random(spec.tokens, on.model.num_heads, on.model.head_dim)
-    scales, scale = _scales(on), on.model.scale
+    ones, scale = _cache_scale(on), on.model.scale
     per_key = 2 * on.model.num_kv_heads * on.model.head_dim * on.kv_dtype.itemsize
     yield Case(
         f"{on.model.num_heads}/{on.model.num_kv_heads}x{on.model.head_dim}",
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
-        lambda: kernels.paged_attention(q, k, v, batch, scale=scale, variant=on.variant, **scales),
+        lambda: kernels.paged_attention(q, k, v, batch, scale=scale, k_scale=ones, v_scale=ones, variant=on.variant),
         2 * q.nbytes + spec.keys * per_key,
         4 * spec.pairs * on.model.num_heads * on.model.head_dim,
-        kernels.attention.choose(q, on.variant, k_cache=k),
+        kernels.attention.choose(q, k, on.variant),
     )
 
 
@@ -151,13 +149,13 @@ def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     longest = batch.max_seq_len
     cos, sin = torch.rand(longest, dim // 2, device=on.device), torch.rand(longest, dim // 2, device=on.device)
     positions = torch.cat([torch.arange(keys - new, keys) for new, keys in spec.sequences]).to(on.device)
-    scales = _scales(on)
+    ones = _cache_scale(on)
     written = 2 * tokens * kv_heads * dim * on.kv_dtype.itemsize
     yield Case(
         f"{tokens}x{heads}/{kv_heads}x{dim}",
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
         lambda: kernels.rotate_and_write_kv_(
-            q, k, v, cos, sin, positions, k_cache, v_cache, batch.slots, variant=on.variant, **scales
+            q, k, v, cos, sin, positions, k_cache, v_cache, batch.slots, k_scale=ones, v_scale=ones, variant=on.variant
         ),
         qkv.nbytes + q.numel() * q.itemsize + written,
         0,
@@ -178,9 +176,7 @@ def _projections(on: Setting) -> Iterator[tuple[str, int, int]]:
 def _linear(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     for name, outputs, inputs in _projections(on):
         x, weight = on.random(spec.tokens, inputs), on.random(outputs, inputs)
-        yield _product(
-            name, spec.tokens, outputs, inputs, weight.nbytes, on, lambda x=x, w=weight: kernels.linear(x, w)
-        )
+        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes, on, partial(kernels.linear, x, weight))
 
 
 def _linear_fp8(spec: BatchSpec, on: Setting) -> Iterator[Case]:
@@ -188,10 +184,7 @@ def _linear_fp8(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     for name, outputs, inputs in _projections(on):
         x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
         weight, scale = kernels.quantize_weight_fp8(on.random(outputs, inputs), "channel")
-
-        def run(x: kernels.Quantized = x, weight: torch.Tensor = weight, scale: torch.Tensor = scale) -> object:
-            return kernels.linear_fp8(x, weight, scale, None, out_dtype=on.dtype)
-
+        run = partial(kernels.linear_fp8, x, weight, scale, None, out_dtype=on.dtype)
         yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
 
 
@@ -200,10 +193,7 @@ def _linear_fp8_block(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     for name, outputs, inputs in _projections(on):
         x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
         weight, scale = kernels.quantize_weight_fp8(on.random(outputs, inputs), "block")
-
-        def run(x: kernels.Quantized = x, weight: torch.Tensor = weight, scale: torch.Tensor = scale) -> object:
-            return kernels.linear_fp8(x, weight, scale, None, out_dtype=on.dtype)
-
+        run = partial(kernels.linear_fp8, x, weight, scale, None, out_dtype=on.dtype)
         yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
 
 
@@ -212,10 +202,7 @@ def _linear_int8(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     for name, outputs, inputs in _projections(on):
         x = kernels.quantize(on.random(spec.tokens, inputs), scheme)
         weight, scale = kernels.quantize_weight_int8(on.random(outputs, inputs))
-
-        def run(x: kernels.Quantized = x, weight: torch.Tensor = weight, scale: torch.Tensor = scale) -> object:
-            return kernels.linear_int8(x, weight, scale, None, out_dtype=on.dtype)
-
+        run = partial(kernels.linear_int8, x, weight, scale, None, out_dtype=on.dtype)
         yield _product(name, spec.tokens, outputs, inputs, weight.nbytes + scale.nbytes, on, run)
 
 
@@ -225,19 +212,20 @@ def _linear_w4(spec: BatchSpec, on: Setting) -> Iterator[Case]:
         codes = torch.randint(16, (outputs, inputs), dtype=torch.uint8, device=on.device)
         weight = kernels.W4Weight.from_codes(codes, on.random(outputs, inputs // 128), group=128)
         del codes
-        yield _product(
-            name, spec.tokens, outputs, inputs, weight.nbytes, on, lambda x=x, w=weight: kernels.linear_w4(x, w)
-        )
+        yield _product(name, spec.tokens, outputs, inputs, weight.nbytes, on, partial(kernels.linear_w4, x, weight))
 
 
 def _linear_gguf(spec: BatchSpec, on: Setting) -> Iterator[Case]:
-    for kind, (elements, size) in {"Q4_K": (256, 144), "Q6_K": (256, 210), "Q8_0": (32, 34)}.items():
+    sizes: dict[Kind, tuple[int, int]] = {"Q4_K": (256, 144), "Q6_K": (256, 210), "Q8_0": (32, 34)}
+    for kind, (elements, size) in sizes.items():
         for name, outputs, inputs in _projections(on):
+            if inputs % elements:  # such a matrix is stored in another type
+                continue
             x = on.random(spec.tokens, inputs)
             shape = (outputs, inputs // elements * size)
             blocks = torch.randint(0, 60, shape, dtype=torch.uint8, device=on.device)
             weight = kernels.GGUFWeight.from_blocks(blocks, kind)
-            run: Callable[[], object] = lambda x=x, w=weight: kernels.linear_gguf(x, w)  # noqa: E731
+            run = partial(kernels.linear_gguf, x, weight)
             yield _product(f"{kind} {name}", spec.tokens, outputs, inputs, weight.nbytes, on, run)
 
 
@@ -250,7 +238,7 @@ def _product(
 
 def _sample(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     rows, vocab = len(spec.sequences), on.model.vocab_size
-    logits = on.random(rows, vocab, dtype=torch.float32)
+    logits = 3 * on.random(rows, vocab, dtype=torch.float32)
     slots, indices = torch.arange(rows, device=on.device), torch.zeros(rows, dtype=torch.int64, device=on.device)
     settings: Mapping[str, tuple[float, int, float, float]] = {
         "greedy": (0.0, 0, 1.0, 0.0),
@@ -262,11 +250,16 @@ def _sample(spec: BatchSpec, on: Setting) -> Iterator[Case]:
         rules = sampling.DrawRules.empty(rows, torch.device("cpu"))
         for slot in range(rows):
             rules.set(slot, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=slot)
-        placed = rules.to(on.device)
-        yield Case(f"{rows}x{vocab}", name, lambda r=placed: sampling.draw(logits, slots, indices, r), logits.nbytes, 0)
+        run = partial(sampling.draw, logits, slots, indices, _on_device(rules, on.device))
+        yield Case(f"{rows}x{vocab}", name, run, logits.nbytes, 0)
     tokens = torch.zeros(rows, dtype=torch.int64, device=on.device)
-    run: Callable[[], object] = lambda: sampling.logprobs(logits, slots, tokens, 5)  # noqa: E731
-    yield Case(f"{rows}x{vocab}", "logprobs, top 5", run, logits.nbytes, 0)
+    found = partial(sampling.logprobs, logits, slots, tokens, 5)
+    yield Case(f"{rows}x{vocab}", "logprobs, top 5", found, logits.nbytes, 0)
+
+
+def _on_device(rules: sampling.DrawRules, device: torch.device) -> sampling.DrawRules:
+    moved = {field.name: getattr(rules, field.name).to(device) for field in fields(rules)}
+    return sampling.DrawRules(**moved)
 
 
 OPERATIONS: Mapping[str, Maker] = {

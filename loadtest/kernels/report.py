@@ -64,16 +64,16 @@ def print_table(console: Console, results: Iterable[Result], ceilings: Ceilings)
         caption=f"share of {ceilings.bytes_per_second / 1e9:,.0f} GB/s copied and "
         f"{ceilings.flops_per_second / 1e12:,.2f} TFLOP/s of bfloat16 products, both measured in this run"
     )
-    for name in ("operation", "batch", "dtype", "variant", "settings"):
+    for name in ("operation", "batch", "shape", "variant", "settings"):
         table.add_column(name)
     for name in ("µs", "middle half", "GB/s", "TFLOP/s", "share", "bound"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for r in results:
         seconds = r.microseconds / 1e6
         table.add_row(
             r.operation,
             r.batch,
-            r.dtype,
+            r.shape,
             r.variant,
             r.settings,
             f"{r.microseconds:,.1f}",

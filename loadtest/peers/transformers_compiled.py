@@ -36,26 +36,29 @@ def measure_transformers(
 
 
 def _decode(model: Any, config: Any, device: torch.device, batch: int, steps: int, prompt: int) -> float:
-    cache = StaticCache(config=config, max_cache_len=prompt + steps)
+    cache = _cache(config, prompt + steps)
     ids = torch.randint(0, config.vocab_size, (batch, prompt), device=device)
-    model(ids, past_key_values=cache, cache_position=torch.arange(prompt, device=device), logits_to_keep=1)
     forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True, dynamic=False)
     token = ids[:, :1].clone()
     position = torch.tensor([prompt], device=device)
 
-    def step() -> None:
-        logits = forward(token, past_key_values=cache, cache_position=position).logits
-        token.copy_(logits[:, -1:].argmax(-1))
-        position.add_(1)
+    def begin() -> None:
+        cache.reset()
+        model(ids, past_key_values=cache, cache_position=torch.arange(prompt, device=device), logits_to_keep=1)
+        position.fill_(prompt)
 
-    for _ in range(8):
-        step()
+    def run() -> None:
+        for _ in range(steps):
+            logits = forward(token, past_key_values=cache, cache_position=position).logits
+            token.copy_(logits[:, -1:].argmax(-1))
+            position.add_(1)
+
     times = []
-    for _ in range(_TIMED):
-        position.fill_(prompt + 8)
-        times.append(_seconds(lambda: [step() for _ in range(steps - 16)], device) / (steps - 16))
+    for _ in range(1 + _TIMED):  # the first one compiles
+        begin()
+        times.append(_seconds(run, device) / steps)
     torch.compiler.reset()
-    return 1e3 * statistics.median(times)
+    return 1e3 * statistics.median(times[1:])
 
 
 def _prefill(model: Any, config: Any, device: torch.device, length: int) -> float:
@@ -64,7 +67,7 @@ def _prefill(model: Any, config: Any, device: torch.device, length: int) -> floa
 
     def run(forward: Any) -> Callable[[], object]:
         def call() -> object:
-            cache = StaticCache(config=config, max_cache_len=length + 16)
+            cache = _cache(config, length + 16)
             return forward(ids, past_key_values=cache, cache_position=positions, logits_to_keep=1)
 
         return call
@@ -74,6 +77,11 @@ def _prefill(model: Any, config: Any, device: torch.device, length: int) -> floa
     best = min(best, _median(run(compiled), device))
     torch.compiler.reset()
     return 1e3 * best
+
+
+def _cache(config: Any, length: int) -> Any:
+    make: Any = StaticCache
+    return make(config=config, max_cache_len=length)
 
 
 def _median(call: Callable[[], object], device: torch.device) -> float:

@@ -62,10 +62,8 @@ def _tables_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _caches(config: DecoderConfig, dtype: torch.dtype) -> list[LayerCache]:
-    fp8 = dtype == torch.float8_e4m3fn
-    scale = torch.empty(config.num_kv_heads, device=CUDA) if fp8 else None
     return [
-        LayerCache(*make_kv_cache(1000, config.num_kv_heads, config.head_dim, BLOCK, dtype, CUDA), scale, scale)
+        LayerCache(*make_kv_cache(1000, config.num_kv_heads, config.head_dim, BLOCK, dtype, CUDA))
         for _ in range(config.num_layers)
     ]
 

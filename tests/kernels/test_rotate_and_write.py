@@ -120,9 +120,9 @@ def test_what_does_not_fit_is_refused() -> None:
         rotate_and_write_kv_(q, k, v, *angles, positions, *caches, slots, q_norm=torch.ones(9))
     with pytest.raises(ValueError, match=r"rotate_and_write_kv_: k_norm .* does not fit q"):
         rotate_and_write_kv_(q, k, v, *angles, positions, *caches, slots, k_norm=torch.ones(8).half())
-    with pytest.raises(ValueError, match=r"rotate_and_write_kv_: v .* does not fit 2 slots"):
+    with pytest.raises(ValueError, match=r"write_kv_: v .* does not fit 2 slots"):
         rotate_and_write_kv_(q, k, q, *angles, positions, *caches, slots)
-    with pytest.raises(ValueError, match=r"rotate_and_write_kv_: q .* does not fit k"):
+    with pytest.raises(ValueError, match=r"rotary_: q .* does not fit k"):
         rotate_and_write_kv_(q, k.half(), v.half(), *angles, positions, *caches, slots)
     with pytest.raises(ValueError, match="rotate_and_write_kv_: float8 caches need"):
         rotate_and_write_kv_(q, k, v, *angles, positions, *make_kv_cache(6, 2, 8, 16, FP8, "cpu"), slots)

@@ -1,0 +1,87 @@
+"""The benchmarks of ``make gpu-bench``, on a small model and the CPU: that they run and say what they measured."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stentor.loadtest import gpu, model_speed
+from stentor.loadtest.kernels import __main__ as kernels
+from stentor.loadtest.kernels import timing
+from stentor.loadtest.kernels.cases import OPERATIONS
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 300,
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    for sizes in (timing._COPY_BYTES, timing._MATMUL_SIDE):
+        monkeypatch.setitem(sizes, "cpu", 128)
+    return tmp_path
+
+
+def test_every_operation_is_timed_and_its_figures_fit_each_other(model: Path) -> None:
+    files = ["--json", str(model / "out.json"), "--csv", str(model / "out.csv")]
+    arguments = ["2q1kv20_q5kv9", "--model", str(model), "--block-size", "16", "--seconds", "0", "--device", "cpu"]
+    assert kernels.main([*arguments, *files]) == 0
+    content = json.loads((model / "out.json").read_text())
+    results = content["results"]
+    assert {result["operation"] for result in results} == set(OPERATIONS)
+    assert content["ceilings"]["bytes_per_second"] > 0
+    for result in results:
+        assert result["low"] <= result["microseconds"] <= result["high"]
+        seconds = result["microseconds"] / 1e6
+        of_memory = 1e9 * result["gigabytes"] / content["ceilings"]["bytes_per_second"] / seconds
+        of_products = 1e9 * result["gigaflops"] / content["ceilings"]["flops_per_second"] / seconds
+        assert result["share"] == pytest.approx(max(of_memory, of_products))
+    attention = next(result for result in results if result["operation"] == "attention")
+    pairs, heads, dim = 2 * 20 + 5 * 4 + 15, 4, 64
+    assert attention["gigaflops"] == pytest.approx(4 * pairs * heads * dim / 1e9)
+    with (model / "out.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(results)
+
+
+@pytest.mark.parametrize("arguments", [["8x"], ["q1", "--model", "/nowhere"]])
+def test_what_cannot_be_timed_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert kernels.main([*arguments, "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU there")
+def test_the_steps_of_a_model_are_timed(model: Path) -> None:
+    shapes = ["--decode", "1", "--decode", "3", "--prefill", "40"]
+    sizes = ["--steps", "8", "--block-size", "16", "--kv-cache-memory", str(1 << 22)]
+    assert model_speed.main([str(model), *shapes, *sizes, "--json", str(model / "out.json")]) == 0
+    figures = json.loads((model / "out.json").read_text())["figures"]
+    assert [figure["work"] for figure in figures] == ["decode of 1", "decode of 3", "prefill of 40"]
+    for figure, tokens in zip(figures, (1, 3, 40), strict=True):
+        assert figure["tokens_per_second"] == pytest.approx(1e3 * tokens / figure["milliseconds"])
+
+
+def test_the_benchmarks_of_a_gpu_name_modules_that_take_their_arguments() -> None:
+    for benchmark in gpu.benchmarks():
+        parser = {"kernels": kernels._parser, "model_speed": model_speed._parser}[benchmark.module]()
+        parsed = parser.parse_args([*benchmark.arguments, "--json", "x.json"])
+        assert (parsed.model / "config.json").is_file()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main([]) == 1
+    assert "no CUDA device" in capsys.readouterr().err
