@@ -22,6 +22,7 @@ from .quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8
 from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
 from .variants import Choice, Variant, force_variant
+from .varlen_attention import varlen_attention
 
 __all__ = [
     "ActivationKind",
@@ -59,5 +60,6 @@ __all__ = [
     "rotary_",
     "rotate_and_write_kv_",
     "sampling",
+    "varlen_attention",
     "write_kv_",
 ]

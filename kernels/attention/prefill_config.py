@@ -3,6 +3,7 @@
 import torch
 
 from ..launch import interpreted
+from ..quantize.fp8 import capability
 from ..tuning import Config
 
 LOG2E = 1.4426950408889634
@@ -12,16 +13,6 @@ FEW_ROWS = 8192
 """Tokens times heads up to which tiles are small, so that there is one for every multiprocessor."""
 LARGE_SHARED = (80, 90, 100, 103)
 """Compute capabilities with 164 KiB of shared memory and more for a program; the others have 99."""
-
-
-def compute_capability() -> int:
-    """Of the current device, 90 for 9.0; that of Hopper where Triton interprets."""
-    if interpreted():
-        return 90
-    from triton.runtime import driver  # late: heavy
-
-    arch: int = driver.active.get_current_target().arch
-    return arch
 
 
 def pack_heads(group: int, block: int) -> int:
@@ -51,13 +42,13 @@ def default_config(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, *, few: 
     wide = dim > 128
     if dtype == torch.float32:  # multiplied without tensor cores
         return Config.of(BLOCK_M=32, BLOCK_N=16, num_warps=8, num_stages=2)
-    capability = compute_capability()
-    small_shared = capability not in LARGE_SHARED
-    if small_shared or ((few or wide) and capability < 90) or (few and wide):
+    arch = capability()
+    small_shared = arch not in LARGE_SHARED
+    if small_shared or ((few or wide) and arch < 90) or (few and wide):
         return Config.of(BLOCK_M=64, BLOCK_N=32 if wide else 64, num_warps=8, num_stages=2 if small_shared else 3)
     if few:
         return Config.of(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
-    if wide or capability < 90:
+    if wide or arch < 90:
         return Config.of(BLOCK_M=128, BLOCK_N=32, num_warps=8, num_stages=3)
     if windowed or kv_dtype != dtype:
         return Config.of(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)

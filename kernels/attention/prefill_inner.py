@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """Parts of the attention kernels that take many queries of a sequence (FlashAttention-2, arXiv:2307.08691).
 
 A program takes a tile of queries of one sequence, with all the heads that share a kv head, so that keys and

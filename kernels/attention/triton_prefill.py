@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """Attention of sequences with any number of new tokens over the paged cache."""
 
 import torch
@@ -6,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import launch
+from ..quantize.fp8 import as_kernel_argument, widen
 from ..tuning import pick
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
 from .prefill_inner import attend, find_tile, key_range, load_rows, start_softmax, store_mean, visible_keys
@@ -112,7 +114,7 @@ def _prefill_kernel(
     Args:
         skipped: sequences of the batch before the first of this launch.
         scale: of q·k, in units of log 2 but for SOFTCAP.
-        GROUP: query heads of a kv head. PACK: those of one tile; it divides GROUP but where GROUP > BLOCK_M.
+        GROUP: query heads of a kv head. PACK: those of one tile, all where BLOCK_M holds them.
         DIM, WIDTH: dims of a head, and the power of two that holds them.
     """
     BLOCK_Q: tl.constexpr = BLOCK_M // PACK
@@ -169,10 +171,11 @@ def _prefill_kernel(
                 k, v = _load_tile(k_cache, v_cache, block, start, begin, end, block_stride,
                                   DIM, WIDTH, SIZE, TRANSPOSED, BLOCK_N, part != 1)
                 # fmt: on
+                k, v = widen(k, q_tile.dtype), widen(v, q_tile.dtype)
                 block = _find_blocks(table, start + BLOCK_N, begin, stop_at, SIZE, BLOCK_N)
                 visible = visible_keys(position, start + tl.arange(0, BLOCK_N), end, window - 1, 0, WINDOWED, CAUSAL)
                 # fmt: off
-                sums, top, total = attend(q_tile, k.to(q_tile.dtype), v.to(q_tile.dtype), sums, top, total, visible,
+                sums, top, total = attend(q_tile, k, v, sums, top, total, visible,
                                           scale, softcap, part != 1, SOFTCAP, PRECISION)
                 # fmt: on
     out_rows = out + (rows * (tl.num_programs(1) // PACKS * GROUP * DIM) + head * DIM)[:, None]
@@ -218,8 +221,8 @@ def paged_prefill(
         _prefill_kernel,
         (tiles, kv_heads * triton.cdiv(group, pack)),
         q,
-        k_cache,
-        v_cache,
+        as_kernel_argument(k_cache),
+        as_kernel_argument(v_cache),
         out,
         query_start,
         seq_lens,

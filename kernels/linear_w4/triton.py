@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ..launch import interpreted, launch
+from ..quantize.fp8 import capability
 from ..tuning import Config, pick
 from .planes import BLOCK, Planes
 from .triton_general import add_parts, linear_general, make_floats
@@ -16,25 +17,36 @@ _PROGRAMS = 4 * 132
 """As many fill a big GPU."""
 
 
-def skinny_key(planes: Planes, tokens: int) -> str:
-    return f"{planes.label} n{planes.shape[0]} k{planes.shape[1]} t{_tile_of(tokens, 8, 16)}"
+def skinny_key(planes: Planes, tokens: int, dtype: torch.dtype) -> str:
+    return _key(planes, _tile_of(tokens, 8, 16), dtype)
 
 
-def general_key(planes: Planes, tokens: int) -> str:
-    return f"{planes.label} n{planes.shape[0]} k{planes.shape[1]} t{_tile_of(tokens, 16, 256)}"
+def general_key(planes: Planes, tokens: int, dtype: torch.dtype) -> str:
+    return _key(planes, _tile_of(tokens, 16, 256), dtype)
 
 
-def skinny_default(planes: Planes, tokens: int) -> Config:
-    rows, slices = 16, 4
-    if planes.shape[0] // rows < _PROGRAMS and planes.blocks >= 16:
-        slices = 8
+def _key(planes: Planes, tokens: int, dtype: torch.dtype) -> str:
+    """Without the dtype of 16 bits: the two are multiplied alike."""
+    wide = " float32" if dtype == torch.float32 else ""
+    return f"{planes.label} n{planes.shape[0]} k{planes.shape[1]} t{tokens}{wide}"
+
+
+def skinny_default(planes: Planes, tokens: int, dtype: torch.dtype) -> Config:
     tile = _tile_of(tokens, 8, 16)
+    if dtype == torch.float32:  # multiplied without tensor cores
+        return Config.of(SLICES=4, ROWS=16, TOKENS=tile, num_warps=4, num_stages=2)
+    slices = 4
+    if planes.shape[0] // 16 < _PROGRAMS and planes.blocks >= 16 and planes.bits != 6 and not _small_shared():
+        slices = 8
     stages = 4 if slices == 8 and tile == 8 else 3  # all programs should find room on the GPU at once
-    return Config.of(SLICES=slices, ROWS=rows, TOKENS=tile, num_warps=slices, num_stages=stages)
+    return Config.of(SLICES=slices, ROWS=16, TOKENS=tile, num_warps=slices, num_stages=stages)
 
 
-def general_default(planes: Planes, tokens: int) -> Config:
-    tile = _tile_of(tokens, 16, 128)
+def general_default(planes: Planes, tokens: int, dtype: torch.dtype) -> Config:
+    if dtype == torch.float32:
+        return Config.of(ROWS=64, TOKENS=16, PARTS=1, num_warps=4, num_stages=2)
+    small = _small_shared()
+    tile = _tile_of(tokens, 16, 64 if small or capability() < 90 or planes.bits == 6 else 128)
     # As many rows as threads: with fewer, the compiler takes scales to every thread that needs them, and the
     # weight's floats then pass through shared memory on their way to the tensor cores.
     rows = 256 if tile > 64 else 128
@@ -42,7 +54,13 @@ def general_default(planes: Planes, tokens: int) -> Config:
     parts = 1
     while parts < 8 and programs * parts < 264 and planes.blocks // (2 * parts) >= 4:
         parts *= 2
-    return Config.of(ROWS=rows, TOKENS=tile, PARTS=parts, num_warps=rows // 32, num_stages=3)
+    stages = 2 if small or (tile > 64 and planes.bits == 8) else 3
+    return Config.of(ROWS=rows, TOKENS=tile, PARTS=parts, num_warps=rows // 32, num_stages=stages)
+
+
+def _small_shared() -> bool:
+    """Whether the GPU has some 100 KiB of shared memory a program: those of consumers and workstations."""
+    return capability() not in (0, 80, 90, 100, 103)
 
 
 def limits(planes: Planes) -> Config:
@@ -66,7 +84,7 @@ def linear_planes(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
 def skinny(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
     """For at most 16 rows."""
     tokens, (rows, columns) = x.shape[0], planes.shape
-    config = pick(SKINNY, skinny_key(planes, tokens), skinny_default(planes, tokens))
+    config = pick(SKINNY, skinny_key(planes, tokens, x.dtype), skinny_default(planes, tokens, x.dtype))
     out = x.new_empty(tokens, rows)
     launch(
         linear_skinny,
@@ -93,7 +111,7 @@ def skinny(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
 def general(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
     """For any number of rows; several parts of K are summed in order by a second kernel."""
     tokens, (rows, columns) = x.shape[0], planes.shape
-    config = pick(GENERAL, general_key(planes, tokens), general_default(planes, tokens))
+    config = pick(GENERAL, general_key(planes, tokens, x.dtype), general_default(planes, tokens, x.dtype))
     parts = min(config["PARTS"], planes.blocks)
     blocks_a_part = -(-planes.blocks // parts)
     out = x.new_empty(tokens, rows)

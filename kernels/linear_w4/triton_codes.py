@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """Codes of a tile as operands of matrix multiplications, and what scales them; called by the kernels beside.
 
 A packed 32-bit register holds the words of two places; shifted by 4j and masked it holds the two codes of

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """Many rows of x: a tile of the weight is made into floats in registers and multiplied at once; and the
 weight made into floats altogether, for so many rows that a plain multiplication wins."""
 

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """A few rows of x: every warp streams its own share of K through the tensor cores.
 
 A program has ROWS rows of the weight and all of x. Its SLICES warps take blocks of K in turn, which is the
@@ -94,10 +95,19 @@ def linear_skinny(
             in1 = there & (left > 32)
             in2 = there & (left > 64)
             in3 = there & (left > 96)
-        x0 = tl.load(x_at, mask=in0, other=0.0)
-        x1 = tl.load(x_at + 32, mask=in1, other=0.0)
-        x2 = tl.load(x_at + 64, mask=in2, other=0.0)
-        x3 = tl.load(x_at + 96, mask=in3, other=0.0)
+        # Where a column group is two groups, each meets only its own columns of x.
+        first = (w < (16 if GROUP == 16 else 32))[None, :, None]
+        x0 = tl.load(x_at, mask=in0 & first, other=0.0)
+        x1 = tl.load(x_at + 32, mask=in1 & first, other=0.0)
+        x2 = tl.load(x_at + 64, mask=in2 & first, other=0.0)
+        x3 = tl.load(x_at + 96, mask=in3 & first, other=0.0)
+        y0, y1, y2, y3 = x0, x1, x2, x3
+        if GROUP == 16:
+            second = (w >= 16)[None, :, None]
+            y0 = tl.load(x_at, mask=in0 & second, other=0.0)
+            y1 = tl.load(x_at + 32, mask=in1 & second, other=0.0)
+            y2 = tl.load(x_at + 64, mask=in2 & second, other=0.0)
+            y3 = tl.load(x_at + 96, mask=in3 & second, other=0.0)
 
         stored = (block < blocks)[:, :, None]
         if BITS == 8:
@@ -139,16 +149,11 @@ def linear_skinny(
             d = tl.dot(q3, x3, d, input_precision=PRECISION)
             acc += d * s2[:, :, None].to(tl.float32)
         else:
-            if GROUP == 16:  # a column group is two groups: the second's, then the first's
-                second = (w >= 16)[None, :, None]
-                y0, y1 = tl.where(second, x0, 0.0), tl.where(second, x1, 0.0)
-                y2, y3 = tl.where(second, x2, 0.0), tl.where(second, x3, 0.0)
+            if GROUP == 16:
                 acc += tl.dot(q0, y0, nothing, input_precision=PRECISION) * h0[:, :, None].to(tl.float32)
                 acc += tl.dot(q1, y1, nothing, input_precision=PRECISION) * h1[:, :, None].to(tl.float32)
                 acc += tl.dot(q2, y2, nothing, input_precision=PRECISION) * h2[:, :, None].to(tl.float32)
                 acc += tl.dot(q3, y3, nothing, input_precision=PRECISION) * h3[:, :, None].to(tl.float32)
-                x0, x1 = tl.where(second, 0.0, x0), tl.where(second, 0.0, x1)
-                x2, x3 = tl.where(second, 0.0, x2), tl.where(second, 0.0, x3)
             acc += tl.dot(q0, x0, nothing, input_precision=PRECISION) * s0[:, :, None].to(tl.float32)
             acc += tl.dot(q1, x1, nothing, input_precision=PRECISION) * s1[:, :, None].to(tl.float32)
             acc += tl.dot(q2, x2, nothing, input_precision=PRECISION) * s2[:, :, None].to(tl.float32)

@@ -39,10 +39,13 @@ def planes_tunables(
     label = make(shape, torch.device("meta"))
     for tokens in SKINNY_TOKENS:
         yield Tunable(
-            SKINNY, skinny_key(label, tokens), skinny_candidates(tokens), _workload(skinny, shape, tokens, make)
+            SKINNY,
+            skinny_key(label, tokens, torch.bfloat16),
+            skinny_candidates(tokens),
+            _workload(skinny, shape, tokens, make),
         )
     for tokens in GENERAL_TOKENS:
-        key = general_key(label, tokens)
+        key = general_key(label, tokens, torch.bfloat16)
         yield Tunable(GENERAL, key, general_candidates(tokens), _workload(general, shape, tokens, make))
 
 

@@ -114,7 +114,7 @@ def test_mixed_prefill_and_decode_is_the_reference(
         softcap=softcap,
     )
     parts = [(0, 0, 1), (1, 65, 70), (2, 100, 200), (3, 63, 64), (4, 0, 130)]
-    assert choose(world.queries[0]) == "native"
+    assert choose(world.queries[0], world.k_cache) == "native"
     for native, reference in zip(world.run(parts), world.run(parts, "reference"), strict=True):
         assert_close(native, reference, 5e-6 if dtype == torch.float32 else None)
 
@@ -233,3 +233,29 @@ def test_what_does_not_fit_is_refused() -> None:
         replace(batch, seq_lens=batch.seq_lens.long())
     with pytest.raises(ValueError, match="AttentionBatch: query_start"):
         replace(batch, query_start=batch.query_start[:1])
+
+
+def test_options_that_do_not_fit_are_refused() -> None:
+    world = make_world([40])
+    q, batch = world.batch([(0, 38, 40)])
+    caches = (world.k_cache, world.v_cache)
+    with pytest.raises(ValueError, match="scale must be positive"):
+        paged_attention(q, *caches, batch, scale=0.0)
+    with pytest.raises(ValueError, match="window 8 needs causal attention"):
+        paged_attention(q, *caches, batch, scale=1.0, window=8, causal=False)
+    with pytest.raises(ValueError, match="sinks"):
+        paged_attention(q, *caches, batch, scale=1.0, sinks=torch.ones(5))
+    with pytest.raises(ValueError, match="take none"):
+        paged_attention(q, *caches, batch, scale=1.0, k_scale=torch.ones(2), v_scale=torch.ones(2))
+
+
+def test_decode_rows_that_do_not_fit_are_refused() -> None:
+    world = make_world([40, 20])
+    _, batch = world.batch([(0, 39, 40), (1, 19, 20)])
+    assert replace(batch, decode_rows=2).decode_tokens == 2
+    for rows, length in ((3, 1), (-1, 1), (2, 2)):
+        with pytest.raises(ValueError, match="decode rows"):
+            replace(batch, decode_rows=rows, decode_query_len=length)
+    for length in (0, 9):
+        with pytest.raises(ValueError, match="decode_query_len must be 1 to 8"):
+            replace(batch, decode_query_len=length)

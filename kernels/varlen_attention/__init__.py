@@ -1,0 +1,91 @@
+"""Attention over sequences that stand one after another, without a cache: encoders and cross-attention."""
+
+import torch
+from torch import Tensor
+
+from ..attention import MAX_TRITON_DIM
+from ..guards import FLOATS, describe, triton_obstacle
+from ..variants import Choice, Variant, settle
+from . import reference
+
+__all__ = ["choose", "varlen_attention"]
+
+
+def choose(q: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`varlen_attention` runs. Raises ValueError where one is asked for that cannot run."""
+    triton = triton_obstacle(q, variant)
+    if triton is None and q.shape[-1] > MAX_TRITON_DIM:
+        triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
+    return settle(variant, triton=triton)
+
+
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_start: Tensor,
+    k_start: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    variant: Choice = "auto",
+) -> Tensor:
+    """Attends the queries of each of S sequences to its own keys.
+
+    The last query of a sequence stands at its last key: query i of n is at position ``i + m - n`` among m keys.
+
+    Args:
+        q: [Tq, Hq, D]; heads and dims contiguous, rows may be strided. Hq is a multiple of Hkv; query head h
+            reads kv head ``h // (Hq / Hkv)``.
+        k, v: [Tk, Hkv, D] of q's dtype; as ``q``.
+        q_start, k_start: [S + 1] int32, contiguous: sequence s has the queries [q_start[s], q_start[s + 1]) and
+            the keys [k_start[s], k_start[s + 1]).
+        max_q, max_k: most queries and most keys of one sequence, for the choice of tiles.
+        scale: multiplies q·k; positive.
+        causal: hides the keys after a query's position.
+        window: (left, right): keys that a query sees before its position and after it; -1 means all.
+        softcap: c > 0 turns a score s into c·tanh(s/c) before the softmax.
+        sinks: [Hq] float32, a score of each head that takes part in its softmax and has no value.
+        variant: forces an implementation.
+
+    Returns:
+        [Tq, Hq, D], a new contiguous tensor; sums are in float32. A query that sees no key gives zeros.
+
+    Raises:
+        ValueError: shapes, dtypes, strides or numbers that do not fit. What lies in ``q_start`` and ``k_start``
+            is not looked at.
+    """
+    for name, rows in (("q", q), ("k", k), ("v", v)):
+        if rows.dim() != 3 or rows.dtype not in FLOATS or rows.dtype != q.dtype:
+            raise ValueError(f"varlen_attention: {name} {describe(rows)} must be [tokens, heads, dim] of one dtype")
+        _, head_stride, dim_stride = rows.stride()
+        if (dim_stride != 1 and rows.shape[2] > 1) or (head_stride != rows.shape[2] and rows.shape[1] > 1):
+            raise ValueError(
+                f"varlen_attention: heads and dims of {name} must be contiguous, strides are {rows.stride()}"
+            )
+    if k.shape != v.shape or q.shape[2] != k.shape[2] or q.shape[1] % k.shape[1]:
+        raise ValueError(f"varlen_attention: q {describe(q)}, k {describe(k)} and v {describe(v)} do not fit")
+    for name, start in (("q_start", q_start), ("k_start", k_start)):
+        if start.dtype != torch.int32 or start.shape != q_start.shape or start.dim() != 1 or not start.is_contiguous():
+            raise ValueError(f"varlen_attention: {name} {describe(start)} must be contiguous int32 [S + 1]")
+    if min(window) < -1 or softcap < 0 or not scale > 0 or max_q < 0 or max_k < 0:
+        raise ValueError(
+            f"varlen_attention: window {window} must not lie below -1, softcap {softcap}, max_q {max_q} and max_k "
+            f"{max_k} not below 0, and scale {scale} must be positive"
+        )
+    heads = q.shape[1]
+    if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous()):
+        raise ValueError(f"varlen_attention: sinks {describe(sinks)} must be contiguous float32 [{heads}]")
+    left, right = window
+    if causal:
+        right = 0
+    if choose(q, variant) == "triton":
+        from .triton import varlen_attention as run  # late: Triton takes long to import
+
+        return run(q, k, v, q_start, k_start, max_q, scale, left, right, softcap, sinks)
+    return reference.varlen_attention(q, k, v, q_start, k_start, scale, left, right, softcap, sinks)

@@ -1,0 +1,125 @@
+"""Prefill attention at the shapes of Llama-3.1-8B (32 heads) and Qwen3-32B (64): 8 kv heads of 128 dims."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stentor.kernels import AttentionBatch, paged_attention
+from stentor.kernels.attention import choose, triton_prefill
+from stentor.kernels.attention.prefill_tunables import tunables
+from stentor.kernels.launch import CompiledKernel, dry_run
+from stentor.kernels.tuning import Config
+
+pytestmark = pytest.mark.compiles
+
+FP8 = torch.float8_e4m3fn
+SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="cuda")
+
+
+def compiled_prefill(
+    heads: int,
+    size: int,
+    cache: torch.dtype = torch.bfloat16,
+    *,
+    tokens: int = 8192,
+    sequences: int = 2,
+    dim: int = 128,
+    capability: int = 90,
+    **options: Any,
+) -> CompiledKernel:
+    with FakeTensorMode(), dry_run(capability) as compiled:
+        k, v = (empty(1000, 8, size, dim, dtype=cache) for _ in "kv")
+        batch = AttentionBatch(
+            empty(sequences + 1, dtype=torch.int32),
+            empty(sequences, dtype=torch.int32),
+            empty(sequences, 8192 // size, dtype=torch.int32),
+            empty(tokens, dtype=torch.int64),
+            tokens,
+            8192,
+        )
+        q = empty(tokens, heads, dim)
+        scales = (empty(8, dtype=torch.float32) if cache == FP8 else None for _ in "kv")
+        k_scale, v_scale = scales
+        assert choose(q, k.transpose(2, 3)) == "triton"
+        paged_attention(q, k.transpose(2, 3), v, batch, scale=0.1, k_scale=k_scale, v_scale=v_scale, **options)
+    (kernel,) = compiled
+    assert kernel.name == "_prefill_kernel"
+    assert kernel.stack_bytes == 0
+    assert kernel.shared_bytes <= SHARED[capability]
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "cache"),
+    [
+        (32, 16, torch.bfloat16),
+        (32, 64, torch.bfloat16),
+        (32, 128, torch.bfloat16),
+        (32, 16, FP8),
+        (32, 64, FP8),
+        (32, 128, FP8),
+        (64, 16, torch.bfloat16),
+        (64, 128, FP8),
+    ],
+)
+def test_a_long_prompt_uses_warpgroup_products_and_fetches_ahead(heads: int, size: int, cache: torch.dtype) -> None:
+    kernel = compiled_prefill(heads, size, cache)
+    assert "wgmma.mma_async" in kernel.ptx
+    assert set(re.findall(r"cp\.async\.c\w\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)", kernel.ptx)) == {"0x10"}
+    assert waits(kernel) - {0}, "it waits for the tile it has just asked for"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options"),
+    [(20, {}), (8192, {"window": 1024, "softcap": 30.0}), (8192, {"causal": False})],
+    ids=["few", "windowed", "cross"],
+)
+def test_what_else_models_ask_for_spills_nothing(tokens: int, options: dict[str, Any]) -> None:
+    kernel = compiled_prefill(32, 16, tokens=tokens, **options)
+    assert "wgmma.mma_async" in kernel.ptx
+    assert waits(kernel) - {0}
+
+
+@pytest.mark.parametrize(
+    ("capability", "dim", "cache"),
+    [(80, 128, torch.bfloat16), (80, 256, torch.bfloat16), (80, 128, FP8), (89, 128, FP8)],
+)
+def test_older_cards_run_it_in_the_shared_memory_they_have(capability: int, dim: int, cache: torch.dtype) -> None:
+    kernel = compiled_prefill(32, 16, cache, dim=dim, capability=capability)
+    assert "mma.sync" in kernel.ptx
+
+
+def test_batches_of_other_numbers_compile_nothing_new() -> None:
+    batches = ((8192, 2), (5003, 1), (4096, 16))
+    made = [compiled_prefill(32, 64, tokens=tokens, sequences=sequences).ptx for tokens, sequences in batches]
+    assert len(set(made)) == 1
+
+
+def test_the_tuner_times_what_launches_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def pick(operation: str, key: str, default: Config) -> Config:
+        asked.append((operation, key))
+        return default
+
+    monkeypatch.setattr(triton_prefill, "pick", pick)
+    monkeypatch.setattr(triton_prefill, "launch", lambda *_, **__: None)
+    offered = tunables()
+    with FakeTensorMode(), dry_run():
+        for tunable in offered:
+            tunable.workload(torch.device("cuda"))()
+    assert asked == [(tunable.operation, tunable.key) for tunable in offered]
+    assert len(set(asked)) == len(asked)
+
+
+def waits(kernel: CompiledKernel) -> set[int]:
+    """How many fetches may still be under way where the kernel waits for one."""
+    return {int(number) for number in re.findall(r"cp\.async\.wait_group\s+(\d+)", kernel.ptx)}

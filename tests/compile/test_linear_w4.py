@@ -1,0 +1,63 @@
+"""What the compiler makes of the 4-bit kernels at the shapes of real models."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stentor.kernels.launch import CompiledKernel, dry_run
+from stentor.kernels.linear_w4 import empty_weight, linear_w4
+
+pytestmark = pytest.mark.compiles
+
+LLAMA, QWEN = (28672, 4096), (5120, 25600)
+"""(N, K)"""
+
+
+def compiled(
+    shape: tuple[int, int], tokens: int, group: int, zeros: bool = False, capability: int = 90
+) -> list[CompiledKernel]:
+    with FakeTensorMode(), dry_run(capability) as kernels:
+        weight = empty_weight(*shape, group=group, dtype=torch.bfloat16, device="cuda", zeros=zeros)
+        linear_w4(torch.empty(tokens, shape[1], dtype=torch.bfloat16, device="cuda"), weight)
+    for kernel in kernels:
+        assert kernel.stack_bytes == 0, kernel.name
+        assert kernel.shared_bytes <= 227 * 1024, kernel.name
+    return kernels
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens", "group", "zeros"),
+    [(LLAMA, 1, 128, False), (QWEN, 16, 32, True)],
+)
+def test_few_rows_stream_the_weight_through_the_tensor_cores(
+    shape: tuple[int, int], tokens: int, group: int, zeros: bool
+) -> None:
+    (kernel,) = compiled(shape, tokens, group, zeros)
+    assert kernel.name == "linear_skinny"
+    assert kernel.uses_tensor_cores
+    assert "cp.async.cg.shared.global" in kernel.ptx  # 16 bytes, the only size of this instruction
+    assert "cp.async.ca.shared.global" not in kernel.ptx
+    assert "st.shared.b16" not in kernel.ptx.split("mma.sync")[0]  # operands come as they were loaded
+    assert kernel.registers <= 128
+
+
+@pytest.mark.parametrize(("shape", "tokens", "group", "zeros"), [(LLAMA, 64, 128, False), (QWEN, 256, 128, True)])
+def test_many_rows_meet_floats_made_in_registers(shape: tuple[int, int], tokens: int, group: int, zeros: bool) -> None:
+    kernel = compiled(shape, tokens, group, zeros)[0]
+    assert kernel.name == "linear_general"
+    assert "wgmma" in kernel.ptx
+    assert "st.shared.v4" not in kernel.ptx.split("wgmma")[0]
+
+
+def test_an_older_gpu_is_served() -> None:
+    assert compiled(LLAMA, 64, 128, capability=80)[0].uses_tensor_cores
+
+
+def test_a_weight_is_made_into_floats_without_spills() -> None:
+    from stentor.kernels.linear_w4.triton import floats  # late: it imports Triton
+
+    with FakeTensorMode(), dry_run() as kernels:
+        weight = empty_weight(*LLAMA, group=128, dtype=torch.bfloat16, device="cuda", zeros=True)
+        floats(weight.planes, torch.empty(512, LLAMA[1], dtype=torch.bfloat16, device="cuda"), 512, 1024)
+    assert [(kernel.name, kernel.stack_bytes) for kernel in kernels] == [("make_floats", 0)]
+    assert "st.global.v4" in kernels[0].ptx

@@ -1,0 +1,137 @@
+"""The Triton kernel for many new tokens, and the decode kernel beside it in one batch."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from stentor.kernels.attention import choose
+from stentor.kernels.tuning import Config, overridden
+from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
+from stentor.tests.kernels.helpers import assert_close, assert_same_bits
+from stentor.tests.kernels.paged_sequences import FP8, Step, make_step
+
+pytestmark = pytest.mark.triton
+
+TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 1.6e-2}
+SEQUENCES = [(70, 40), (5, 5), (33, 0), (90, 3)]
+
+
+def assert_is_the_reference(step: Step, **options: Any) -> None:
+    assert choose(step.q, step.k_cache, "triton") == "triton"
+    assert_close(step.run(**options), step.run("reference", **options), TOLERANCE[step.q.dtype])
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "size", "window", "softcap"),
+    [
+        (2, 2, 64, 16, 0, 0.0),
+        (4, 1, 80, 32, 0, 0.0),
+        (7, 1, 96, 64, 0, 5.0),
+        (8, 1, 128, 128, 0, 0.0),
+        (2, 1, 256, 48, 9, 30.0),
+        (4, 2, 24, 16, 21, 0.0),
+        (4, 2, 5, 64, 1, 0.0),
+        (4, 2, 16, 96, 64, 0.0),
+    ],
+)
+def test_chunks_over_cached_prefixes_are_the_reference(
+    dtype: torch.dtype, heads: int, kv_heads: int, dim: int, size: int, window: int, softcap: float
+) -> None:
+    step = make_step(SEQUENCES, heads=heads, kv_heads=kv_heads, dim=dim, size=size, dtype=dtype)
+    assert_is_the_reference(step, window=window, softcap=softcap)
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("options", [{}, {"window": 13}, {"causal": False}, {"softcap": 2.0}])
+def test_sinks_are_the_references(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    sinks = torch.tensor([-9.0, 0.5, 3.0, 20.0], device=DEVICE)
+    assert_is_the_reference(make_step(SEQUENCES, dtype=dtype), sinks=sinks, **options)
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("size", [16, 64])
+def test_float8_caches_are_the_references(dtype: torch.dtype, size: int) -> None:
+    assert_is_the_reference(make_step(SEQUENCES, dtype=dtype, cache_dtype=FP8, size=size))
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+def test_cross_attention_sees_every_key_whatever_the_number_of_queries(dtype: torch.dtype) -> None:
+    step = make_step([(3, 40), (0, 4), (70, 2)], dtype=dtype)
+    assert_is_the_reference(step, causal=False)
+    assert not step.run(causal=False)[40:44].any()
+
+
+@pytest.mark.parametrize("size", [16, 64])
+@pytest.mark.parametrize("window", [0, 21])
+def test_keys_may_lie_as_on_the_cpu(size: int, window: int) -> None:
+    there, here = (make_step(SEQUENCES, size=size, transposed=transposed) for transposed in (False, True))
+    assert there.k_cache.stride(2) == here.k_cache.stride(3) == 1
+    assert_same_bits(here.run(window=window), there.run(window=window))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [Config.of(BLOCK_M=16, BLOCK_N=64), Config.of(BLOCK_M=64, BLOCK_N=16), Config.of(BLOCK_M=16, BLOCK_N=32)],
+    ids=str,
+)
+@pytest.mark.parametrize(("heads", "window"), [(6, 0), (20, 40)])
+def test_tiles_of_any_size_give_the_same(config: Config, heads: int, window: int) -> None:
+    step = make_step([(70, 30), (20, 5)], heads=heads, kv_heads=1, size=32)
+    with overridden("prefill_attention", config):
+        assert_is_the_reference(step, window=window)
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 30}])
+def test_a_row_is_the_same_in_any_chunk_and_batch(options: dict[str, Any]) -> None:
+    # The interpreter multiplies by numpy, whose sums depend on a row's place in the tile.
+    assert_same = assert_same_bits if DEVICE == "cuda" else partial(assert_close, tolerance=1e-6)
+    whole = make_step([(70, 70)]).run(**options)
+    for begin, end in ((0, 33), (33, 70), (69, 70)):
+        chunk = make_step([(end, end - begin), (40, 3)]).run(**options)
+        assert_same(chunk[: end - begin], whole[begin:end])
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_blocks_behind_the_window_may_be_gone(size: int) -> None:
+    step = make_step([(200, 20)], size=size)
+    whole = step.run(window=20)
+    gone = (200 - 20 - 20 + 1) // size
+    assert gone > 0
+    step.batch.block_tables[0, :gone] = -1
+    assert_same_bits(step.run(window=20), whole)
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_large_scores_do_not_overflow(size: int) -> None:
+    step = make_step([(70, 20)], size=size)
+    out = step.run(scale=1000.0)
+    assert_close(out, step.run("reference", scale=1000.0), 1e-3)
+
+
+@pytest.mark.parametrize("sequences", [[(4, 0), (9, 0)], [(0, 0)]])
+def test_a_batch_may_bring_no_tokens(sequences: list[tuple[int, int]]) -> None:
+    assert make_step(sequences).run().shape == (0, 4, 32)
+
+
+def test_queries_may_be_a_slice_of_a_fused_projection() -> None:
+    step = make_step(SEQUENCES)
+    whole = step.run()
+    step.q = torch.cat([step.q.flatten(1), step.q.flatten(1)], dim=1)[:, :128].view(48, 4, 32)
+    assert not step.q.is_contiguous()
+    assert_same_bits(step.run(), whole)
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("query_len", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"window": 21}])
+def test_decode_rows_padding_and_chunks_share_a_batch(
+    dtype: torch.dtype, query_len: int, options: dict[str, Any]
+) -> None:
+    decodes = [(50, query_len), (0, query_len), (query_len, query_len)]
+    step = make_step([*decodes, *SEQUENCES], dtype=dtype, decode_rows=3, decode_query_len=query_len)
+    sinks = torch.tensor([-9.0, 0.5, 3.0, 20.0], device=DEVICE)
+    assert_is_the_reference(step, sinks=sinks, **options)
+    assert not step.run(**options)[query_len : 2 * query_len].any()
