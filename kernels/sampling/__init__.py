@@ -5,15 +5,50 @@ of the logits have one, each at most once), ``offsets`` [P + 1] int64 into the f
 itself. NaN counts as -inf throughout. A row's result depends on that row alone, bit for bit.
 
 The definition is in :mod:`.reference`, the noise in :mod:`.noise`. On a CPU the native version runs
-where there is a compiler; it chooses the same tokens. Log-probabilities agree to rounding.
+where there is a compiler, on a GPU Triton's; they choose the same tokens. Log-probabilities agree to
+rounding. Rows, slots and ids outside their tensors raise IndexError on a CPU and are not looked for on a GPU.
+
+A runner on a GPU keeps its rules in :class:`SamplerTables` and calls :func:`step_` and :func:`verify_`.
 """
 
 import torch
 
+from ..guards import triton_obstacle
+from ..native import unavailable_reason
+from ..variants import Choice, Variant, settle
 from . import native, reference
 from .rules import DrawRules
+from .step import choose_step, step_, verify_, write_params_
+from .tables import SamplerTables, pack_mask, pack_params
 
-__all__ = ["DrawRules", "add_bias_", "argmax", "draw", "logprobs", "penalise_", "restrict_"]
+__all__ = [
+    "DrawRules",
+    "SamplerTables",
+    "add_bias_",
+    "argmax",
+    "choose",
+    "choose_step",
+    "draw",
+    "logprobs",
+    "pack_mask",
+    "pack_params",
+    "penalise_",
+    "restrict_",
+    "step_",
+    "verify_",
+    "write_params_",
+]
+
+_MAX_TOP = 128
+"""Alternatives that Triton's log-probabilities can find."""
+
+
+def choose(logits: torch.Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that the operations of this module run on ``logits``. Raises ValueError as :func:`settle`."""
+    no_native = None
+    if not native.usable(logits):
+        no_native = f"it runs on the CPU, where there is a library ({unavailable_reason() or logits.device})"
+    return settle(variant, triton=triton_obstacle(logits, variant), native=no_native)
 
 
 def penalise_(
@@ -23,6 +58,8 @@ def penalise_(
     offsets: torch.Tensor,
     ids: torch.Tensor,
     counts: torch.Tensor,
+    *,
+    variant: Choice = "auto",
 ) -> None:
     """Lowers, in place, the logits of tokens already seen.
 
@@ -42,38 +79,86 @@ def penalise_(
         raise ValueError(
             f"strengths must be float32 [{rows.shape[0]}, 3], got {strengths.dtype} {list(strengths.shape)}"
         )
-    chosen = native.penalise_ if native.usable(logits) else reference.penalise_
-    chosen(logits, strengths, rows, offsets, ids, counts)
+    match choose(logits, variant):
+        case "triton":
+            from . import triton_edits
+
+            triton_edits.penalise_(logits, strengths, rows, offsets, ids, counts)
+        case "native":
+            native.penalise_(logits, strengths, rows, offsets, ids, counts)
+        case _:
+            reference.penalise_(logits, strengths, rows, offsets, ids, counts)
 
 
 def add_bias_(
-    logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor, values: torch.Tensor
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    offsets: torch.Tensor,
+    ids: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    variant: Choice = "auto",
 ) -> None:
     """Adds, in place, ``values`` [N] float32 to the logits of ``ids`` [N] int64, each once per row; -inf bans."""
     _check_logits(logits)
     _check_lists(logits, rows, offsets, ids)
     if values.shape != ids.shape or values.dtype != torch.float32:
         raise ValueError(f"values must be float32 {list(ids.shape)}, got {values.dtype} {list(values.shape)}")
-    chosen = native.add_bias_ if native.usable(logits) else reference.add_bias_
-    chosen(logits, rows, offsets, ids, values)
+    match choose(logits, variant):
+        case "triton":
+            from . import triton_edits
+
+            triton_edits.add_bias_(logits, rows, offsets, ids, values)
+        case "native":
+            native.add_bias_(logits, rows, offsets, ids, values)
+        case _:
+            reference.add_bias_(logits, rows, offsets, ids, values)
 
 
-def restrict_(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor) -> None:
+def restrict_(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    offsets: torch.Tensor,
+    ids: torch.Tensor,
+    *,
+    variant: Choice = "auto",
+) -> None:
     """Sets, in place, every logit of ``rows`` to -inf except those of ``ids`` [N] int64."""
     _check_logits(logits)
     _check_lists(logits, rows, offsets, ids)
-    chosen = native.restrict_ if native.usable(logits) else reference.restrict_
-    chosen(logits, rows, offsets, ids)
+    match choose(logits, variant):
+        case "triton":
+            from . import triton_edits
+
+            triton_edits.restrict_(logits, rows, offsets, ids)
+        case "native":
+            native.restrict_(logits, rows, offsets, ids)
+        case _:
+            reference.restrict_(logits, rows, offsets, ids)
 
 
-def argmax(logits: torch.Tensor) -> torch.Tensor:
+def argmax(logits: torch.Tensor, *, variant: Choice = "auto") -> torch.Tensor:
     """The most likely token of each row, lowest id first among equals: [R] int64; -1 where all are -inf."""
     _check_logits(logits)
-    chosen = native.argmax if native.usable(logits) else reference.argmax
-    return chosen(logits)
+    match choose(logits, variant):
+        case "triton":
+            from . import triton_step
+
+            return triton_step.argmax(logits)
+        case "native":
+            return native.argmax(logits)
+        case _:
+            return reference.argmax(logits)
 
 
-def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules: DrawRules) -> torch.Tensor:
+def draw(
+    logits: torch.Tensor,
+    slots: torch.Tensor,
+    indices: torch.Tensor,
+    rules: DrawRules,
+    *,
+    variant: Choice = "auto",
+) -> torch.Tensor:
     """Draws a token for each row: [R] int64; -1 where every logit is -inf.
 
     Args:
@@ -99,12 +184,19 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules
             f"slots and indices must have one entry per row of logits ({logits.shape[0]}), "
             f"got {list(slots.shape)} and {list(indices.shape)}"
         )
-    chosen = native.draw if native.usable(logits) else reference.draw
-    return chosen(logits, slots, indices, rules)
+    match choose(logits, variant):
+        case "triton":
+            from . import triton_step
+
+            return triton_step.draw(logits, slots, indices, rules)
+        case "native":
+            return native.draw(logits, slots, indices, rules)
+        case _:
+            return reference.draw(logits, slots, indices, rules)
 
 
 def logprobs(
-    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int, *, variant: Choice = "auto"
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Log-probabilities (natural logarithm of the softmax) of chosen tokens and of the best alternatives.
 
@@ -122,8 +214,15 @@ def logprobs(
     _check_logits(logits)
     if rows.dim() != 1 or tokens.shape != rows.shape:
         raise ValueError(f"rows and tokens must be of one length, got {list(rows.shape)} and {list(tokens.shape)}")
-    chosen = native.logprobs if native.usable(logits) else reference.logprobs
-    return chosen(logits, rows, tokens, min(top, logits.shape[1]))
+    top = min(top, logits.shape[1])
+    chosen = choose(logits, variant)
+    if chosen == "triton" and top <= _MAX_TOP:
+        from . import triton_logprobs
+
+        return triton_logprobs.logprobs(logits, rows, tokens, top)
+    if chosen == "native":
+        return native.logprobs(logits, rows, tokens, top)
+    return reference.logprobs(logits, rows, tokens, top)
 
 
 def _check_logits(logits: torch.Tensor) -> None:

@@ -63,8 +63,19 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules: DrawRules) -> torch.Tensor:
     """See :func:`stentor.kernels.sampling.draw`."""
     logits = _without_nan(logits)
+    possible, z = kept(logits, slots, rules)
+    keys = row_keys(rules.seed[slots], indices)[:, None]
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    value = z.to(torch.float64) + gumbel(noise_words(keys, tokens))
+    drawn = torch.where(possible, value, -math.inf).argmax(-1)
+    chosen = torch.where(rules.inverse_temperature[slots] > 0.0, drawn, logits.argmax(-1))
+    return torch.where(logits.amax(-1) == -math.inf, -1, chosen)
+
+
+def kept(logits: torch.Tensor, slots: torch.Tensor, rules: DrawRules) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the filters keep, bool [R, V], and the logits below the largest over the temperature, float32 [R, V]."""
+    logits = _without_nan(logits)
     peak = logits.amax(-1, keepdim=True)
-    greedy = logits.argmax(-1)
     inverse_temperature = rules.inverse_temperature[slots, None]
     random = inverse_temperature[:, 0] > 0.0
     top_k, top_p = rules.top_k[slots], rules.top_p[slots]
@@ -72,20 +83,26 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules
     distance = torch.where(logits == peak, 0.0, logits - peak)
     z = distance * inverse_temperature
 
-    kept = (logits > -math.inf) & (distance >= rules.reach[slots, None])
+    possible = (logits > -math.inf) & (distance >= rules.reach[slots, None])
     limited = (random & (top_k > 0) & (top_k < logits.shape[1])).nonzero().flatten()
     descending = logits[limited].sort(descending=True).values
-    kept[limited] &= logits[limited] >= descending.gather(1, top_k[limited, None] - 1)
+    possible[limited] &= logits[limited] >= descending.gather(1, top_k[limited, None] - 1)
     limited = (random & (top_p < 1.0)).nonzero().flatten()
-    masses = torch.where(kept[limited], mass(z[limited]), 0)
-    kept[limited] &= _nucleus(logits[limited], masses, top_p[limited, None])
+    masses = torch.where(possible[limited], mass(z[limited]), 0)
+    possible[limited] &= _nucleus(logits[limited], masses, top_p[limited, None])
+    return possible, z
 
-    keys = row_keys(rules.seed[slots], indices)[:, None]
-    tokens = torch.arange(logits.shape[1], device=logits.device)
-    value = z.to(torch.float64) + gumbel(noise_words(keys, tokens))
-    drawn = torch.where(kept, value, -math.inf).argmax(-1)
-    chosen = torch.where(random, drawn, greedy)
-    return torch.where(peak[:, 0] == -math.inf, -1, chosen)
+
+def race(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """A token [R] drawn with probability proportional to ``weights`` [R, V] float64; -1 where all are 0."""
+    tokens = torch.arange(weights.shape[1], device=weights.device)
+    value = weights.log() + gumbel(noise_words(keys[:, None], tokens))
+    return torch.where(weights.amax(-1) > 0.0, value.argmax(-1), -1)
+
+
+def uniform(keys: torch.Tensor) -> torch.Tensor:
+    """A number in (0, 1) for each key, float64."""
+    return (noise_words(keys, torch.zeros_like(keys)).to(torch.float64) + 0.5) * 2.0**-32
 
 
 def mass(z: torch.Tensor) -> torch.Tensor:

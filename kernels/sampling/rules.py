@@ -44,11 +44,26 @@ class DrawRules:
 
     def set(self, slot: int, *, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> None:
         """Writes one slot. ``seed`` is unsigned 64 bits. A temperature above 0, however small, still draws."""
-        inverse = 0.0
-        if temperature > 0.0:
-            inverse = min(max(1.0 / max(temperature, _LEAST_INVERSE), _LEAST_INVERSE), _MOST_INVERSE)
+        inverse = inverse_of(temperature)
         self.inverse_temperature[slot] = inverse
         self.top_k[slot] = top_k
-        self.reach[slot] = min(math.log(min_p), 0.0) / inverse if inverse and min_p > 0.0 else -math.inf
+        self.reach[slot] = reach_of(min_p, inverse)
         self.top_p[slot] = top_p
-        self.seed[slot] = seed - (1 << 64) if seed >> 63 else seed
+        self.seed[slot] = signed_seed(seed)
+
+
+def inverse_of(temperature: float) -> float:
+    """What logits are multiplied by; 0 is greedy."""
+    if temperature <= 0.0:
+        return 0.0
+    return min(max(1.0 / max(temperature, _LEAST_INVERSE), _LEAST_INVERSE), _MOST_INVERSE)
+
+
+def reach_of(min_p: float, inverse: float) -> float:
+    """How far below the largest logit min-p keeps tokens, at most 0."""
+    return min(math.log(min_p), 0.0) / inverse if inverse and min_p > 0.0 else -math.inf
+
+
+def signed_seed(seed: int) -> int:
+    """The int64 with the bits of an unsigned 64-bit seed."""
+    return seed - (1 << 64) if seed >> 63 else seed

@@ -11,29 +11,14 @@ from hypothesis import strategies as st
 
 from stentor.kernels import sampling
 from stentor.kernels.native import NativeFunction, unavailable_reason
-from stentor.kernels.sampling import DrawRules, native, reference
+from stentor.kernels.sampling import native, reference
 from stentor.kernels.sampling.noise import gumbel, noise_words, row_keys
+from stentor.tests.kernels.sampling_cases import KINDS, assert_distributed, make_logits, make_rules
 
-CPU = torch.device("cpu")
 needs_native = pytest.mark.skipif(
     not native.usable(torch.zeros(1, 1)), reason=unavailable_reason() or "the native library is loaded"
 )
 VERSIONS = [pytest.param(reference, id="reference"), pytest.param(native, id="native", marks=needs_native)]
-
-
-def make_rules(*rows: dict[str, float]) -> DrawRules:
-    """One slot per row; a key left out is neutral, and the seed is the slot."""
-    rules = DrawRules.empty(len(rows), CPU)
-    for slot, row in enumerate(rows):
-        rules.set(
-            slot,
-            temperature=row.get("temperature", 1.0),
-            top_k=int(row.get("top_k", 0)),
-            top_p=row.get("top_p", 1.0),
-            min_p=row.get("min_p", 0.0),
-            seed=int(row.get("seed", slot)),
-        )
-    return rules
 
 
 def draw_many(version: ModuleType, logits: list[float], count: int, **rule: float) -> torch.Tensor:
@@ -43,16 +28,6 @@ def draw_many(version: ModuleType, logits: list[float], count: int, **rule: floa
         batch, torch.zeros(count, dtype=torch.int64), torch.arange(count), make_rules(rule)
     )
     return tokens
-
-
-def assert_distributed(counts: torch.Tensor, probabilities: torch.Tensor) -> None:
-    """Pearson's chi-square within five standard deviations of its mean."""
-    possible = probabilities > 0
-    assert counts[~possible].sum() == 0
-    expected = probabilities[possible] * counts.sum()
-    chi_square = ((counts[possible] - expected) ** 2 / expected).sum().item()
-    freedom = max(int(possible.sum()) - 1, 1)
-    assert chi_square < freedom + 5 * math.sqrt(2 * freedom), f"{chi_square} with {freedom} degrees of freedom"
 
 
 def softmax(logits: list[float], temperature: float = 1.0) -> torch.Tensor:
@@ -210,32 +185,6 @@ def test_a_row_draws_the_same_in_any_batch(version: ModuleType) -> None:
     shuffled = version.draw(logits[order], slots[order], indices[order], rules)
     assert together.tolist() == alone
     assert torch.equal(together[order], shuffled)
-
-
-KINDS = ("normal", "peaked", "ties", "constant", "masked", "one", "broken", "wide")
-
-
-def make_logits(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, vocabulary, generator=generator) * 3
-    chance = torch.rand(rows, vocabulary, generator=generator)
-    match kind:
-        case "peaked":
-            return x - 20 * (chance > 0.02)
-        case "ties":
-            return (x / 2).round()
-        case "constant":
-            return torch.full_like(x, x[0, 0].item())
-        case "masked":
-            return torch.where(chance < 0.8, -math.inf, x)
-        case "one":
-            return torch.full_like(x, -math.inf).scatter_(1, torch.full((rows, 1), seed % vocabulary), 1.0)
-        case "broken":
-            x = torch.where(chance < 0.1, math.nan, x)
-            return torch.where(chance > 0.97, math.inf, x)
-        case "wide":
-            return x * 10.0 ** (chance * 70 - 35)
-    return x
 
 
 rule_rows = st.fixed_dictionaries(

@@ -1,0 +1,234 @@
+"""The sampler's state on the device: one entry per slot, persistent, so that a captured graph can hold it.
+
+Everything small about a slot is one row of ``params``, so that the rows which enter in a step travel in
+the step's single copy to the device: :func:`pack_params` makes a row, ``write_params_`` puts rows in
+their places. What is large and rare (masks, bias, the tokens seen) has tensors of its own, of fixed size,
+that the ``set_`` methods fill from the host, outside graphs and before the step that needs them.
+"""
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from .rules import DrawRules, inverse_of, reach_of, signed_seed
+
+# The columns of `params`, int64. float32 and float64 are there as bit patterns.
+SEED = 0
+INDEX = 1
+"""How many tokens the slot has drawn; keys the noise of the next."""
+INVERSE_TEMPERATURE = 2
+"""float32; 0 is greedy."""
+REACH = 3
+"""float32, see :class:`DrawRules`."""
+TOP_P = 4
+"""float64"""
+TOP_K = 5
+MIN_TOKENS = 6
+"""While the index is below, ``early_mask`` holds in place of ``mask``, where there is one."""
+REPETITION = 7
+"""float32, as the next two."""
+FREQUENCY = 8
+PRESENCE = 9
+FLAGS = 10
+FALLBACK = 11
+"""The token where nothing can be drawn; below 0 the lowest id that ``mask`` allows."""
+BIAS_COUNT = 12
+PARAMS = 16
+"""Columns in all; those not named are free."""
+
+PENALTIES = 1
+"""The flags."""
+BIAS = 2
+MASK = 4
+EARLY_MASK = 8
+
+RESIDUAL_NOISE, ACCEPT_NOISE = 1 << 62, 3 << 61
+"""Added bitwise to the seed for the two further decisions about a draft, so that their noise is their own."""
+
+IN_PROMPT = 1 << 30
+"""The flag in an entry of ``seen``; the lower bits count the token in the output."""
+MAX_BIAS = 4096
+"""Entries of one slot's bias."""
+WORD = 32
+"""Tokens in one entry of a mask; token t is bit t % 32 of entry t // 32."""
+
+
+def pack_params(
+    *,
+    seed: int,
+    index: int = 0,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    min_tokens: int = 0,
+    repetition: float = 1.0,
+    frequency: float = 0.0,
+    presence: float = 0.0,
+    bias_count: int = 0,
+    mask: bool = False,
+    early_mask: bool = False,
+    fallback: int = 0,
+) -> list[int]:
+    """A slot's row of ``params``: PARAMS signed 64-bit numbers.
+
+    Args:
+        seed: unsigned 64 bits.
+        index: tokens already drawn.
+        temperature, top_k, top_p, min_p: as :meth:`DrawRules.set`.
+        repetition, frequency, presence: any that is not neutral makes ``seen`` count.
+        bias_count, mask, early_mask: what the slot has in the tables' tensors.
+        fallback: the token where nothing can be drawn; -1 for the lowest that the mask allows.
+    """
+    inverse = inverse_of(temperature)
+    flags = PENALTIES if (repetition, frequency, presence) != (1.0, 0.0, 0.0) else 0
+    flags |= (BIAS if bias_count else 0) | (MASK if mask else 0) | (EARLY_MASK if early_mask else 0)
+    row = [0] * PARAMS
+    row[SEED] = signed_seed(seed)
+    row[INDEX] = index
+    row[INVERSE_TEMPERATURE] = _float32_bits(inverse)
+    row[REACH] = _float32_bits(reach_of(min_p, inverse))
+    row[TOP_P] = struct.unpack("<q", struct.pack("<d", top_p))[0]
+    row[TOP_K] = top_k
+    row[MIN_TOKENS] = min_tokens
+    row[REPETITION], row[FREQUENCY], row[PRESENCE] = map(_float32_bits, (repetition, frequency, presence))
+    row[FLAGS] = flags
+    row[FALLBACK] = fallback
+    row[BIAS_COUNT] = bias_count
+    return row
+
+
+@dataclass(frozen=True)
+class SamplerTables:
+    """Tables over slots, all on one device and contiguous. None is ever replaced."""
+
+    vocab_size: int
+    params: torch.Tensor
+    """[slots, PARAMS] int64, see the columns above."""
+    seen: torch.Tensor
+    """[slots, V] int32: 0, or IN_PROMPT, plus how often the token is in the output; [slots, 0] without penalties."""
+    mask: torch.Tensor
+    """[slots, ceil(V / 32)] int32: the tokens allowed."""
+    early_mask: torch.Tensor
+    """[slots, ceil(V / 32)] int32: the tokens allowed while fewer than ``min_tokens`` are drawn."""
+    bias_ids: torch.Tensor
+    """[slots, MAX_BIAS] int32, each once a slot."""
+    bias_values: torch.Tensor
+    """[slots, MAX_BIAS] float32"""
+
+    @classmethod
+    def empty(cls, slots: int, vocab_size: int, device: torch.device, *, penalties: bool = True) -> "SamplerTables":
+        """Tables whose every slot is greedy. ``penalties`` pays for ``seen``: 4 bytes a slot and token."""
+        words = -(-vocab_size // WORD)
+        int32 = torch.int32
+        tables = cls(
+            vocab_size=vocab_size,
+            params=torch.zeros((slots, PARAMS), dtype=torch.int64, device=device),
+            seen=torch.zeros((slots, vocab_size if penalties else 0), dtype=int32, device=device),
+            mask=torch.full((slots, words), -1, dtype=int32, device=device),
+            early_mask=torch.full((slots, words), -1, dtype=int32, device=device),
+            bias_ids=torch.zeros((slots, MAX_BIAS), dtype=int32, device=device),
+            bias_values=torch.zeros((slots, MAX_BIAS), dtype=torch.float32, device=device),
+        )
+        tables.params[:] = torch.tensor(pack_params(seed=0, temperature=0.0), device=device)
+        return tables
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return (self.params, self.seen, self.mask, self.early_mask, self.bias_ids, self.bias_values)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def set_params(self, slot: int, row: list[int]) -> None:
+        """Writes one slot's row from the host."""
+        self.params[slot] = torch.tensor(row, dtype=torch.int64)
+
+    def set_seen(self, slot: int, prompt: Iterable[int], outputs: Iterable[int]) -> None:
+        """Fills one slot's ``seen``. Ids outside the vocabulary are ignored."""
+        if not self.seen.shape[1]:
+            raise ValueError("these tables have no room for penalties; make them with penalties=True")
+        counts = Counter(dict.fromkeys(prompt, IN_PROMPT))
+        counts.update(outputs)
+        ids = [token for token in counts if 0 <= token < self.vocab_size]
+        row = torch.zeros(self.vocab_size, dtype=torch.int32)
+        row[ids] = torch.tensor([counts[token] for token in ids], dtype=torch.int32)
+        self.seen[slot] = row.to(self.seen.device)
+
+    def set_bias(self, slot: int, bias: Mapping[int, float]) -> int:
+        """Fills one slot's bias and returns how many entries it has: its ``bias_count``.
+
+        Ids outside the vocabulary are ignored. Raises ValueError for more than MAX_BIAS entries.
+        """
+        bias = {token: value for token, value in bias.items() if 0 <= token < self.vocab_size}
+        if len(bias) > MAX_BIAS:
+            raise ValueError(f"a slot's bias has {len(bias)} entries, at most {MAX_BIAS} fit")
+        ids, values = torch.tensor(list(bias), dtype=torch.int32), torch.tensor(list(bias.values()))
+        self.bias_ids[slot, : len(bias)] = ids.to(self.bias_ids.device)
+        self.bias_values[slot, : len(bias)] = values.to(self.bias_values.device, torch.float32)
+        return len(bias)
+
+    def set_mask(
+        self, slot: int, allowed: Iterable[int] | None, banned: Iterable[int] = (), *, early: bool = False
+    ) -> None:
+        """Fills one slot's ``mask``, or its ``early_mask``: ``allowed`` (None: all) without ``banned``."""
+        words = pack_mask(self.vocab_size, allowed, banned)
+        (self.early_mask if early else self.mask)[slot] = words.to(self.mask.device)
+
+
+def pack_mask(vocab_size: int, allowed: Iterable[int] | None, banned: Iterable[int] = ()) -> torch.Tensor:
+    """A mask [ceil(V / 32)] int32 on the host. Ids outside the vocabulary are ignored."""
+    bits = torch.zeros(-(-vocab_size // WORD) * WORD, dtype=torch.int32)
+    if allowed is None:
+        bits[:vocab_size] = 1
+    else:
+        bits[[token for token in allowed if 0 <= token < vocab_size]] = 1
+    bits[[token for token in banned if 0 <= token < vocab_size]] = 0
+    places = torch.arange(WORD, dtype=torch.int32)
+    return torch.bitwise_left_shift(bits.view(-1, WORD), places).sum(1, dtype=torch.int32)
+
+
+def unpack_mask(words: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Which tokens masks [..., ceil(V / 32)] int32 allow: bool [..., V]."""
+    bits = (words[..., None] >> torch.arange(WORD, dtype=torch.int32, device=words.device)) & 1
+    return bits.flatten(-2)[..., :vocab_size].bool()
+
+
+def params_of(rules: DrawRules, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """The rows of ``params`` [R, PARAMS] that say what ``rules`` say of ``slots`` [R], on their device."""
+    rows = torch.zeros((slots.shape[0], PARAMS), dtype=torch.int64, device=rules.seed.device)
+    rows[:, SEED] = rules.seed[slots]
+    rows[:, INDEX] = indices
+    rows[:, INVERSE_TEMPERATURE] = rules.inverse_temperature[slots].view(torch.int32).long()
+    rows[:, REACH] = rules.reach[slots].view(torch.int32).long()
+    rows[:, TOP_P] = rules.top_p[slots].view(torch.int64)
+    rows[:, TOP_K] = rules.top_k[slots]
+    rows[:, FALLBACK] = -1
+    return rows
+
+
+def rules_of(params: torch.Tensor) -> DrawRules:
+    """What rows of ``params`` [R, PARAMS] say, with the row as the slot."""
+    return DrawRules(
+        inverse_temperature=float32_column(params, INVERSE_TEMPERATURE),
+        top_k=params[:, TOP_K].contiguous(),
+        reach=float32_column(params, REACH),
+        top_p=params[:, TOP_P].contiguous().view(torch.float64),
+        seed=params[:, SEED].contiguous(),
+    )
+
+
+def float32_column(params: torch.Tensor, column: int) -> torch.Tensor:
+    """[R] float32"""
+    return params[:, column].to(torch.int32).view(torch.float32)
+
+
+def _float32_bits(value: float) -> int:
+    if math.isfinite(value):  # as torch rounds: what is too large becomes infinite
+        value = torch.tensor(value, dtype=torch.float32).item()
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])

@@ -1,0 +1,118 @@
+"""What every pass over the logits shares: a row's rules, its logits, and the edits of its logits."""
+
+import triton
+import triton.language as tl
+
+from . import tables
+from .triton_noise import clean
+
+PARAMS = tl.constexpr(tables.PARAMS)
+SEED = tl.constexpr(tables.SEED)
+INDEX = tl.constexpr(tables.INDEX)
+INVERSE_TEMPERATURE = tl.constexpr(tables.INVERSE_TEMPERATURE)
+REACH = tl.constexpr(tables.REACH)
+TOP_P = tl.constexpr(tables.TOP_P)
+TOP_K = tl.constexpr(tables.TOP_K)
+MIN_TOKENS = tl.constexpr(tables.MIN_TOKENS)
+REPETITION = tl.constexpr(tables.REPETITION)
+FREQUENCY = tl.constexpr(tables.FREQUENCY)
+PRESENCE = tl.constexpr(tables.PRESENCE)
+FLAGS = tl.constexpr(tables.FLAGS)
+FALLBACK = tl.constexpr(tables.FALLBACK)
+BIAS_COUNT = tl.constexpr(tables.BIAS_COUNT)
+PENALTIES = tl.constexpr(tables.PENALTIES)
+BIAS = tl.constexpr(tables.BIAS)
+MASK = tl.constexpr(tables.MASK)
+EARLY_MASK = tl.constexpr(tables.EARLY_MASK)
+COUNT = tl.constexpr(tables.IN_PROMPT - 1)
+MAX_BIAS = tl.constexpr(tables.MAX_BIAS)
+WORD = tl.constexpr(tables.WORD)
+BIAS_CHUNK = tl.constexpr(512)
+
+
+@triton.jit
+def number(rules, slot, COLUMN: tl.constexpr):
+    """An int64 entry."""
+    return tl.load(rules + slot * PARAMS + COLUMN)
+
+
+@triton.jit
+def float_number(rules, slot, COLUMN: tl.constexpr):
+    """A float32 entry."""
+    return number(rules, slot, COLUMN).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def top_p_of(rules, slot):
+    return number(rules, slot, TOP_P).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def top_k_of(rules, slot, vocabulary):
+    """0 where all are kept."""
+    top_k = number(rules, slot, TOP_K)
+    return tl.where(top_k < vocabulary, top_k, 0)
+
+
+@triton.jit
+def needs_filter(rules, slot, vocabulary):
+    """Whether top-k or top-p apply; min-p needs no more than the largest logit."""
+    limited = (top_k_of(rules, slot, vocabulary) > 0) | (top_p_of(rules, slot) < 1.0)
+    return limited & (float_number(rules, slot, INVERSE_TEMPERATURE) > 0.0)
+
+
+@triton.jit
+def edits_of(rules, slot, place):
+    """Which edits the row has at this output index, as flags; of the two masks at most one."""
+    flags = number(rules, slot, FLAGS)
+    early = number(rules, slot, INDEX) + place < number(rules, slot, MIN_TOKENS)
+    return tl.where(early & ((flags & EARLY_MASK) != 0), flags & ~MASK, flags & ~EARLY_MASK)
+
+
+@triton.jit
+def load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WORK: tl.constexpr):
+    """A row's logits, float32 without NaN: from ``work`` where the row is edited and the logits are not float32."""
+    if WORK:
+        raw = tl.load(logits + row * row_stride + ids, mask=live & (edited == 0), other=-float("inf")).to(tl.float32)
+        ours = tl.load(work + row * vocabulary + ids, mask=live & (edited != 0), other=-float("inf"))
+        x = tl.where(edited != 0, ours, raw)
+    else:
+        x = tl.load(logits + row * row_stride + ids, mask=live, other=-float("inf"))
+    return clean(x)
+
+
+@triton.jit
+def penalised(x, ids, live, seen, slot, place, rules, drafts, sequence, vocabulary, SPAN: tl.constexpr):
+    """x after penalties. Of the drafts, those before ``place`` count as output."""
+    times = tl.load(seen + slot * vocabulary + ids, mask=live, other=0)
+    for earlier in range(0, place):
+        times += (ids == tl.load(drafts + sequence * (SPAN - 1) + earlier)).to(tl.int32)
+    count = (times & COUNT).to(tl.float32)
+    repetition = float_number(rules, slot, REPETITION)
+    lowered = tl.where(x > 0.0, tl.div_rn(x, tl.broadcast_to(repetition, x.shape)), x * repetition)
+    lowered = lowered - float_number(rules, slot, FREQUENCY) * count
+    lowered = lowered - float_number(rules, slot, PRESENCE) * tl.where(count > 0.0, 1.0, 0.0)
+    return tl.where(times != 0, lowered, x)
+
+
+@triton.jit
+def add_bias(x, ids, live, target, first, slot, rules, bias_ids, bias_values, BLOCK: tl.constexpr):
+    """x with the bias of the tokens from ``first`` on, by way of memory: ``target`` + ids is this program's own."""
+    tl.store(target + ids, x, mask=live)
+    tl.debug_barrier()
+    count = number(rules, slot, BIAS_COUNT)
+    for start in range(0, count, BIAS_CHUNK):
+        entries = start + tl.arange(0, BIAS_CHUNK)
+        tokens = tl.load(bias_ids + slot * MAX_BIAS + entries, mask=entries < count, other=-1)
+        ours = (entries < count) & (tokens >= first) & (tokens < first + BLOCK)
+        values = tl.load(bias_values + slot * MAX_BIAS + entries, mask=ours, other=0.0)
+        tl.store(target + tokens, tl.load(target + tokens, mask=ours, other=0.0) + values, mask=ours)
+    tl.debug_barrier()
+    return tl.load(target + ids, mask=live, other=-float("inf"))
+
+
+@triton.jit
+def allowed(ids, live, mask, slot, words):
+    """Whether a mask [slots, words] allows the tokens."""
+    bits = tl.load(mask + slot * words + ids // WORD, mask=live, other=0)
+    return ((bits >> (ids % WORD)) & 1) != 0

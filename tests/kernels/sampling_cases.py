@@ -1,0 +1,73 @@
+"""Logits and rules that the sampler's tests share."""
+
+import math
+
+import pytest
+import torch
+
+from stentor.kernels.sampling import DrawRules
+from stentor.kernels.tuning import Config
+
+
+def make_rules(*rows: dict[str, float]) -> DrawRules:
+    """One slot per row; a key left out is neutral, and the seed is the slot."""
+    rules = DrawRules.empty(len(rows), torch.device("cpu"))
+    for slot, row in enumerate(rows):
+        rules.set(
+            slot,
+            temperature=row.get("temperature", 1.0),
+            top_k=int(row.get("top_k", 0)),
+            top_p=row.get("top_p", 1.0),
+            min_p=row.get("min_p", 0.0),
+            seed=int(row.get("seed", slot)),
+        )
+    return rules
+
+
+KINDS = ("normal", "peaked", "ties", "constant", "masked", "one", "broken", "wide")
+
+
+def make_logits(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, vocabulary, generator=generator) * 3
+    chance = torch.rand(rows, vocabulary, generator=generator)
+    match kind:
+        case "peaked":
+            return x - 20 * (chance > 0.02)
+        case "ties":
+            return (x / 2).round()
+        case "constant":
+            return torch.full_like(x, x[0, 0].item())
+        case "masked":
+            return torch.where(chance < 0.8, -math.inf, x)
+        case "one":
+            return torch.full_like(x, -math.inf).scatter_(1, torch.full((rows, 1), seed % vocabulary), 1.0)
+        case "broken":
+            x = torch.where(chance < 0.1, math.nan, x)
+            return torch.where(chance > 0.97, math.inf, x)
+        case "wide":
+            return x * 10.0 ** (chance * 70 - 35)
+    return x
+
+
+def small_tiles(monkeypatch: pytest.MonkeyPatch, room: int, chunk: int = 256) -> None:
+    """Block sizes at which a few hundred tokens take every way that a vocabulary takes on a GPU."""
+    from stentor.kernels.sampling import triton_step
+
+    sizes = {
+        "scan_config": Config.of(BLOCK=128, GROUP=16, fuse_multiply_add=False),
+        "bracket_config": Config.of(SAMPLES=128, ROOM=room, fuse_multiply_add=False),
+        "finish_config": Config.of(CHUNK=chunk, PART=64, fuse_multiply_add=False),
+    }
+    for name, config in sizes.items():
+        monkeypatch.setattr(triton_step, name, lambda rows, config=config: config)
+
+
+def assert_distributed(counts: torch.Tensor, probabilities: torch.Tensor) -> None:
+    """Pearson's chi-square within five standard deviations of its mean."""
+    possible = probabilities > 0
+    assert counts[~possible].sum() == 0
+    expected = probabilities[possible] * counts.sum()
+    chi_square = ((counts[possible] - expected) ** 2 / expected).sum().item()
+    freedom = max(int(possible.sum()) - 1, 1)
+    assert chi_square < freedom + 5 * math.sqrt(2 * freedom), f"{chi_square} with {freedom} degrees of freedom"
