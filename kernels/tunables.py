@@ -18,6 +18,7 @@ _MODULES = (
     "attention.decode_tunables",
     "attention.prefill_tunables",
     "varlen_attention.tunables",
+    "sampling.tunables",
 )
 """Each has ``tunables() -> list[Tunable]``."""
 

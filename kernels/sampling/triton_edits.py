@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The in-place edits over ragged lists on a GPU. Row and token ids are not checked there."""
 
 import torch

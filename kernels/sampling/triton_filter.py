@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """Top-k and top-p without a sort: guess where the limit is, gather the few tokens near it, add up the rest exactly.
 
 ``bracket_limits`` guesses, for each row with such a filter, an interval of z (how far a logit is below the

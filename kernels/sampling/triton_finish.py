@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The last pass, one program a row: where the filters end, the race among those that could win, the acceptance."""
 
 import triton

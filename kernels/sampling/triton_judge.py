@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """What follows the draws where tokens were drafted: which drafts stand, and what comes after them."""
 
 import triton

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """Log-probabilities on a GPU: each tile of a row gives its best alternatives, and these meet in a second pass.
 
 The tiles do not depend on how many rows there are: a row's sum is the same in any batch.

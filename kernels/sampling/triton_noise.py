@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The hash, the Gumbel noise and the integer masses of the reference on a GPU, bit for bit.
 
 Kernels that call these are compiled without fused multiply-adds: every product and sum is rounded on its own.

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """What every pass over the logits shares: a row's rules, its logits, and the edits of its logits."""
 
 import triton

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The first pass: edits the logits that have edits, and sums up each tile of each row in a few numbers."""
 
 import triton

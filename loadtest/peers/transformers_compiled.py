@@ -57,7 +57,7 @@ def _decode(model: Any, config: Any, device: torch.device, batch: int, steps: in
     for _ in range(1 + _TIMED):  # the first one compiles
         begin()
         times.append(_seconds(run, device) / steps)
-    torch.compiler.reset()
+    _forget_compiled()
     return 1e3 * statistics.median(times[1:])
 
 
@@ -75,8 +75,13 @@ def _prefill(model: Any, config: Any, device: torch.device, length: int) -> floa
     best = _median(run(model), device)
     compiled = torch.compile(model.forward, dynamic=False)
     best = min(best, _median(run(compiled), device))
-    torch.compiler.reset()
+    _forget_compiled()
     return 1e3 * best
+
+
+def _forget_compiled() -> None:
+    compiler: Any = torch.compiler
+    compiler.reset()
 
 
 def _cache(config: Any, length: int) -> Any:

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """A kernel that shows what the sampler's device functions compute. Imports Triton."""
 
 import torch
