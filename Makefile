@@ -66,7 +66,7 @@ gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks;
 	  $(GPU_PYTHON) -m pip install -q --no-index --no-deps --no-compile --upgrade --target .whl/site .whl/*.whl; fi
 	@failed=0; \
 	$(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $(if $(ARGS),$(ARGS),tests/kernels tests/gpu) || failed=1; \
-	$(MAKE) --no-print-directory gpu-bench || failed=1; exit $$failed
+	$(GPU_ENV) -m stentor.loadtest.gpu --output $(RESULTS) || failed=1; exit $$failed
 
 gpu-bench: .link/stentor ## the GPU benchmarks alone; figures go to loadtest/results
 	$(GPU_ENV) -m stentor.loadtest.gpu --output $(RESULTS)

@@ -25,18 +25,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_report_header() -> str:
+    return "kernels: on the GPU" if HAS_GPU else "kernels: interpreted; cases that need a GPU are deselected"
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what this machine cannot run, and of interpreted kernel tests keeps a seeded sample."""
+    """Leaves out what this machine cannot run, and of interpreted kernel tests keeps a seeded sample."""
+    left_out = {item for item in items if item.get_closest_marker("gpu") and not HAS_GPU}
     for item in items:
-        if item.get_closest_marker("gpu") and not HAS_GPU:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-        elif item.get_closest_marker("triton") and not (HAS_GPU or INTERPRETED):
+        if item.get_closest_marker("triton") and not (HAS_GPU or INTERPRETED):
             item.add_marker(pytest.mark.skip(reason="Triton's interpreter is switched off"))
         elif item.get_closest_marker("compiles") and INTERPRETED:
             item.add_marker(pytest.mark.skip(reason="needs Triton's compiler: TRITON_INTERPRET=0"))
     if not HAS_GPU and not config.getoption("--all-kernels"):
-        left_out = _beyond_the_sample(items)
+        left_out |= _beyond_the_sample(items)
+    if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
 

@@ -38,7 +38,7 @@ def measure_transformers(
 def _decode(model: Any, config: Any, device: torch.device, batch: int, steps: int, prompt: int) -> float:
     cache = _cache(config, prompt + steps)
     ids = torch.randint(0, config.vocab_size, (batch, prompt), device=device)
-    forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True, dynamic=False)
+    forward: Any = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True, dynamic=False)
     token = ids[:, :1].clone()
     position = torch.tensor([prompt], device=device)
 
@@ -73,7 +73,7 @@ def _prefill(model: Any, config: Any, device: torch.device, length: int) -> floa
         return call
 
     best = _median(run(model), device)
-    compiled = torch.compile(model.forward, dynamic=False)
+    compiled: Any = torch.compile(model.forward, dynamic=False)
     best = min(best, _median(run(compiled), device))
     _forget_compiled()
     return 1e3 * best
