@@ -156,9 +156,7 @@ class Decoder:
 
         The sum is returned un-normed so that only the rows that need logits pay for the norm.
         """
-        residual = torch.nn.functional.embedding(tokens, self._embedding)
-        if self._embedding_scale != 1.0:
-            residual = residual * self._embedding_scale
+        residual = kernels.embedding(tokens, self._embedding, self._embedding_scale)
         delta = None
         for block, cache in zip(self._blocks, caches, strict=True):
             delta = block(delta, residual, positions, cache, batch)
