@@ -57,6 +57,9 @@ class Attention:
             )
         self._eps, self._plus_one = config.rms_eps, config.norm_plus_one
         self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, place) for which in ("k", "v"))
+        # scales of quantised queries and probabilities, neither of which is quantised here
+        unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
+        weights.pass_over(*(f"{prefix}.{name}" for name in unused))
         self._cos, self._sin = rotary
         self._scale = config.scale
         self._softcap = config.attention_softcap
@@ -65,8 +68,8 @@ class Attention:
     def _cache_scale(self, weights: WeightMap, prefix: str, which: str, place: Placement) -> torch.Tensor:
         """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
         scale = torch.ones(self._kv_heads, dtype=torch.float32, device=place.device)
-        weights.offer(f"{prefix}.{which}_scale", scale)
-        weights.offer(f"{prefix}.{which}_proj.{which}_scale", scale)
+        for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
+            weights.offer(f"{prefix}.{name}", scale)
         return scale
 
     @property

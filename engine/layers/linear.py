@@ -8,7 +8,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.quantize import ActivationScheme, Quantized
 
-from ..quantization.choose import Layer, select
+from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import StoredError, endings, expand
 from .placement import Placement
@@ -81,10 +81,7 @@ def _build(
     if all(isinstance(format, GGUFFormat) for format in chosen.values()):
         kinds = {part: format for part, format in chosen.items() if isinstance(format, GGUFFormat)}
         return GGUFLinear(weights, parts, inputs, placement, bias, kinds)
-    distinct = set(chosen.values())
-    if len(distinct) > 1:
-        raise WeightError(f"{' and '.join(parts)} are fused, but are stored in different formats")
-    match distinct.pop():
+    match next(iter(chosen.values())):
         case Int4Format() as int4:
             return Int4Linear(weights, parts, inputs, placement, bias, int4)
         case FP8Format() | Int8Format() | OnlineFormat() as scaled:
@@ -102,19 +99,21 @@ def _chosen(
 ) -> dict[str, Format]:
     """The formats of all parts where each is multiplied as it is stored; else nothing, and all become plain."""
     outputs = tuple(parts.values())
-    able: dict[str, Format] = {}
-    for part, format in formats.items():
-        if format is None:
-            continue
+    stored = {part: format for part, format in formats.items() if format is not None}
+    selections: dict[str, Selection] = {}
+    for part, format in stored.items():
         layer = Layer(format, placement.device, placement.dtype, inputs, outputs, placement.invariant)
         try:
-            selection = select(layer, placement.backend)
+            selections[part] = select(layer, placement.backend)
         except ValueError as error:
-            raise WeightError(str(error)) from error
-        weights.notes[selection.describe(format, placement.dtype)] += 1
-        if selection.name == "kernels":
-            able[part] = format
-    return able if len(able) == len(parts) else {}
+            raise WeightError(f"{part}: {error}") from error
+    alike = len(set(formats.values())) == 1 or all(isinstance(format, GGUFFormat) for format in formats.values())
+    together = alike and all(selection.name == "kernels" for selection in selections.values())
+    for part, selection in selections.items():
+        if selection.name == "kernels" and not together:
+            selection = Selection("expanded", ("a projection that it is fused with is stored otherwise",))
+        weights.notes[selection.describe(stored[part], placement.dtype)] += 1
+    return stored if together else {}
 
 
 def _plain(

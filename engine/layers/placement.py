@@ -18,6 +18,9 @@ class Placement:
     """How the checkpoint stores weights; None where all are plain."""
     backend: Backend = "auto"
     """Forces how quantised weights are multiplied; for tests."""
+    shapes_only: bool = False
+    """Tensors take no memory and hold nothing; what is chosen for the device stays."""
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
+        device = torch.device("meta") if self.shapes_only else self.device
+        return torch.empty(shape, dtype=dtype or self.dtype, device=device)

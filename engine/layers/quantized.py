@@ -16,7 +16,7 @@ from stentor.kernels.linear_gguf import empty_weight as empty_gguf
 from stentor.kernels.linear_w4 import empty_weight as empty_w4
 
 from ..quantization.formats import FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
-from ..quantization.stored import StoredError, checked_weight, endings, pack_int4, scale_rows
+from ..quantization.stored import StoredError, checked_weight, endings, largest_input_scale, pack_int4, scale_rows
 from .placement import Placement
 from .weights import WeightError, WeightMap, check_shape
 
@@ -74,15 +74,15 @@ class ScaledLinear:
             try:
                 self._weight[rows] = checked_weight(stored, self._dtype, outputs, inputs).to(self._weight.device)
                 scale = scale_rows(format, stored, outputs, inputs)
+                if self.input_scale is not None:
+                    largest = largest_input_scale(format, stored).to(self.input_scale.device)
+                    torch.maximum(self.input_scale, largest, out=self.input_scale)
             except StoredError as error:
                 raise WeightError(f"{part}: {error}") from error
             target = rows
             if isinstance(format, FP8Format) and self._block:
                 target = slice(rows.start // format.block[0], -(-rows.stop // format.block[0]))
             self._scale[target] = scale.to(self._scale.device)
-            if self.input_scale is not None:
-                largest = stored["input_scale"].float().max().to(self.input_scale.device)
-                torch.maximum(self.input_scale, largest, out=self.input_scale)
 
         return place
 

@@ -6,12 +6,15 @@ be seen together before it can be placed (packed weights, their scales and zero 
 projection at a time.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
 _PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+_MAY_BE_ZERO = ("bias", "weight_zero_point", "input_zero_point")
+"""Endings that exporters write for every projection; where all values are 0 nothing is lost without them."""
 
 Place = Callable[[dict[str, torch.Tensor]], None]
 """Takes the tensors of one projection by their endings; raises :class:`WeightError`."""
@@ -44,7 +47,8 @@ class WeightMap:
         self._targets: dict[str, torch.Tensor] = {}
         self._gathered: dict[str, tuple[_Gathering, str]] = {}
         self._passed_over: set[str] = set()
-        self._offered: dict[str, torch.Tensor] = {}
+        self._offered: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+        self._parts: set[str] = set()
         self._gathered_bytes = 0
         self._raw: set[str] = set()
         self.notes: Counter[str] = Counter()
@@ -53,10 +57,15 @@ class WeightMap:
     def add(self, name: str, target: torch.Tensor) -> None:
         """One stored tensor fills ``target``, whose dtype it is converted to."""
         self._targets[name] = target
+        self._parts.add(name.rpartition(".")[0])
 
     def offer(self, name: str, target: torch.Tensor) -> None:
         """A stored tensor may fill ``target``, one value all of it; without it the target stays as it is."""
-        self._offered[name] = target
+        self._offered[name].append(target)
+
+    def pass_over(self, *names: str) -> None:
+        """These may be there, and nothing is done with them."""
+        self._passed_over.update(names)
 
     def gather(
         self, part: str, needed: Iterable[str], place: Place, *, nbytes: int, ignored: Iterable[str] = ()
@@ -68,7 +77,8 @@ class WeightMap:
         gathering = _Gathering(needed, place)
         for ending in needed:
             self._gathered[f"{part}.{ending}"] = gathering, ending
-        self._passed_over.update(f"{part}.{ending}" for ending in ignored)
+        self._parts.add(part)
+        self.pass_over(*(f"{part}.{ending}" for ending in ignored))
         self._gathered_bytes += nbytes
 
     def ask_raw(self, name: str) -> None:
@@ -87,8 +97,9 @@ class WeightMap:
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]], *, ignore: tuple[str, ...] = ()) -> None:
         """Copies every stored tensor to its place, converting the dtype of plain ones.
 
-        Names that end with an entry of ``ignore`` may be there and are passed over. Raises
-        :class:`WeightError` for a name that has no place, a shape that differs, or a place left empty.
+        Names that end with an entry of ``ignore`` may be there and are passed over, and so are biases and zero
+        points that the model has no place for but that are 0. Raises :class:`WeightError` for a name that has no
+        place, a shape that differs, or a place left empty.
         """
         missing = self._targets.keys() | self._gathered.keys()
         for name, tensor in tensors:
@@ -98,8 +109,9 @@ class WeightMap:
                 gathering, ending = waiting
                 gathering.give(ending, tensor)
             elif (offered := self._offered.get(name)) is not None:
-                offered.copy_(tensor.float().reshape(-1) if tensor.numel() == 1 else tensor)
-            elif name in self._passed_over or name.endswith(ignore):
+                for target in offered:
+                    _fill_all(name, target, tensor)
+            elif name in self._passed_over or name.endswith(ignore) or self._carries_nothing(name, tensor):
                 continue
             else:
                 raise WeightError(f"the checkpoint holds {name}, which this architecture has no place for")
@@ -107,6 +119,10 @@ class WeightMap:
         if missing:
             names = sorted(missing)
             raise WeightError(f"the checkpoint lacks {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""))
+
+    def _carries_nothing(self, name: str, tensor: torch.Tensor) -> bool:
+        part, _, ending = name.rpartition(".")
+        return ending in _MAY_BE_ZERO and part in self._parts and not tensor.float().any()
 
     def note_lines(self) -> Iterator[str]:
         """What the operator should know, most projections first."""
@@ -118,6 +134,14 @@ def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> N
     """Raises :class:`WeightError` unless the stored tensor has the shape that the model expects."""
     if tuple(tensor.shape) != expected:
         raise WeightError(f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {expected}")
+
+
+def _fill_all(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:
+    if tensor.numel() not in (1, target.numel()):
+        raise WeightError(
+            f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected one value or {target.numel()}"
+        )
+    target.copy_(tensor.float().reshape(-1))
 
 
 def _fill(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:

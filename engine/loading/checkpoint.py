@@ -15,7 +15,8 @@ from ..models.config import ConfigError, DecoderConfig
 from ..models.gguf_config import decoder_config_from_gguf, gguf_architecture
 from ..models.hf_config import decoder_config_from_hf
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
-from ..quantization.parse import parse_quantization
+from ..quantization.parse import FILES, parse_quantization
+from ..quantization.settle import settle
 from .errors import CheckpointError
 from .generation_defaults import GenerationDefaults, defaults_from_gguf, defaults_from_hf
 from .gguf_file import GGUFFile
@@ -83,9 +84,10 @@ def open_checkpoint(path: Path, load_format: LoadFormat = "auto") -> Checkpoint:
 
 def _open_safetensors(folder: Path) -> Checkpoint:
     config, generation = _read_configs(folder)
-    modelopt = folder / "hf_quant_config.json"
-    quantized = parse_quantization(config, read_json(modelopt) if modelopt.is_file() else None)
+    quantized = _described(folder, config)
     tensors = safetensors_index(folder)
+    if quantized is not None:
+        quantized = settle(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
     stored = _by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     odd = next((tensor for tensor in tensors if tensor.dtype not in readable), None)
@@ -103,6 +105,12 @@ def _open_safetensors(folder: Path) -> Checkpoint:
         stored_bytes=stored,
         quantized=quantized,
     )
+
+
+def _described(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:
+    """The quantisation that config.json or a file beside it describes."""
+    found = next((name for name in FILES if (folder / name).is_file()), None)
+    return parse_quantization(config, read_json(folder / found), FILES[found]) if found else parse_quantization(config)
 
 
 def _open_gguf(file: Path) -> Checkpoint:

@@ -35,6 +35,9 @@ def compressed_tensors(fields: Fields, patterns: Patterns) -> QuantizedCheckpoin
     sparsity = fields.table("sparsity_config") or {}
     if sparsity.get("format", "dense") != "dense":
         raise ConfigError(f"its weights are stored sparse ({sparsity.get('format')!r}), expected dense")
+    transforms = fields.table("transform_config") or {}
+    if transforms.get("config_groups"):
+        raise ConfigError("its inputs are rotated before they are multiplied (transform_config), which is not done")
     groups = fields.table("config_groups") or {}
     rules = []
     for name, group in groups.items():
@@ -84,7 +87,7 @@ def _format(name: str, group: Fields, stored: str) -> Format:
         group_size = weights.integer("group_size", 128) if strategy == "group" else 0
         order = weights.values.get("actorder")
         # with "weight" the groups keep their places: only the quantiser visited them in another order
-        act_order = order in ("group", True)
+        act_order = order in ("group", "dynamic", True)
         return Int4Format("compressed-tensors", group_size, symmetric, act_order)
     beside = "" if inputs is None else " with quantised inputs"
     raise ConfigError(

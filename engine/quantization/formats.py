@@ -21,6 +21,7 @@ class FP8Format:
     """How inputs are quantised: not at all, by a scale a token or a group of 128, or by one stored scale."""
     scale_ending: str = "weight_scale"
     block: tuple[int, int] = (FP8_BLOCK, FP8_BLOCK)
+    input_ending: str = "input_scale"
 
     @property
     def name(self) -> str:
@@ -104,12 +105,14 @@ class QuantizedCheckpoint:
     """Formats of single parts, where the file lists them (GGUF)."""
     kv_cache_fp8: bool = False
     """Scales for an fp8 KV cache are stored."""
+    plain: frozenset[str] = frozenset()
+    """Parts whose weights the file holds as floats, whatever the rules say."""
 
     def format_of(self, part: str) -> Format | None:
         """The format of a part's weight; None where it is stored plain."""
         if part in self.parts:
             return self.parts[part]
-        if any(matches(pattern, part) for pattern in self.ignore):
+        if part in self.plain or any(matches(pattern, part) for pattern in self.ignore):
             return None
         for rule in self.rules:
             if any(target == "Linear" or matches(target, part) for target in rule.targets):

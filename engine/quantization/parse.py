@@ -1,7 +1,8 @@
 """From a checkpoint's description of its quantisation to :class:`.formats.QuantizedCheckpoint`. Torch-free.
 
 Read are ``quantization_config`` of config.json (transformers' FP8, GPTQ, AWQ, compressed-tensors, ModelOpt)
-and ModelOpt's ``hf_quant_config.json``. Anything else is refused by name with what to use instead.
+and the files beside it that ModelOpt and the older GPTQ and AWQ programs write. Anything else is refused by
+name with what to use instead.
 """
 
 import re
@@ -32,6 +33,13 @@ _REFUSED: Mapping[str, str] = {
 }
 """Known methods that are not read, and the way out."""
 
+FILES: Mapping[str, str] = {
+    "hf_quant_config.json": "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""Files that describe a quantisation beside config.json, and whose they are."""
+
 SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt")
 
 MAX_PATTERNS = 4096
@@ -39,16 +47,18 @@ MAX_PATTERN_LENGTH = 512
 
 
 def parse_quantization(
-    config: Mapping[str, object], modelopt: Mapping[str, object] | None = None
+    config: Mapping[str, object], beside: Mapping[str, object] | None = None, method: str = "modelopt"
 ) -> QuantizedCheckpoint | None:
-    """What config.json and, where there is one, hf_quant_config.json say; None for an unquantised checkpoint.
+    """What config.json says or, where it says nothing, one of :data:`FILES`; None for an unquantised checkpoint.
+
+    ``beside`` is what that file holds, ``method`` who writes it.
 
     Raises :class:`ConfigError` for a method that is not read, or fields that contradict it.
     """
     table = config.get("quantization_config") or config.get("compression_config")
-    if table is None and modelopt is not None:
-        found = modelopt.get("quantization")
-        table = {"quant_method": "modelopt", **found} if isinstance(found, Mapping) else None
+    if table is None and beside is not None:
+        found = beside.get("quantization") if method == "modelopt" else beside
+        table = {"quant_method": method, **found} if isinstance(found, Mapping) else None
     if not table:
         return None
     if not isinstance(table, Mapping):
@@ -96,12 +106,17 @@ def _gptq(fields: Fields) -> QuantizedCheckpoint:
         raise ConfigError(f"GPTQ with {bits} bits, expected 4; {_OTHER}")
     if fields.values.get("dynamic"):
         raise ConfigError("GPTQ with dynamic (per-module) settings, expected one setting for all")
+    stored = fields.text("checkpoint_format", fields.text("format", "gptq"))
+    if fields.flag("is_marlin_format"):
+        stored = "marlin"
+    if stored not in ("gptq", "gptq_v2"):
+        raise ConfigError(f"GPTQ stored as {stored!r}, expected gptq or gptq_v2; {_OTHER}")
     form = Int4Format(
         packing="gptq",
         group=_group(fields),
         symmetric=False,  # zero points are stored either way
         act_order=fields.flag("desc_act"),
-        zero_offset=0 if fields.text("checkpoint_format", "gptq") == "gptq_v2" else 1,
+        zero_offset=0 if stored == "gptq_v2" else 1,
     )
     ignore = () if fields.flag("lm_head") else ("lm_head",)
     return QuantizedCheckpoint("gptq", (Rule(("Linear",), form),), ignore)
@@ -111,7 +126,7 @@ def _awq(fields: Fields) -> QuantizedCheckpoint:
     bits = fields.integer("bits", fields.integer("w_bit", 4))
     if bits != 4:
         raise ConfigError(f"AWQ with {bits} bits, expected 4; {_OTHER}")
-    version = fields.text("version", "gemm").lower()
+    version = fields.text("version", fields.text("checkpoint_format", "gemm")).lower()
     if version != "gemm":
         raise ConfigError(f"AWQ of version {version!r}, expected gemm")
     # without zero points every one that is stored is 8
@@ -120,6 +135,7 @@ def _awq(fields: Fields) -> QuantizedCheckpoint:
 
 
 def _modelopt(fields: Fields) -> QuantizedCheckpoint:
+    fields = Fields(fields.table("quantization") or fields.values)  # some copy their own file into config.json
     algorithm = fields.text("quant_algo", "").upper()
     formats = {
         "FP8": FP8Format("tensor", "tensor"),
@@ -140,7 +156,9 @@ def _modelopt(fields: Fields) -> QuantizedCheckpoint:
 
 
 def _unquantised(fields: Fields) -> tuple[str, ...]:
-    return patterns(fields.values.get("modules_to_not_convert"), "modules_to_not_convert")
+    """transformers' list, or that of AutoFP8."""
+    name = "modules_to_not_convert" if fields.values.get("modules_to_not_convert") else "ignored_layers"
+    return patterns(fields.values.get(name), name)
 
 
 def patterns(found: object, name: str) -> tuple[str, ...]:

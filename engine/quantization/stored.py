@@ -15,6 +15,10 @@ Stored = Mapping[str, torch.Tensor]
 """Tensors by ending."""
 
 
+_WORDS = ("qweight", "qzeros", "weight_packed", "weight_zero_point")
+"""Four-bit values come eight to a word."""
+
+
 class StoredError(Exception):
     """The tensors contradict their description. The message is a clause about the projection."""
 
@@ -22,14 +26,14 @@ class StoredError(Exception):
 def endings(format: FP8Format | Int8Format | Int4Format) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a projection must have, and what it may have that is passed over."""
     match format:
-        case FP8Format(scale_ending=scale, activations="tensor"):
-            return ("weight", scale, "input_scale"), ()
-        case FP8Format(scale_ending=scale):
-            return ("weight", scale), ("input_scale",)
+        case FP8Format(scale_ending=scale, input_ending=inputs, activations="tensor"):
+            return ("weight", scale, inputs), ()
+        case FP8Format(scale_ending=scale, input_ending=inputs):
+            return ("weight", scale), (inputs,)
         case Int8Format(activations="tensor"):
             return ("weight", "weight_scale", "input_scale"), ()
         case Int8Format():
-            return ("weight", "weight_scale"), ()
+            return ("weight", "weight_scale"), ("input_scale",)
         case Int4Format(packing="gptq", act_order=True):
             return ("qweight", "qzeros", "scales", "g_idx"), ()
         case Int4Format(packing="gptq"):
@@ -49,6 +53,8 @@ def scale_rows(format: FP8Format | Int8Format, stored: Stored, outputs: int, inp
     if isinstance(format, FP8Format) and format.granularity == "block":
         rows, columns = format.block
         expected = (-(-outputs // rows), -(-inputs // columns))
+        if scale.dim() == 4 and scale.shape[1::2] == (1, 1):  # ModelOpt keeps the dimensions that it reduced over
+            scale = scale[:, 0, :, 0]
         if tuple(scale.shape) != expected:
             raise StoredError(f"{ending} has shape {tuple(scale.shape)}, expected {expected}")
         return scale
@@ -57,6 +63,14 @@ def scale_rows(format: FP8Format | Int8Format, stored: Stored, outputs: int, inp
     if scale.numel() != outputs:
         raise StoredError(f"{ending} has shape {tuple(scale.shape)}, expected one scale or {outputs}")
     return scale.reshape(outputs)
+
+
+def largest_input_scale(format: FP8Format | Int8Format, stored: Stored) -> torch.Tensor:
+    """The stored scale of inputs, float32 []."""
+    ending = format.input_ending if isinstance(format, FP8Format) else "input_scale"
+    if not stored[ending].numel():
+        raise StoredError(f"{ending} is empty, expected one scale")
+    return stored[ending].float().max()
 
 
 def checked_weight(stored: Stored, dtype: torch.dtype, outputs: int, inputs: int) -> torch.Tensor:
@@ -72,6 +86,12 @@ def checked_weight(stored: Stored, dtype: torch.dtype, outputs: int, inputs: int
 
 def pack_int4(format: Int4Format, stored: Stored, outputs: int, inputs: int) -> W4Weight:
     """The four-bit weight in the layout of the kernels."""
+    for ending, tensor in stored.items():
+        if ending in _WORDS and (tensor.dtype != torch.int32 or tensor.dim() != 2 or not tensor.numel()):
+            raise StoredError(
+                f"{ending} is {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}, expected a matrix of "
+                "int32, each of eight values"
+            )
     try:
         weight = _pack_int4(format, stored, outputs, inputs)
     except ValueError as error:

@@ -52,8 +52,13 @@ def test_a_plain_checkpoint_has_no_quantisation() -> None:
             {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "GEMM"},
             Int4Format("awq", 64, symmetric=False),
         ),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 32, "modules_to_not_convert": None, "backend": "autoawq"},
+            Int4Format("awq", 32, symmetric=False),
+        ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, FP8Format("tensor", "tensor")),
         ({"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}, FP8Format("block", "none")),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}, FP8Format("tensor", "tensor")),
         (
             compressed(
                 {"num_bits": 8, "type": "float", "strategy": "channel"},
@@ -108,6 +113,33 @@ def test_modelopts_own_file_is_read_where_config_json_says_nothing() -> None:
     assert found.format_of("model.layers.0.mlp.up_proj") is None
 
 
+def test_autofp8s_list_of_what_it_left_out_is_read() -> None:
+    table = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": [Q_PROJ, "re:.*gate"]}
+    assert parsed(table) is None
+    assert parsed(table, "model.layers.0.mlp.gate") is None
+    assert parsed(table, "model.layers.0.mlp.up_proj") == FP8Format("tensor", "tensor")
+
+
+@pytest.mark.parametrize(
+    ("order", "by_index"), [("group", True), ("dynamic", True), ("weight", False), ("static", False)]
+)
+def test_every_name_of_an_activation_order_is_known(order: str, by_index: bool) -> None:
+    table = compressed({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "actorder": order})
+    found = parsed(table)
+    assert isinstance(found, Int4Format)
+    assert found.act_order == by_index
+
+
+def test_a_file_beside_config_json_counts_only_where_that_is_silent() -> None:
+    awq = {"w_bit": 4, "q_group_size": 32}
+    found = parse_quantization({}, awq, "awq")
+    assert found is not None
+    assert found.format_of(Q_PROJ) == Int4Format("awq", 32, symmetric=False)
+    found = parse_quantization({"quantization_config": {"quant_method": "fp8"}}, awq, "awq")
+    assert found is not None
+    assert found.method == "fp8"
+
+
 def test_rules_that_name_modules_go_before_those_for_all() -> None:
     table = compressed({"num_bits": 4, "type": "int", "strategy": "channel"}, format="mixed-precision")
     table["config_groups"]["group_1"] = {
@@ -138,7 +170,14 @@ def test_patterns_name_parts_by_whole_components() -> None:
         ({"bits": 4}, "names no quant_method, expected one of fp8"),
         ([1], "not a table"),
         ({"quant_method": "gptq", "bits": 8}, "8 bits, expected 4"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "stored as 'marlin', expected gptq or"),
+        ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, "stored as 'marlin', expected gptq or"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version 'gemv', expected gemm"),
+        ({"quant_method": "awq", "bits": 4, "checkpoint_format": "gemv_fast"}, "version 'gemv_fast', expected gemm"),
+        (
+            compressed({"num_bits": 4, "type": "int"}, transform_config={"config_groups": {"R1": {}}}),
+            "rotated before they are multiplied (transform_config)",
+        ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4 is not read, expected FP8"),
         ({"quant_method": "fp8", "weight_block_size": [0, 1]}, "weight_block_size is [0, 1]"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "expected e4m3"),
