@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from stentor.kernels.tunables import all_tunables
-from stentor.kernels.tuning import Config, Tunable, load_table, overridden, table_path, tuning_name
+from stentor.kernels.tuning import Config, Tunable, load_table, overridden, table_path, tuning_name, untuned
 
 from .kernels.timing import Timing, time_call
 
@@ -94,7 +94,8 @@ def _search_one(
     tunable: Tunable, device: torch.device, measure: Measure, advance: Callable[[], None]
 ) -> Outcome | None:
     call = tunable.workload(device)
-    untuned = _time(call, device, measure)
+    with untuned():  # not under an older table, whose entry would not be beaten, and then be dropped
+        plain = _time(call, device, measure)
     times: list[tuple[float, int]] = []
     for number, candidate in enumerate(tunable.candidates):
         with overridden(tunable.operation, candidate):
@@ -103,12 +104,12 @@ def _search_one(
             times.append((taken, number))
         advance()
     failed = len(tunable.candidates) - len(times)
-    if not times and untuned is None:
+    if not times and plain is None:
         return None
     seconds, number = min(times, default=(float("inf"), -1))
-    if untuned is not None and seconds > untuned * (1 - SWITCH_GAIN):
-        return Outcome(tunable, None, untuned, untuned, failed)
-    return Outcome(tunable, tunable.candidates[number], seconds, untuned, failed)
+    if plain is not None and seconds > plain * (1 - SWITCH_GAIN):
+        return Outcome(tunable, None, plain, plain, failed)
+    return Outcome(tunable, tunable.candidates[number], seconds, plain, failed)
 
 
 def _time(call: Callable[[], object], device: torch.device, measure: Measure) -> float | None:

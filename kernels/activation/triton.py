@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch
 from ..quantize.fp8 import as_kernel_argument
 from ..quantize.scheme import LARGEST, ActivationScheme
 from ..quantize.triton_rows import store_rows
@@ -66,7 +66,7 @@ def gated_activation_rows(
         block = max(config["BLOCK"], least)
     launch(
         gated_activation_kernel,
-        (rows, triton.cdiv(width, block)),
+        (rows, cdiv(width, block)),
         gate_up,
         as_kernel_argument(out),
         scales,

@@ -3,10 +3,9 @@
 from functools import cache
 
 import torch
-import triton
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 from ..tuning import Config, pick
 from .decode_kernels import decode_kernel, reduce_kernel
 
@@ -66,16 +65,16 @@ def paged_decode(
     block_m = query_block(queries, dim, q.dtype)
     config = pick(OPERATION, decode_key(dim, block_m, size, k_cache.dtype), default_config(dim, k_cache.dtype))
     tile = config["TILE"]
-    min_tiles = triton.cdiv(config["MIN_KEYS"], tile)
+    min_tiles = cdiv(config["MIN_KEYS"], tile)
     windowed = window > 0
     seen = min(max_seq_len, window + query_len - 1 + tile) if windowed else max_seq_len
-    most_splits = max(1, triton.cdiv(triton.cdiv(seen, tile), min_tiles))
+    most_splits = max(1, cdiv(cdiv(seen, tile), min_tiles))
     target = max(1, multiprocessors(q.device) * config["PROGRAMS_PER_SM"] // kv_heads)
     items = min(target + rows, rows * most_splits)
     kept = items if most_splits > 1 else 0
     partial = torch.empty((kept, kv_heads * queries, dim), dtype=torch.float32, device=q.device)
     partial_lse = torch.empty((kept, kv_heads * queries), dtype=torch.float32, device=q.device)
-    block_d = max(MIN_DOT, triton.next_power_of_2(dim))
+    block_d = max(MIN_DOT, next_power_of_2(dim))
     shared = {
         "QUERY_LEN": query_len,
         "GROUP": group,
@@ -86,7 +85,7 @@ def paged_decode(
     }
     launch(
         decode_kernel,
-        (kv_heads * triton.cdiv(queries, block_m), items),
+        (kv_heads * cdiv(queries, block_m), items),
         q,
         k_cache,
         v_cache,
@@ -141,7 +140,7 @@ def query_block(queries: int, dim: int, dtype: torch.dtype) -> int:
     Where there are more, several programs read the same keys, which the L2 cache then has.
     """
     most = MIN_DOT if dtype == torch.float32 else 64 if dim <= 128 else 32
-    filled: int = max(MIN_DOT, triton.next_power_of_2(queries))
+    filled: int = max(MIN_DOT, next_power_of_2(queries))
     return min(most, filled)
 
 
@@ -160,8 +159,10 @@ def decode_key(dim: int, block_m: int, size: int, dtype: torch.dtype) -> str:
 
 def default_config(dim: int, dtype: torch.dtype) -> Config:
     """TILE keys a turn; a sequence is split into parts of MIN_KEYS or more, PROGRAMS_PER_SM of them in all."""
-    row_bytes = max(MIN_DOT, triton.next_power_of_2(dim)) * dtype.itemsize
-    tile = min(64, max(MIN_DOT, TILE_BYTES // row_bytes))
+    row_bytes = max(MIN_DOT, next_power_of_2(dim)) * dtype.itemsize
+    # Without tensor cores both factors of a product wait in registers: larger tiles are spilled.
+    most = MIN_DOT if dtype == torch.float32 else 64
+    tile = min(most, max(MIN_DOT, TILE_BYTES // row_bytes))
     stages = 3 if tile * row_bytes >= TILE_BYTES else 4
     return Config.of(TILE=tile, MIN_KEYS=128, PROGRAMS_PER_SM=8, num_warps=4, num_stages=stages)
 

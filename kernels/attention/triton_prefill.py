@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..tuning import pick
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
@@ -219,7 +219,7 @@ def paged_prefill(
     tiles = tokens // (config["BLOCK_M"] // pack) + sequences
     launch(
         _prefill_kernel,
-        (tiles, kv_heads * triton.cdiv(group, pack)),
+        (tiles, kv_heads * cdiv(group, pack)),
         q,
         as_kernel_argument(k_cache),
         as_kernel_argument(v_cache),
@@ -243,7 +243,7 @@ def paged_prefill(
         GROUP=group,
         PACK=pack,
         DIM=dim,
-        WIDTH=max(16, triton.next_power_of_2(dim)),
+        WIDTH=max(16, next_power_of_2(dim)),
         SIZE=size,
         TRANSPOSED=k_cache.is_contiguous(),
         CAUSAL=causal,

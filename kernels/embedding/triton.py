@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch
 from ..tuning import Config, pick
 
 
@@ -42,7 +42,7 @@ def gather_rows(tokens: Tensor, table: Tensor, scale: float, out: Tensor) -> Non
     config = pick("embedding", key, Config.of(BLOCK=min(1024, 1 << max(4, (width - 1).bit_length())), num_warps=4))
     launch(
         gather_kernel,
-        (tokens.shape[0], triton.cdiv(width, config["BLOCK"])),
+        (tokens.shape[0], cdiv(width, config["BLOCK"])),
         tokens,
         table,
         out,

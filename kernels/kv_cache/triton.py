@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, round_to_fp8
 from ..tuning import Config, pick
 
@@ -127,7 +127,7 @@ def tile_config(operation: str, dim: int, heads: int, tokens: int) -> Config:
     """The tile of an operation on [tokens, heads, dim]: 8 heads of a token each, more tokens where there are many."""
     few = tokens <= FEW_TOKENS
     many = 4 if dim <= 128 else 2
-    default = _tile(1 if few else many, min(8, triton.next_power_of_2(heads)), 2 if few else 4)
+    default = _tile(1 if few else many, min(8, next_power_of_2(heads)), 2 if few else 4)
     return pick(operation, tile_key(dim, heads, tokens), default)
 
 
@@ -167,7 +167,7 @@ def write_kv_(
     config = tile_config("write_kv", dim, heads, tokens)
     launch(
         _write_kv_kernel,
-        (triton.cdiv(tokens, config["BLOCK_TOKENS"]), 2 * triton.cdiv(heads, config["BLOCK_HEADS"])),
+        (cdiv(tokens, config["BLOCK_TOKENS"]), 2 * cdiv(heads, config["BLOCK_HEADS"])),
         k,
         v,
         as_kernel_argument(k_cache),
@@ -181,7 +181,7 @@ def write_kv_(
         heads,
         config=config,
         DIM=dim,
-        WIDTH=triton.next_power_of_2(dim),
+        WIDTH=next_power_of_2(dim),
         SIZE=k_cache.shape[3],
         TRANSPOSED=k_cache.is_contiguous(),
     )

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..quantize.operands import Operands
 from ..tuning import Config, Tunable, pick
@@ -75,9 +75,11 @@ def gemv(operands: Operands) -> Tensor:
     x, x_scale, weight_scale = operands.x, operands.x_scale, operands.weight_scale
     out = torch.empty(1, rows, dtype=operands.out_dtype, device=x.device)
     config = pick(OPERATION, key(operands), default(operands))
+    if operands.weight_scales == "block" and 128 % config["BLOCK_N"]:
+        raise ValueError(f"{OPERATION}: with blocks BLOCK_N must divide 128, not be {config['BLOCK_N']}")
     launch(
         gemv_kernel,
-        (triton.cdiv(rows, config["BLOCK_N"]),),
+        (cdiv(rows, config["BLOCK_N"]),),
         as_kernel_argument(x),
         x_scale if x_scale is not None else weight_scale,
         as_kernel_argument(operands.weight),
@@ -102,7 +104,7 @@ def key(operands: Operands) -> str:
 def default(operands: Operands) -> Config:
     width = operands.shape[2]
     # 64 values of the weight a thread: four loads of sixteen bytes in flight
-    return Config.of(num_warps=4, BLOCK_N=8, BLOCK_K=min(1024, max(triton.next_power_of_2(width), 32)), STAGES=3)
+    return Config.of(num_warps=4, BLOCK_N=8, BLOCK_K=min(1024, max(next_power_of_2(width), 32)), STAGES=3)
 
 
 def candidates() -> list[Config]:

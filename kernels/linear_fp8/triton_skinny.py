@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..quantize.operands import Operands
 from ..tuning import Config, Tunable, pick
@@ -137,6 +137,8 @@ def skinny(operands: Operands) -> Tensor:
     config = pick(OPERATION, key(operands), default(operands))
     if operands.scaled_by_step and 128 % config["BLOCK_K"]:
         raise ValueError(f"{OPERATION}: with groups or blocks BLOCK_K must divide 128, not be {config['BLOCK_K']}")
+    if config["BLOCK_T"] < tokens:
+        raise ValueError(f"{OPERATION}: BLOCK_T must hold all {tokens} tokens, not {config['BLOCK_T']}")
     splits = config["SPLITS"]
     integers = x.dtype == torch.int8
     out = torch.empty(tokens, rows, dtype=operands.out_dtype, device=x.device)
@@ -149,7 +151,7 @@ def skinny(operands: Operands) -> Tensor:
     scales = x_scale if x_scale is not None else weight_scale
     launch(
         skinny_kernel,
-        (triton.cdiv(rows, config["BLOCK_N"]), splits),
+        (cdiv(rows, config["BLOCK_N"]), splits),
         *(as_kernel_argument(x), scales, as_kernel_argument(operands.weight), weight_scale, bias, made),
         *(tokens, rows, width, x.stride(0), operands.x_scale_stride, operands.weight_scale_stride),
         config=config,
@@ -162,10 +164,10 @@ def skinny(operands: Operands) -> Tensor:
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
     )
     if splits > 1:
-        block = min(triton.next_power_of_2(rows), 512)
+        block = min(next_power_of_2(rows), 512)
         launch(
             add_parts_kernel,
-            (tokens, triton.cdiv(rows, block)),
+            (tokens, cdiv(rows, block)),
             *(made, scales, weight_scale, bias, out),
             *(tokens, rows, operands.x_scale_stride, operands.weight_scale_stride),
             config=Config.of(num_warps=4, BLOCK=block),
@@ -201,7 +203,7 @@ def default(operands: Operands) -> Config:
     block_k = 128 if operands.scaled_by_step or operands.input_scales == "none" else 256
     if operands.x.dtype == torch.float32 or width % 16:  # the latter is loaded byte by byte
         block_k = 32
-    tiles = triton.cdiv(rows, 64)
+    tiles = cdiv(rows, 64)
     splits = 1
     while tiles * splits < _PROGRAMS and width // (splits * 2) >= 4 * block_k:
         splits *= 2

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..quantize.operands import Operands
 from ..tuning import Config, Tunable, pick
@@ -99,7 +99,7 @@ def tiles(operands: Operands) -> Tensor:
     out = torch.empty(tokens, rows, dtype=operands.out_dtype, device=x.device)
     launch(
         tiles_kernel,
-        (triton.cdiv(tokens, config["BLOCK_T"]) * triton.cdiv(rows, config["BLOCK_N"]),),
+        (cdiv(tokens, config["BLOCK_T"]) * cdiv(rows, config["BLOCK_N"]),),
         as_kernel_argument(x),
         x_scale if x_scale is not None else weight_scale,
         as_kernel_argument(operands.weight),

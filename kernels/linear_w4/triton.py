@@ -65,7 +65,9 @@ def _small_shared() -> bool:
 
 def limits(planes: Planes) -> Config:
     """Up to SKINNY rows of x the skinny kernel runs, from DENSE rows on the weight is made into floats first."""
-    return pick(LIMITS, planes.label, Config.of(SKINNY=16, DENSE=512))
+    # On datacentre Blackwell Triton 3.6 to 3.8 sum wrongly where multiplications of one step share an accumulator,
+    # as those of the kernel between do (triton-lang/triton#10821).
+    return pick(LIMITS, planes.label, Config.of(SKINNY=16, DENSE=17 if capability() // 10 in (10, 11) else 512))
 
 
 def linear_planes(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
@@ -85,6 +87,8 @@ def skinny(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
     """For at most 16 rows."""
     tokens, (rows, columns) = x.shape[0], planes.shape
     config = pick(SKINNY, skinny_key(planes, tokens, x.dtype), skinny_default(planes, tokens, x.dtype))
+    if config["TOKENS"] < tokens:
+        raise ValueError(f"{SKINNY}: TOKENS must hold all {tokens} rows, not {config['TOKENS']}")
     out = x.new_empty(tokens, rows)
     launch(
         linear_skinny,
@@ -112,8 +116,8 @@ def general(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
     """For any number of rows; several parts of K are summed in order by a second kernel."""
     tokens, (rows, columns) = x.shape[0], planes.shape
     config = pick(GENERAL, general_key(planes, tokens, x.dtype), general_default(planes, tokens, x.dtype))
-    parts = min(config["PARTS"], planes.blocks)
-    blocks_a_part = -(-planes.blocks // parts)
+    blocks_a_part = -(-planes.blocks // config["PARTS"])
+    parts = -(-planes.blocks // blocks_a_part)  # fewer where the last would have no blocks
     out = x.new_empty(tokens, rows)
     target = out if parts == 1 else x.new_empty((parts, tokens, rows), dtype=torch.float32)
     launch(
@@ -134,6 +138,7 @@ def general(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
         WHOLE=columns % BLOCK == 0,
         BIAS=bias is not None,
         PRECISION=_precision(x.dtype),
+        PARTS=parts,
     )
     if parts > 1:
         block = Config.of(ROWS=1024, num_warps=4, num_stages=1)

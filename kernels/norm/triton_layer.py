@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch
 from ..tuning import pick
 from .rows import block_of, default_config, rows_of, tuning_key
 from .triton_tiles import load_rows
@@ -48,7 +48,7 @@ def layer_norm_rows(
     config = pick("layer_norm", tuning_key(width, x.dtype), default_config(block))
     launch(
         layer_norm_kernel,
-        (triton.cdiv(rows.number, config["ROWS"]) if width else 0,),
+        (cdiv(rows.number, config["ROWS"]) if width else 0,),
         x,
         residual,
         weight,

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch
 from ..quantize.fp8 import as_kernel_argument
 from ..quantize.scheme import LARGEST, ActivationScheme
 from ..quantize.triton_rows import store_rows
@@ -68,7 +68,7 @@ def rms_norm_rows(
     config = pick(operation, tuning_key(width, x.dtype), default_config(block))
     launch(
         rms_norm_kernel,
-        (triton.cdiv(rows.number, config["ROWS"]) if width else 0,),
+        (cdiv(rows.number, config["ROWS"]) if width else 0,),
         x,
         residual,
         weight,

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 from ..tuning import Config
 from .fp8 import as_kernel_argument, round_to_fp8
 from .reference import SMALLEST_SCALE
@@ -131,14 +131,14 @@ def quantize(x: Tensor, scheme: ActivationScheme, scale: Tensor | None) -> Quant
     greatest = LARGEST[scheme.dtype]
     if scheme.granularity == "tensor":
         assert scale is not None
-        block = min(triton.next_power_of_2(width), 4096)
+        block = min(next_power_of_2(width), 4096)
         config = Config.of(num_warps=_warps(block), BLOCK=block)
-        grid = (rows, triton.cdiv(width, block))
+        grid = (rows, cdiv(width, block))
         launch(quantize_tensor_kernel, grid, x, stored, scale, width, x.stride(0), config=config, GREATEST=greatest)
         return Quantized(values, scale)
     if scheme.granularity == "token":
         scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
-        block = min(triton.next_power_of_2(width), MAX_BLOCK)
+        block = min(next_power_of_2(width), MAX_BLOCK)
         launch(
             quantize_rows_kernel,
             (rows,),
@@ -149,13 +149,13 @@ def quantize(x: Tensor, scheme: ActivationScheme, scale: Tensor | None) -> Quant
             WHOLE=block >= width,
         )
         return Quantized(values, scales)
-    groups = triton.cdiv(width, scheme.group)
+    groups = cdiv(width, scheme.group)
     scales = torch.empty(rows, groups, dtype=torch.float32, device=x.device)
-    padded = triton.next_power_of_2(scheme.group)
-    block_groups = max(1, min(triton.next_power_of_2(groups), 4096 // padded))
+    padded = next_power_of_2(scheme.group)
+    block_groups = max(1, min(next_power_of_2(groups), 4096 // padded))
     launch(
         quantize_groups_kernel,
-        (rows, triton.cdiv(groups, block_groups)),
+        (rows, cdiv(groups, block_groups)),
         *(x, stored, scales, width, groups, x.stride(0)),
         config=Config.of(num_warps=_warps(block_groups * padded), BLOCK_GROUPS=block_groups),
         GROUP=scheme.group,

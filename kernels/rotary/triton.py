@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kv_cache.triton import store_rows, tile_config, tile_rows
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 
 
 @triton.jit
@@ -167,7 +167,7 @@ def rotary_(
     section_1, section_2 = section_ends(sections, half)
     launch(
         _rotary_kernel,
-        (triton.cdiv(tokens, config["BLOCK_TOKENS"]), triton.cdiv(q_heads, block) + triton.cdiv(k_heads, block)),
+        (cdiv(tokens, config["BLOCK_TOKENS"]), cdiv(q_heads, block) + cdiv(k_heads, block)),
         q,
         k,
         cos,
@@ -182,7 +182,7 @@ def rotary_(
         config=config,
         DIM=dim,
         HALF=half,
-        WIDTH=triton.next_power_of_2(half),
+        WIDTH=next_power_of_2(half),
         INTERLEAVED=interleaved,
         SECTION_1=section_1,
         SECTION_2=section_2,

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kv_cache.triton import copy_rows, load_scales, slot_rows, store_rows, tile_config, tile_rows
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument
 from ..rotary.triton import load_angles, load_pairs, section_ends, store_pairs, turn
 
@@ -170,7 +170,7 @@ def rotate_and_write_kv_(
     section_1, section_2 = section_ends(sections, half)
     launch(
         _rotate_and_write_kernel,
-        (triton.cdiv(tokens, config["BLOCK_TOKENS"]), triton.cdiv(q_heads, block) + 2 * triton.cdiv(kv_heads, block)),
+        (cdiv(tokens, config["BLOCK_TOKENS"]), cdiv(q_heads, block) + 2 * cdiv(kv_heads, block)),
         q,
         k,
         v,
@@ -194,10 +194,10 @@ def rotate_and_write_kv_(
         kv_heads,
         config=config,
         DIM=dim,
-        DIM_WIDTH=triton.next_power_of_2(dim),
+        DIM_WIDTH=next_power_of_2(dim),
         HALF=half,
-        WIDTH=triton.next_power_of_2(half),
-        REST_WIDTH=triton.next_power_of_2(max(1, dim - 2 * half)),
+        WIDTH=next_power_of_2(half),
+        REST_WIDTH=next_power_of_2(max(1, dim - 2 * half)),
         PLUS_ONE=plus_one,
         INTERLEAVED=interleaved,
         SECTION_1=section_1,

@@ -22,7 +22,7 @@ def packed(x, ids):
     return (order_key(x).to(tl.int64) << 32) | (ids ^ NO_ID).to(tl.int64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top"], do_not_specialize_on_alignment=["rows", "tokens"])
 def sum_tiles(
     logits, width, rows, tokens, tile_max, tile_sum, tile_rank, tile_best, top, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -49,7 +49,7 @@ def sum_tiles(
         left = tl.where(left == best, _NONE, left)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top"], do_not_specialize_on_alignment=["rows", "tokens"])
 def merge_tiles(
     logits, width, rows, tokens, tile_max, tile_sum, tile_rank, tile_best, values, ranks, best_ids, best_values,
     tiles, top, TILES: tl.constexpr, CANDIDATES: tl.constexpr,

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import torch
-import triton
 
-from ..launch import launch
+from ..launch import cdiv, launch, next_power_of_2
 from ..tuning import Config, pick
 from .rules import DrawRules
 from .tables import PARAMS, SamplerTables, params_of
@@ -77,7 +76,7 @@ def draw_rows(
     rows, vocabulary = logits.shape
     span = 1 if drafts is None else drafts.shape[1] + 1
     scan, bracket, finish = scan_config(rows), bracket_config(rows), finish_config(rows)
-    tiles = triton.cdiv(vocabulary, scan["BLOCK"])
+    tiles = cdiv(vocabulary, scan["BLOCK"])
     blocks = tiles * (scan["BLOCK"] // scan["GROUP"])
     lists = filters and vocabulary > bracket["ROOM"]
     edits = tables is not None
@@ -106,12 +105,12 @@ def draw_rows(
         scan_tiles, (rows, tiles), *row, past, params, seen, mask, early, bias_ids, bias_values,
         tile_max, tile_best, block_max, vocabulary, config=scan, SEEN=has_seen, FILTERS=lists, **shared,
     )  # fmt: skip
-    tile_count = triton.next_power_of_2(tiles)
+    tile_count = next_power_of_2(tiles)
     if lists:
         sizes = {"TILES": tile_count, "BLOCK": scan["BLOCK"], "GROUP": scan["GROUP"]}
         launch(
             bracket_limits, (rows,), *row, params, tile_max, block_max, brackets, counts, vocabulary, tiles,
-            config=without(bracket, "ROOM"), BLOCKS=triton.next_power_of_2(blocks), **sizes, **shared,
+            config=without(bracket, "ROOM"), BLOCKS=next_power_of_2(blocks), **sizes, **shared,
         )  # fmt: skip
         launch(
             gather_members, (rows, tiles), *row, params, tile_max, block_max, brackets, counts, masses, member_ids,

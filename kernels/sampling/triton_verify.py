@@ -28,8 +28,8 @@ def verify_(
 
     tiles = step.tile_max.shape[1]
     tile_count = triton.next_power_of_2(tiles)
-    config = Config.of(num_warps=1)
-    wide = Config.of(BLOCK=step.block, num_warps=8)
+    config = Config.of(num_warps=1, fuse_multiply_add=False)
+    wide = Config.of(BLOCK=step.block, num_warps=8, fuse_multiply_add=False)
     shared = {"SPAN": span, "EDITS": True, "WORK": logits.dtype != torch.float32, "TILES": tile_count}
     row = (rows, rows.stride(0), step.work, slots, tables.params, step.tile_max, step.limits)
     q = drawn if draft_probs is None else draft_probs

@@ -6,7 +6,7 @@ cache, which is read in preference.
 """
 
 from .config import Config
-from .table import load_table, overridden, pick, table_path, tuning_name
+from .table import load_table, overridden, pick, table_path, tuning_name, untuned
 from .tunable import Tunable
 
-__all__ = ["Config", "Tunable", "load_table", "overridden", "pick", "table_path", "tuning_name"]
+__all__ = ["Config", "Tunable", "load_table", "overridden", "pick", "table_path", "tuning_name", "untuned"]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -19,14 +20,21 @@ logger = logging.getLogger(__name__)
 Table = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 _override: ContextVar[tuple[str, Config] | None] = ContextVar("stentor_tuning", default=None)
+_untuned: ContextVar[bool] = ContextVar("stentor_untuned", default=False)
 
 
 def pick(operation: str, key: str, default: Config) -> Config:
-    """The config of one launch. ``key`` names what the best sizes depend on, never a batch size that varies."""
+    """The config of one launch. ``key`` names what the best sizes depend on, never a batch size that varies.
+
+    Whether products and sums may be fused is the operation's own affair: ``default`` says it, whatever is forced.
+    """
     forced = _override.get()
     if forced is not None and forced[0] == operation:
-        return forced[1]
-    return _picked(operation, key, default)
+        config = forced[1]
+        if config.fuse_multiply_add == default.fuse_multiply_add:
+            return config
+        return replace(config, fuse_multiply_add=default.fuse_multiply_add)
+    return default if _untuned.get() else _picked(operation, key, default)
 
 
 @contextmanager
@@ -37,6 +45,16 @@ def overridden(operation: str, config: Config) -> Iterator[None]:
         yield
     finally:
         _override.reset(token)
+
+
+@contextmanager
+def untuned() -> Iterator[None]:
+    """Within the block, launchers take their own defaults, but for what is :func:`overridden`."""
+    token = _untuned.set(True)
+    try:
+        yield
+    finally:
+        _untuned.reset(token)
 
 
 @cache

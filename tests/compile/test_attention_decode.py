@@ -30,8 +30,10 @@ def compiled(
     config: Config | None = None,
     everything: bool = False,
 ) -> list[CompiledKernel]:
-    """The kernels of a launch in bfloat16 over caches of ``dtype``; ``everything``: window, soft cap and sinks."""
+    """The kernels of a launch over caches of ``dtype``, in bfloat16 unless they are float32; ``everything``: window,
+    soft cap and sinks."""
     keys = 4096
+    own = torch.float32 if dtype == torch.float32 else torch.bfloat16
 
     def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="cuda")
@@ -44,13 +46,13 @@ def compiled(
         k, v = (empty(rows * keys // size, 8, size, dim, dtype=dtype) for _ in "kv")
         scale = empty(8, dtype=torch.float32) if dtype == FP8 else None
         paged_decode(
-            empty(rows * query_len, heads, dim, dtype=torch.bfloat16),
+            empty(rows * query_len, heads, dim, dtype=own),
             k.transpose(2, 3),
             v,
             empty(rows + 1),
             empty(rows),
             empty(rows, keys // size),
-            empty(rows * query_len, heads, dim, dtype=torch.bfloat16),
+            empty(rows * query_len, heads, dim, dtype=own),
             rows=rows,
             query_len=query_len,
             scale=dim**-0.5,
@@ -101,6 +103,11 @@ def test_several_new_tokens_and_large_heads_spill_nothing(
     heads: int, query_len: int, dim: int, dtype: torch.dtype
 ) -> None:
     check(compiled(heads, 64, 64, dtype, query_len=query_len, dim=dim, everything=True))
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_float32_has_no_tensor_cores_and_spills_nothing_either(dim: int) -> None:
+    assert all(kernel.stack_bytes == 0 for kernel in compiled(LLAMA_8B, 4, 64, torch.float32, dim=dim))
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [(80, torch.bfloat16), (89, FP8)])

@@ -53,6 +53,17 @@ def test_an_older_gpu_is_served() -> None:
     assert compiled(LLAMA, 64, 128, capability=80)[0].uses_tensor_cores
 
 
+@pytest.mark.parametrize(("capability", "shared"), [(90, True), (100, False), (103, False)])
+def test_blackwell_is_not_given_multiplications_that_share_an_accumulator(capability: int, shared: bool) -> None:
+    from stentor.kernels.linear_w4.triton import limits  # late: it imports Triton
+
+    weight = empty_weight(*LLAMA, group=128, dtype=torch.bfloat16, device="meta")
+    with dry_run(capability):
+        bounds = limits(weight.planes)
+    assert (bounds["DENSE"] > bounds["SKINNY"] + 1) == shared
+    assert "tcgen05.mma" not in compiled(LLAMA, 16, 128, capability=capability)[0].ptx
+
+
 def test_a_weight_is_made_into_floats_without_spills() -> None:
     from stentor.kernels.linear_w4.triton import floats  # late: it imports Triton
 

@@ -78,6 +78,7 @@ def test_judging_drafts_spills_nothing(probable: bool) -> None:
     judged = ["sum_weights", "judge_drafts", "race_residual", "take_tokens"]
     assert [kernel.name for kernel in compiled] == DRAW + (judged if probable else judged[1::2])
     assert_nothing_spills(compiled)
+    assert_separately_rounded(compiled)
 
 
 def test_edits_and_log_probabilities_spill_nothing() -> None:

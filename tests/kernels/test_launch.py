@@ -2,8 +2,13 @@ import pytest
 import torch
 
 from stentor.kernels import rms_norm
-from stentor.kernels.launch import dry_run, interpreted
+from stentor.kernels.launch import cdiv, dry_run, interpreted, next_power_of_2
 from stentor.kernels.variants import force_variant, settle
+
+
+def test_sizes_are_rounded_up() -> None:
+    assert [cdiv(number, 4) for number in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
+    assert [next_power_of_2(number) for number in (1, 2, 3, 4, 5, 64, 65)] == [1, 2, 4, 4, 8, 64, 128]
 
 
 def test_auto_takes_the_first_variant_that_can_run() -> None:

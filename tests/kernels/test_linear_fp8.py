@@ -239,3 +239,12 @@ def test_a_refusal_says_why() -> None:
     selection = selection_for(x, weight, scale)
     assert str(selection).startswith("reference; not gemv: it runs on CUDA, the tensors are on cpu")
     assert [name for name, _ in selection.refused] == ["gemv", "skinny", "scaled_mm", "tiles"]
+
+
+@pytest.mark.triton
+def test_a_tuned_size_that_would_leave_tokens_out_is_refused() -> None:
+    x = quantized(9, 64, FP8, "token")
+    weight, scale = fp8_weight(32, 64, "channel")
+    small = Config.of(num_warps=4, num_stages=2, BLOCK_T=8, BLOCK_N=16, BLOCK_K=32, SPLITS=1)
+    with overridden("linear_8bit_skinny", small), pytest.raises(ValueError, match="BLOCK_T must hold all 9 tokens"):
+        linear_fp8(x, weight, scale, out_dtype=torch.float32, variant="triton")

@@ -1,5 +1,8 @@
 """4-bit weights: every checkpoint format against a slow definition of it, and the kernels against the reference."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -240,6 +243,29 @@ def test_parts_of_the_columns_add_up() -> None:
 
 
 @pytest.mark.triton
+@pytest.mark.parametrize(("columns", "parts"), [(128, 4), (768, 4)])
+def test_no_part_is_without_columns(columns: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read scales past the last group; and one part alone has the bias added with it."""
+    from stentor.kernels.launch import launch as started
+    from stentor.kernels.linear_w4 import triton
+    from stentor.kernels.tuning import Config, overridden
+
+    grids: list[Sequence[int]] = []
+
+    def launch(kernel: Any, grid: Sequence[int], *args: Any, **constants: Any) -> None:
+        grids.append(grid)
+        started(kernel, grid, *args, **constants)
+
+    monkeypatch.setattr(triton, "launch", launch)
+    weight = random_weight(24, columns, 128)
+    x, bias = normal(20, columns, seed=1).to(DEVICE), normal(24, seed=2).to(DEVICE)
+    with overridden(triton.GENERAL, Config.of(ROWS=16, TOKENS=16, PARTS=parts)):
+        assert_close(linear_w4(x, weight, bias, variant="triton"), linear_w4(x, weight, bias, variant="reference"))
+    launched = grids[0][2]
+    assert (launched - 1) * -(-columns // 128 // launched) < columns // 128
+
+
+@pytest.mark.triton
 def test_a_big_weight_is_made_into_floats_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     from stentor.kernels.linear_w4 import triton
 
@@ -247,3 +273,16 @@ def test_a_big_weight_is_made_into_floats_piece_by_piece(monkeypatch: pytest.Mon
     weight = random_weight(300, 128, 64, zeros=True)
     x, bias = normal(5, 128, seed=1).to(DEVICE), normal(300, seed=2).to(DEVICE)
     assert_close(triton.dense(x, weight.planes, bias), linear_w4(x, weight, bias, variant="reference"))
+
+
+@pytest.mark.triton
+def test_a_tuned_size_that_would_leave_rows_out_is_refused() -> None:
+    from stentor.kernels.linear_w4.triton import SKINNY
+    from stentor.kernels.tuning import Config, overridden
+
+    codes = torch.zeros(16, 128, dtype=torch.uint8, device=DEVICE)
+    weight = W4Weight.from_codes(codes, torch.ones(16, 1, device=DEVICE), group=128)
+    x = torch.ones(9, 128, dtype=torch.float16, device=DEVICE)
+    small = Config.of(SLICES=4, ROWS=16, TOKENS=8, num_warps=4, num_stages=2)
+    with overridden(SKINNY, small), pytest.raises(ValueError, match="TOKENS must hold all 9 rows"):
+        linear_w4(x, weight, variant="triton")

@@ -20,6 +20,12 @@ def test_an_override_holds_for_its_operation_and_block_alone() -> None:
     assert pick("one", "d64", DEFAULT) is DEFAULT
 
 
+def test_an_override_does_not_decide_how_an_operation_rounds() -> None:
+    exact = Config.of(BLOCK_M=64, BLOCK_N=32, fuse_multiply_add=False)
+    with overridden("one", Config.of(BLOCK_M=16, BLOCK_N=16)):
+        assert pick("one", "d64", exact) == Config.of(BLOCK_M=16, BLOCK_N=16, fuse_multiply_add=False)
+
+
 def test_an_entry_replaces_sizes_and_options_and_must_name_the_same_sizes() -> None:
     tuned = DEFAULT.replaced({"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2})
     assert tuned == Config.of(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2)

@@ -62,6 +62,25 @@ def test_a_gain_within_the_noise_changes_nothing() -> None:
     assert found.seconds == 1.0
 
 
+def test_a_second_search_finds_what_the_first_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stentor.kernels.tuning import table
+
+    seconds = {DEFAULT: 3.0, FAST: 1.0, SLOW: 5.0}
+    (first,) = run(seconds, SLOW, FAST)
+    entries = {"op": {"k": FAST.to_json()}}
+    monkeypatch.setattr(table, "_table", lambda: entries)  # what a launcher reads from then on
+    table._picked.cache_clear()
+    try:
+        assert pick("op", "k", DEFAULT) == FAST
+        (second,) = run(seconds, SLOW, FAST)
+    finally:
+        table._picked.cache_clear()
+    assert (second.best, second.untuned_seconds) == (first.best, first.untuned_seconds) == (FAST, 3.0)
+    path = tmp_path / "gpu.json"
+    write_table(path, [second], entries)
+    assert json.loads(path.read_text()) == entries
+
+
 def test_a_candidate_that_does_not_run_is_passed_over() -> None:
     (found,) = run({DEFAULT: 3.0, FAST: 1.0, SLOW: 2.0}, FAST, SLOW, broken=FAST)
     assert (found.best, found.failed) == (SLOW, 1)
