@@ -78,8 +78,7 @@ class CudaDevice:
             total=total,
             free=free,
             reserved=torch.cuda.memory_reserved(self._place),
-            allocated=torch.cuda.memory_allocated(self._place),
-            peak=torch.cuda.max_memory_allocated(self._place),
+            peak=torch.cuda.max_memory_reserved(self._place),
         )
 
     def forget_peak(self) -> None:

@@ -39,10 +39,8 @@ class MemoryReading:
     """As the driver counts, over all processes."""
     reserved: int
     """Held by this process's allocator, in use or cached."""
-    allocated: int
-    """In tensors now."""
     peak: int
-    """Most in tensors since :meth:`Device.forget_peak`."""
+    """Most that was reserved since :meth:`Device.forget_peak`: more than tensors took, by what lay between them."""
 
     @property
     def outside(self) -> int:

@@ -11,6 +11,7 @@ from ..models.decoder import Decoder
 from .device import Device
 from .logprobs import LogprobTensors
 from .pending import PromptPart
+from .pinned import StepMemory
 
 _LOGIT_ROWS = 64
 """Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
@@ -29,20 +30,25 @@ class PromptWork:
 
 
 class LogprobReader:
-    """What it returns is pinned memory that is filled once the step is done."""
+    """What it returns is pinned memory of the step, filled once the step is done."""
 
     def __init__(self, model: Decoder, device: Device) -> None:
         self._model = model
         self._device = device
 
-    def read(self, logits: torch.Tensor, tokens: torch.Tensor, top: int) -> LogprobTensors:
+    def read(self, logits: torch.Tensor, tokens: torch.Tensor, top: int, memory: StepMemory) -> LogprobTensors:
         """Queues the log-probabilities of ``tokens`` [n] under ``logits`` [n, vocabulary], and their copies."""
         rows = torch.arange(len(tokens), device=logits.device)
         values, ranks, best, best_values = sampling.logprobs(logits, rows, tokens, top)
-        return self._fetch(values), self._fetch(ranks), self._fetch(best), self._fetch(best_values)
+        return (
+            self._fetch(values, memory),
+            self._fetch(ranks, memory),
+            self._fetch(best, memory),
+            self._fetch(best_values, memory),
+        )
 
     def read_prompts(
-        self, parts: Sequence[PromptWork], hidden: torch.Tensor, targets: torch.Tensor
+        self, parts: Sequence[PromptWork], hidden: torch.Tensor, targets: torch.Tensor, memory: StepMemory
     ) -> list[PromptPart]:
         """Queues all of ``parts``; ``hidden`` [tokens, hidden] is of the step, ``targets`` their tokens end to end."""
         found = []
@@ -53,13 +59,13 @@ class LogprobReader:
                 count = min(_LOGIT_ROWS, len(part.tokens) - offset)
                 begin = part.first + offset
                 logits = self._model.logits(hidden[begin : begin + count])
-                pieces.append(self.read(logits, targets[at : at + count], part.top))
+                pieces.append(self.read(logits, targets[at : at + count], part.top, memory))
                 at += count
             found.append(PromptPart(part.slot, part.start, part.tokens, part.top, pieces))
         return found
 
-    def _fetch(self, source: torch.Tensor) -> torch.Tensor:
-        target = self._device.pinned(source.numel(), source.dtype).view(source.shape)
+    def _fetch(self, source: torch.Tensor, memory: StepMemory) -> torch.Tensor:
+        target = memory.pinned(source.numel(), source.dtype).view(source.shape)
         if source.numel():
             self._device.download(target, source)
         return target

@@ -23,6 +23,7 @@ from .device_step import DeviceStep, RowBuffers
 from .graphs import Body, DecodeGraphs, StallBudget
 from .numbering import StepNumbers, no_rows, number_step, pad_decodes
 from .pending import Pending
+from .pinned import PinnedPool
 from .rows import RowTable
 from .staged_step import StagedStep, changes, no_changes, pad_updates, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
@@ -69,6 +70,7 @@ class DeviceRunner:
         tokens = max(max_num_batched_tokens, slots)
         largest = Shape(rows=slots, tokens=tokens, draws=slots, updates=slots, asking=slots)
         self._staging = Staging(device, staged_bytes(largest) + _SPARE_BYTES)
+        self._pinned = PinnedPool(device)
         self._spare_drawn = deque(device.pinned(slots, torch.int64) for _ in range(MAX_PENDING))
         budget = StallBudget(graph_stall, clock)
         self._graphs = DecodeGraphs(device, graph_sizes, self.warm_decode, self._graph_bodies, budget, clock)
@@ -109,7 +111,8 @@ class DeviceRunner:
         for_graph = None if parts else self._staged_for_graph(numbers, changed, tops)
         staged = for_graph or stage(numbers, changed, tops)
 
-        inputs, kept = self._staging.send(staged.shape, staged.sections)
+        memory = self._pinned.step()
+        inputs = self._staging.send(staged.shape, staged.sections, memory)
         if staged.shape.entering:
             self._sampler.enter(inputs.rule_slots, inputs.rule_params, inputs.rule_data, rules.writes)
         if for_graph is not None:
@@ -123,15 +126,15 @@ class DeviceRunner:
             raw = self._raw_logits(inputs)
             if staged.shape.draws:
                 self._step.draw(inputs, staged.shape.draws)
-            prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets)
+            prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory)
         found = None
         if raw is not None:
             tokens = self._buffers.drawn.index_select(0, inputs.asking)
-            found = self._logprobs.read(raw, tokens, max(top for top in tops if top is not None))
+            found = self._logprobs.read(raw, tokens, max(top for top in tops if top is not None), memory)
         drawn = self._spare_drawn.popleft()
         if staged.shape.draws:
             self._device.download(drawn[: staged.shape.draws], self._buffers.drawn[: staged.shape.draws])
-        return Pending(plan, began, self._device.mark(), drawn, staged.numbers.places, tops, found, prompts, kept)
+        return Pending(plan, began, self._device.mark(), drawn, staged.numbers.places, tops, found, prompts, memory)
 
     def finish(self, pending: Pending) -> StepResult:
         """Waits for a step, not for any launched after it."""
@@ -146,6 +149,7 @@ class DeviceRunner:
             seconds=(now := time.perf_counter()) - max(pending.launched, self._finished_at),
         )
         self._finished_at = now
+        pending.memory.release()
         self._spare_drawn.append(pending.drawn)
         return result
 
@@ -252,6 +256,6 @@ class DeviceRunner:
     def warm_decode(self, size: int) -> None:
         """Queues a decode step of so many rows of nobody, as its graph will run, with contexts of any length."""
         staged = stage(self._padded(no_rows(), size), self._padded_updates(no_changes(), size), [])
-        self._staging.send(staged.shape, staged.sections)
+        self._staging.send(staged.shape, staged.sections, self._pinned.step())
         for body in self._graph_bodies(size):
             body()

@@ -8,6 +8,7 @@ from stentor.protocols.steps import PromptLogprobs, StepPlan, TokenLogprobs
 
 from .device import Mark
 from .logprobs import LogprobTensors, logprob_entries
+from .pinned import StepMemory
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Pending:
     found: LogprobTensors | None
     """Of those that asked, in the order of the plan."""
     prompts: list[PromptPart]
-    kept: object
-    """Memory that the device reads until then."""
+    memory: StepMemory
+    """What the step took; given back once its result is read."""
 
     def tokens(self) -> list[int]:
         """Call once the mark is reached."""

@@ -1,5 +1,6 @@
 """Where a device's memory goes: measured in the worst step there can be, before the KV cache takes the rest."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stentor.protocols.actors import MemoryLine
@@ -16,7 +17,7 @@ class MemoryProfile:
 
     total: int
     loaded: int
-    """In tensors once the model is there."""
+    """Reserved for tensors once the model is there."""
     buffers: int
     """The runner's, that outlive a step."""
     activations: int
@@ -63,6 +64,7 @@ def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) ->
         repetition_penalty=1.1,
         frequency_penalty=0.1,
         logprobs=min(MAX_LOGPROBS, vocab_size),
+        prompt_logprobs=min(MAX_LOGPROBS, vocab_size),
     )
     new, steps = [], []
     left = tokens - (rows - long)
@@ -75,26 +77,40 @@ def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) ->
     return [StepPlan(0, 0, [], new, steps)]
 
 
-def measure(device: Device, runner: DeviceRunner, plans: list[StepPlan], slots: int, graph_sizes: int) -> MemoryProfile:
-    """Runs ``plans`` and a decode step of all ``slots``, and captures one graph; then counts.
+def run_plans(runner: DeviceRunner, plans: list[StepPlan]) -> None:
+    """Each with rows of its own, that leave after it."""
+    for plan in plans:
+        runner.step(plan)
+        runner.release([row.slot for row in plan.rows])
 
-    ``runner`` is to be thrown away afterwards.
+
+def measure(
+    device: Device,
+    runner: DeviceRunner,
+    plans: list[StepPlan],
+    warm: Callable[[], None],
+    slots: int,
+    graph_sizes: int,
+) -> MemoryProfile:
+    """Runs ``plans``, a decode step of all ``slots`` and ``warm``, and captures one graph; then counts.
+
+    ``warm`` runs steps of every kind: a kernel for fewer tokens may need more than that for the most, and what
+    kernels themselves take belongs to what is counted. ``runner`` is to be thrown away afterwards.
     """
     device.settle()
     device.forget_peak()
     before = device.memory()
-    for plan in plans:
-        runner.step(plan)
-        runner.release([row.slot for row in plan.rows])
+    run_plans(runner, plans)
     runner.warm_decode(slots)
+    warm()
     peak = device.memory().peak
     device.settle()
     outside = device.memory().outside
     return MemoryProfile(
         total=before.total,
-        loaded=before.allocated - runner.buffer_bytes,
+        loaded=before.reserved - runner.buffer_bytes,
         buffers=runner.buffer_bytes,
-        activations=peak - before.allocated,
+        activations=peak - before.reserved,
         graphs=_graph_bytes(device, runner, graph_sizes),
         outside=outside,
     )

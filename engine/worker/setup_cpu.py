@@ -94,4 +94,4 @@ def size_cache(
 
 def weights_bytes(model: DecoderConfig, place: Placement) -> int:
     """What the model's tensors will take, without making them."""
-    return Decoder(model, replace(place, device=torch.device("meta")), max_model_len=1).weights.total_bytes
+    return Decoder(model, replace(place, shapes_only=True), max_model_len=1).weights.total_bytes

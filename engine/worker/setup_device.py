@@ -1,6 +1,7 @@
 """A worker on an accelerator: what a step needs is measured, and the KV cache takes the rest."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from .errors import SetupError
 from .graphs import default_sizes
 from .limits import limits_of, with_limits
 from .memory import GIB
-from .profile import MemoryProfile, measure, worst_steps
+from .profile import MemoryProfile, measure, run_plans, worst_steps
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -33,6 +34,7 @@ from .setup_parts import (
     placement,
     wanted_length,
 )
+from .warmup import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     max_model_len, num_blocks = size_cache(config, model_config, profile, wanted, cache_dtype)
     caches = _allocate(config, model_config, device, num_blocks + 1, cache_dtype)
     runner = _runner(config, model, caches, device, max_model_len, sizes)
+    _take_memory(config, runner, device, max_model_len, model_config.vocab_size)
     complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress)
     kv_bytes = sum(cache.k.nbytes + cache.v.nbytes for cache in caches)
     memory = profile.lines(
@@ -93,6 +96,11 @@ def size_cache(
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
         num_blocks = budget // block_bytes
+        if budget > (room := profile.kv_budget(1.0) - block_bytes):
+            raise SetupError(
+                f"--kv-cache-memory: {budget / GIB:.2f} GiB do not fit, weights and a step leave "
+                f"{max(room, 0) / GIB:.2f} GiB of the device: lower it, or leave it out"
+            )
     else:
         budget = profile.kv_budget(config.gpu_memory_fraction)
         num_blocks = budget // block_bytes - 1
@@ -114,21 +122,36 @@ def _profile(
     cache_dtype: torch.dtype,
     progress: ProgressCallback,
 ) -> MemoryProfile:
-    progress("measuring memory", 0, 1)
+    slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
     try:
         caches = allocate_caches(model.config, 1, config.block_size, device.place, cache_dtype)
         runner = _runner(config, model, caches, device, max_model_len, sizes)
-        plans = worst_steps(config.max_num_seqs, config.max_num_batched_tokens, max_model_len, model.config.vocab_size)
-        profile = measure(device, runner, plans, config.max_num_seqs, len(sizes))
+        progress("measuring memory", 0, 1)
+        plans = worst_steps(slots, tokens, max_model_len, vocab_size)
+        warm = partial(warm_up, runner, slots, tokens, max_model_len, vocab_size, progress)
+        profile = measure(device, runner, plans, warm, slots, len(sizes))
     except torch.OutOfMemoryError as error:
         raise SetupError(
-            f"{device.name} has no room for a step of {config.max_num_batched_tokens} tokens and "
-            f"{config.max_num_seqs} rows: lower --max-num-batched-tokens or --max-num-seqs"
+            f"{device.name} has no room for a step of {tokens} tokens and {slots} rows: lower "
+            "--max-num-batched-tokens or --max-num-seqs"
         ) from error
     del runner, caches
     device.settle()
     progress("measuring memory", 1, 1)
     return profile
+
+
+def _take_memory(
+    config: WorkerConfig, runner: DeviceRunner, device: Device, max_model_len: int, vocab_size: int
+) -> None:
+    """Runs the largest step first, as it was measured: what it leaves is cut up for smaller ones, and not enlarged."""
+    try:
+        run_plans(runner, worst_steps(config.max_num_seqs, config.max_num_batched_tokens, max_model_len, vocab_size))
+    except torch.OutOfMemoryError as error:
+        raise SetupError(
+            f"{device.name} has no room for a step beside the KV cache: lower --kv-cache-memory or "
+            "--gpu-memory-fraction"
+        ) from error
 
 
 def _allocate(

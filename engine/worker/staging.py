@@ -21,6 +21,7 @@ import torch
 from stentor.kernels.sampling.tables import PARAMS
 
 from .device import Device, Mark
+from .pinned import StepMemory
 
 _ALIGNMENT = 256
 
@@ -166,24 +167,24 @@ class Staging:
             inputs = self._views[shape] = view_inputs(self._buffer, shape)
         return inputs
 
-    def send(self, shape: Shape, sections: Mapping[str, Numbers]) -> tuple[Inputs, object]:
-        """Queues the copy of a step. Waits, if need be, for the copy before last.
+    def send(self, shape: Shape, sections: Mapping[str, Numbers], memory: StepMemory) -> Inputs:
+        """Queues the copy of a step; returns its sections on the device. Waits, if need be, for the copy before last.
 
-        Returns:
-            the sections on the device, and what must be kept until the step is done.
+        ``memory`` gets what a step that does not fit must keep until it is done.
         """
         places, size = _layout(shape)
         if not self.fits(shape):
-            host = self._device.pinned(size, torch.uint8)
+            host = memory.pinned(size, torch.uint8)
             target = torch.empty(size, dtype=torch.uint8, device=self._device.place)
+            memory.keep(target)
             self._pack(target, host, places, size, sections)
-            return view_inputs(target, shape), (target, host)
+            return view_inputs(target, shape)
         turn, self._turn = self._turn, (self._turn + 1) % len(self._hosts)
         if (sent := self._sent[turn]) is not None:
             sent.wait()
         self._pack(self._buffer, self._hosts[turn], places, size, sections)
         self._sent[turn] = self._device.mark()
-        return self._views.get(shape) or view_inputs(self._buffer, shape), None
+        return self._views.get(shape) or view_inputs(self._buffer, shape)
 
     def _pack(
         self, target: torch.Tensor, host: torch.Tensor, places: Places, size: int, sections: Mapping[str, Numbers]

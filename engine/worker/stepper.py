@@ -135,6 +135,11 @@ class Ahead:
                 self._send(result)
         except PeerDied:
             pass  # the thread that receives is told too, and ends the worker
+        except Exception as error:
+            # nobody else would notice that this thread is gone, and the engine would wait for ever
+            logger.exception("a result could not be sent")
+            self._failed.set()
+            self._send(Failed(f"the worker failed to send a result: {type(error).__name__}"))
 
 
 def step_failure(plan: StepPlan, error: Exception) -> Failed:

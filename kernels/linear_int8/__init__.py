@@ -49,7 +49,7 @@ def linear_int8(
         x: activations [T, K]: quantised to int8 by tensor or token; or as they are, in float32, bfloat16 or
             float16 (the weight is then widened, exactly, to their dtype, and the sum is in float32). Rows of
             the latter may be strided.
-        weight: [N, K] int8, contiguous, without -128.
+        weight: [N, K] int8, contiguous; -128 is a value like others.
         weight_scale: float32 [1] or [N].
         bias: [N] floats, added in float32 before the one rounding.
         out_dtype: float32, bfloat16 or float16; that of ``x`` where it is not quantised.

@@ -7,6 +7,7 @@ the host has changed it, the copy might have seen the change. After that it is g
 """
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -80,6 +81,8 @@ class FakeDevice:
     """Copies that somebody has waited for."""
     settled: int = 0
     uploads: int = 0
+    pinned_made: int = 0
+    pinned_freed: int = 0
     capture_error: RuntimeError | None = None
     _copies: list[_Copy] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -88,7 +91,12 @@ class FakeDevice:
         self._not_in_graph("pinned memory was made")
         tensor = torch.empty(count, dtype=dtype)
         _poison(tensor)
+        self.pinned_made += 1
+        weakref.finalize(tensor, self._count_freed)
         return tensor
+
+    def _count_freed(self) -> None:
+        self.pinned_freed += 1
 
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
         self._not_in_graph("a copy was queued")
@@ -139,7 +147,6 @@ class FakeDevice:
             total=self.total,
             free=self.total - self.outside - reserved - graphs,
             reserved=reserved,
-            allocated=self.allocated,
             peak=self.allocated + self.activations,
         )
 

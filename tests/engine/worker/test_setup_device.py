@@ -8,7 +8,7 @@ import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.models.config import DecoderConfig
-from stentor.engine.worker import service
+from stentor.engine.worker import service, setup_device
 from stentor.engine.worker.caches import kv_block_bytes
 from stentor.engine.worker.device_runner import DeviceRunner
 from stentor.engine.worker.errors import SetupError
@@ -83,6 +83,40 @@ def test_an_operators_cache_is_taken_as_it_is(folder: Path, model: DecoderConfig
     assert setup.ready.max_model_len == 128
 
 
+def test_every_kind_of_step_has_run_before_the_worker_is_ready(folder: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32, kv_cache_memory=None)
+    with force_variant("reference"):
+        set_up_device(config, lambda *progress: told.append(progress), _device())
+    phases = list(dict.fromkeys(phase for phase, _, _ in told))
+    assert phases == ["loading weights", "measuring memory", "preparing kernels", "warming up"]
+    prepared = [(done, total) for phase, done, total in told if phase == "preparing kernels"]
+    assert len(prepared) > 20
+    assert prepared == [(done, prepared[0][1]) for done in range(prepared[0][1] + 1)]
+
+
+def test_the_peak_of_every_kind_of_step_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _device(activations=200 * MIB)
+
+    def warm_up(*_: object) -> None:
+        device.activations = 300 * MIB
+
+    monkeypatch.setattr(setup_device, "warm_up", warm_up)
+    lines = {line.what: line.bytes for line in _set_up(folder, device).ready.memory}
+    assert lines["activations"] == 300 * MIB
+
+
+def test_a_step_without_room_beside_the_cache_is_told_before_the_worker_is_ready(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_plans(*_: object) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(setup_device, "run_plans", run_plans)
+    with pytest.raises(SetupError, match="no room for a step beside the KV cache: lower --kv-cache-memory"):
+        _set_up(folder, _device())
+
+
 def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) -> None:
     block = kv_block_bytes(model, 16, torch.float32)
     ready = _set_up(folder, _device(), kv_cache_memory=3 * block).ready
@@ -98,6 +132,7 @@ def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) 
         ({}, {"cuda_graph_sizes": (2, 9)}, r"--cuda-graph-sizes 9: expected 1 to the 4 rows"),
         ({}, {"block_size": 24}, r"--block-size 24: expected a multiple of 16"),
         ({}, {"kv_cache_memory": 1}, "hold 0 tokens"),
+        ({}, {"kv_cache_memory": 1000 * MIB}, r"--kv-cache-memory: 0.98 GiB do not fit, .* leave 0.8\d GiB"),
     ],
 )
 def test_what_cannot_be_is_one_line(folder: Path, device: dict[str, Any], changes: dict[str, Any], why: str) -> None:
@@ -126,6 +161,7 @@ def test_the_worst_step_is_as_large_as_a_step_may_be(slots: int, tokens: int, le
     assert sum(row.count for row in plan.rows) == min(tokens, slots * length)
     assert all(row.sample and row.count >= 1 for row in plan.rows)
     assert max(row.start + row.count for row in plan.rows) == length
+    assert all(new.params.logprobs and new.params.prompt_logprobs for new in plan.new)
     assert all(row.start + row.count == len(new.tokens) for row, new in zip(plan.rows, plan.new, strict=True))
 
 

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from stentor.engine.worker.pinned import PinnedPool, StepMemory
 from stentor.engine.worker.staging import SECTIONS, Inputs, Numbers, Shape, Staging, staged_bytes, view_inputs
 from stentor.tests.engine.worker.fake_device import FakeDevice, OrderError
 
 SHAPE = Shape(rows=3, tokens=7, draws=2, updates=4, asking=1, targets=5, entering=2, rule_data=6)
+
+
+def _memory() -> StepMemory:
+    return PinnedPool(FakeDevice()).step()
 
 
 def _lengths(shape: Shape) -> dict[str, int]:
@@ -35,7 +40,7 @@ def _assert_holds(inputs: Inputs, sections: dict[str, Any]) -> None:
 def test_every_section_arrives_as_it_was_sent() -> None:
     staging = Staging(FakeDevice(), staged_bytes(SHAPE))
     sections = _sections(SHAPE)
-    inputs, _ = staging.send(SHAPE, sections)
+    inputs = staging.send(SHAPE, sections, _memory())
     _assert_holds(inputs, sections)
     assert _lengths(SHAPE) == {
         **dict.fromkeys(("tokens", "positions", "kv_slots"), 7),
@@ -71,7 +76,7 @@ def test_a_step_is_not_packed_over_one_that_may_still_be_copied() -> None:
     device = FakeDevice()
     staging = Staging(device, staged_bytes(SHAPE))
     for number in range(6):
-        staging.send(SHAPE, _sections(SHAPE, number))
+        staging.send(SHAPE, _sections(SHAPE, number), _memory())
         # the copy before last has been waited for, the last has not
         assert device.done == max(0, number - 1)
     device.settle()
@@ -80,10 +85,10 @@ def test_a_step_is_not_packed_over_one_that_may_still_be_copied() -> None:
 def test_packing_without_waiting_would_be_caught() -> None:
     device = FakeDevice()
     staging = Staging(device, staged_bytes(SHAPE))
-    staging.send(SHAPE, _sections(SHAPE))
+    staging.send(SHAPE, _sections(SHAPE), _memory())
     staging._sent = [None, None]
     staging._turn = 0
-    staging.send(SHAPE, _sections(SHAPE, 5))
+    staging.send(SHAPE, _sections(SHAPE, 5), _memory())
     with pytest.raises(OrderError):
         device.settle()
 
@@ -93,19 +98,24 @@ def test_a_step_that_does_not_fit_has_buffers_of_its_own() -> None:
     small = Shape(rows=1, tokens=1, draws=1)
     staging = Staging(device, staged_bytes(small))
     fixed = staging.fixed_inputs(small)
-    staging.send(small, _sections(small))
+    staging.send(small, _sections(small), _memory())
     assert not staging.fits(SHAPE)
     sections = _sections(SHAPE)
-    inputs, kept = staging.send(SHAPE, sections)
-    assert kept is not None
+    pool = PinnedPool(device)
+    memory = pool.step()
+    inputs = staging.send(SHAPE, sections, memory)
     device.settle()
     _assert_holds(inputs, sections)
     _assert_holds(fixed, _sections(small))
+    memory.release()
+    made = device.pinned_made
+    staging.send(SHAPE, sections, pool.step())
+    assert device.pinned_made == made, "the host's buffer is used again"
 
 
 def test_the_fixed_inputs_are_the_same_tensors_each_time() -> None:
     staging = Staging(FakeDevice(), 1 << 14)
     fixed = staging.fixed_inputs(SHAPE)
-    inputs, _ = staging.send(SHAPE, _sections(SHAPE))
+    inputs = staging.send(SHAPE, _sections(SHAPE), _memory())
     assert inputs is fixed is staging.fixed_inputs(SHAPE)
     _assert_holds(fixed, _sections(SHAPE))

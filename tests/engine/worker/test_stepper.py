@@ -178,6 +178,23 @@ def test_an_engine_that_is_gone_ends_the_thread_quietly(runner: ScriptedRunner, 
     assert not steps.failed
 
 
+def test_a_result_that_cannot_be_sent_ends_the_worker(runner: ScriptedRunner, outbox: Outbox) -> None:
+    sent: list[object] = []
+
+    def send(message: object) -> None:
+        if isinstance(message, StepResult):
+            raise ValueError("too large")
+        sent.append(message)
+
+    steps = Ahead(runner, send)  # type: ignore[arg-type]
+    runner.gates[0] = threading.Event()
+    runner.gates[0].set()
+    steps.take(_plan(0))
+    steps.close()
+    assert steps.failed
+    assert sent == [Failed("the worker failed to send a result: ValueError")]
+
+
 def test_in_turn_a_failure_is_told_once_too(runner: ScriptedRunner, outbox: Outbox) -> None:
     runner.broken_launch = {1, 2}
     for gate in range(4):

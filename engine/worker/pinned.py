@@ -1,0 +1,67 @@
+"""Pinned memory that steps take and give back."""
+
+from collections import defaultdict, deque
+
+import torch
+
+from .device import Device
+
+_SMALLEST_BYTES = 256
+
+Pieces = deque[torch.Tensor]
+
+
+class PinnedPool:
+    """Keeps every piece that it made.
+
+    torch's allocator of pinned memory marks the stream when a piece is freed, and looks at the mark before the
+    piece is used again. Freed by the thread that finishes steps while the other captures a graph, a piece would
+    put its mark into the graph, and looking at that is an error that ends the worker.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._spare: defaultdict[int, Pieces] = defaultdict(deque)
+        """By size in bytes. Only the thread that launches takes; a deque's own operations are atomic."""
+
+    def step(self) -> "StepMemory":
+        """What one step takes, empty yet."""
+        return StepMemory(self)
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """uint8, at least ``nbytes``."""
+        size = max(_SMALLEST_BYTES, 1 << (nbytes - 1).bit_length())
+        spare = self._spare[size]
+        return spare.popleft() if spare else self._device.pinned(size, torch.uint8)
+
+    def give(self, pieces: list[torch.Tensor]) -> None:
+        """Nothing that is queued may copy from or to them any more."""
+        for piece in pieces:
+            self._spare[len(piece)].append(piece)
+
+
+class StepMemory:
+    """What a step needs until it is done: pinned pieces, and whatever the device reads."""
+
+    def __init__(self, pool: PinnedPool) -> None:
+        self._pool = pool
+        self._pieces: list[torch.Tensor] = []
+        self._kept: list[torch.Tensor] = []
+
+    def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """A flat host tensor."""
+        if not count:
+            return torch.empty(0, dtype=dtype)
+        nbytes = count * dtype.itemsize
+        piece = self._pool.take(nbytes)
+        self._pieces.append(piece)
+        return piece[:nbytes].view(dtype)
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        self._kept.append(tensor)
+
+    def release(self) -> None:
+        """The step is done and its results are read."""
+        pieces, self._pieces = self._pieces, []
+        self._kept.clear()
+        self._pool.give(pieces)

@@ -1,0 +1,86 @@
+"""Steps of every common kind, run before requests come.
+
+A kernel is compiled when it first runs with its kind of arguments, which takes a second or more and holds up all
+rows. What kind depends on how many tokens and rows a step has: on powers of two that bound them, on whether they
+are one, and on whether 16 divides them.
+"""
+
+from collections.abc import Iterator
+
+from stentor.protocols.sampling import MAX_LOGPROBS, SamplingParams
+from stentor.protocols.steps import NewRow, RowStep, StepPlan
+
+from .device_runner import DeviceRunner
+from .setup_parts import ProgressCallback
+
+_TOPS = (0, 1, 2, 4, 8, 12, 16, 20)
+"""Alternatives of log-probabilities, one number of each kind."""
+_SHORT = 17
+
+
+def counts(most: int) -> list[int]:
+    """Numbers up to ``most``, ascending: from above each power of two to the next, some that 16 divides and others."""
+    found = {1, most, max(1, most - most % 16)}
+    power = 2
+    while power <= most:
+        found |= {power, min(power + 1, most)}
+        power *= 2
+    return sorted(found)
+
+
+def warm_up(
+    runner: DeviceRunner, slots: int, tokens: int, max_model_len: int, vocab_size: int, progress: ProgressCallback
+) -> None:
+    """Runs steps of up to so many rows and tokens on a runner without rows, and leaves it without.
+
+    The largest come first, so that smaller ones find memory that is reserved.
+    """
+    plans = list(_plans(slots, tokens, max_model_len, vocab_size))
+    sizes = counts(slots)[::-1]
+    total = len(plans) + len(sizes)
+    for number, size in enumerate(sizes):
+        progress("preparing kernels", number, total)
+        runner.warm_decode(size)
+    for number, plan in enumerate(plans, len(sizes)):
+        progress("preparing kernels", number, total)
+        runner.step(plan)
+        runner.release([row.slot for row in plan.rows])
+    progress("preparing kernels", total, total)
+
+
+def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iterator[StepPlan]:
+    greedy = SamplingParams(max_tokens=1, temperature=0.0)
+    for count in reversed(counts(min(tokens, slots * max_model_len))):
+        yield _plan(_lengths(count, max_model_len), greedy)
+    short = min(_SHORT, max_model_len)
+    if slots > 1 and tokens > short:
+        yield _plan([1] * min(slots - 1, tokens - short) + [short], greedy)
+    for top in sorted({min(top, MAX_LOGPROBS, vocab_size) for top in _TOPS}):
+        rules = SamplingParams(max_tokens=1, logprobs=top, prompt_logprobs=top)
+        yield _plan([min(short, tokens)], rules)
+    # tables that few rows bring
+    every = SamplingParams(
+        max_tokens=1,
+        top_k=min(50, vocab_size),
+        top_p=0.9,
+        min_p=0.01,
+        repetition_penalty=1.1,
+        frequency_penalty=0.1,
+        logit_bias=((0, 1.0),),
+        banned_token_ids=(1 % vocab_size,),
+        min_tokens=1,
+        eos_token_ids=(2 % vocab_size,),
+    )
+    yield _plan([min(short, tokens)], every)
+
+
+def _lengths(count: int, most: int) -> list[int]:
+    """Rows of ``count`` tokens in all, each of up to ``most``."""
+    whole, rest = divmod(count, most)
+    return [most] * whole + [rest] * (rest > 0)
+
+
+def _plan(lengths: list[int], rules: SamplingParams) -> StepPlan:
+    """Rows that have no blocks: they share the first, whose contents nobody reads."""
+    new = [NewRow(slot, [0] * length, length, rules, slot, []) for slot, length in enumerate(lengths)]
+    return StepPlan(0, 0, [], new, [RowStep(slot, 0, length, [], True) for slot, length in enumerate(lengths)])

@@ -1,0 +1,183 @@
+"""The engine loop over a worker on a fake device: requests that come, go and are aborted while steps run ahead."""
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+
+from stentor.engine.channel import Endpoint
+from stentor.engine.loop import EngineLoop
+from stentor.engine.process import Child
+from stentor.engine.scheduler import Scheduler
+from stentor.engine.worker import service
+from stentor.engine.worker.service import Worker
+from stentor.engine.worker.setup_device import set_up_device
+from stentor.kernels import force_variant
+from stentor.protocols.actors import Abort, Finished, Shutdown, StartWorker, Stats, Submit, WorkerReady
+from stentor.protocols.codec import decode_client, decode_engine_worker, encoder
+from stentor.protocols.config import SchedulerConfig, WorkerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.channel.harness import both_ends
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.worker.fake_device import FakeDevice
+from stentor.tests.engine.worker.runners import prompt
+from stentor.tests.parity import tiny
+
+pytestmark = pytest.mark.anyio
+
+RULES: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
+    {"repetition_penalty": 1.4, "frequency_penalty": 0.3},
+    {"logprobs": 4},
+    {"prompt_logprobs": 3, "temperature": 0.0},
+    {"allowed_token_ids": (3, 4, 5, 50, 300)},
+]
+REQUESTS = 14
+ABORTED = 3
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """As they were: setting up a worker changes them."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    tiny.make("llama", folder)
+    return folder
+
+
+def _submissions() -> list[Submit]:
+    return [
+        Submit(
+            rid,
+            prompt(5 + 7 * rid % 60, rid % 4),
+            SamplingParams(max_tokens=3 + rid, **RULES[rid % len(RULES)]),
+            [rid, rid + 100][: 1 + rid % 2],
+            0,
+            "",
+            0.0,
+        )
+        for rid in range(REQUESTS)
+    ]
+
+
+@contextmanager
+def _serving(device: FakeDevice, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """A worker in a thread of this process; yields where its exit code goes."""
+    monkeypatch.setattr(service, "set_up", lambda config, progress: set_up_device(config, progress, device))
+    codes: list[int] = []
+
+    def serve() -> None:
+        with force_variant("reference"):
+            codes.append(Worker(endpoint).run())
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield codes
+    thread.join(20.0)
+    assert not thread.is_alive()
+
+
+async def _ready(worker: Endpoint, config: WorkerConfig) -> WorkerReady:
+    await worker.send(encoder.encode(StartWorker(config)))
+    while True:
+        for frame in await worker.receive():
+            if isinstance(message := decode_engine_worker.decode(frame), WorkerReady):
+                return message
+
+
+class Client:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.tokens: dict[tuple[int, int], list[int]] = {}
+        self.ends: dict[tuple[int, int], Finished] = {}
+
+    async def tell(self, message: object) -> None:
+        await self.endpoint.send(encoder.encode(message))
+
+    async def read(self) -> None:
+        for frame in await self.endpoint.receive():
+            message = decode_client.decode(frame)
+            if isinstance(message, Stats):
+                continue
+            for gained in getattr(message, "tokens", ()):
+                self.tokens.setdefault((gained.rid, gained.index), []).extend(gained.tokens)
+            for end in getattr(message, "finished", ()):
+                assert (end.rid, end.index) not in self.ends
+                self.ends[end.rid, end.index] = end
+
+
+async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = model_config(
+        folder, max_num_seqs=4, max_num_batched_tokens=24, batch_invariant=True, kv_cache_memory=400 << 10, threads=1
+    )
+    device = FakeDevice()
+    with both_ends() as (server, engine), both_ends() as (to_worker, worker):
+        child = Child(subprocess.Popen(["sleep", "60"]), "worker")
+        try:
+            with _serving(device, worker, monkeypatch) as codes:
+                ready = await _ready(to_worker, config)
+                scheduler = Scheduler(
+                    num_blocks=ready.num_blocks,
+                    block_size=ready.limits.block_size,
+                    max_num_seqs=4,
+                    max_num_batched_tokens=24,
+                    max_model_len=ready.max_model_len,
+                    config=SchedulerConfig(),
+                )
+                client = Client(server)
+                submissions = _submissions()
+                choices = sum(len(submission.seeds) for submission in submissions)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(EngineLoop(engine, to_worker, child, scheduler).run)
+                    for submission in submissions[:6]:
+                        await client.tell(submission)
+                    while not client.tokens:
+                        await client.read()
+                    await client.tell(Abort(ABORTED, 0))
+                    for submission in submissions[6:]:
+                        await client.tell(submission)
+                    with anyio.fail_after(60):
+                        while len(client.ends) < choices:
+                            await client.read()
+                    await client.tell(Shutdown())
+                scheduler.check_integrity()
+                await to_worker.send(encoder.encode(Shutdown()))
+        finally:
+            child.close()
+    assert codes == [0]
+    assert any(graph.replays for graph in device.graphs), "graphs were captured meanwhile"
+    with force_variant("reference"):
+        host = LocalEngine(config)
+        for submission in submissions:
+            host.submit(submission.prompt, submission.params, submission.seeds)
+        host.run()
+    for (rid, index), outcome in host.outcomes.items():
+        found = client.tokens.get((rid, index), [])
+        if client.ends[rid, index].reason == "abort":
+            assert (rid, index) == (ABORTED, 0)
+            assert found == outcome.tokens[: len(found)]
+        else:
+            assert found == outcome.tokens, (rid, index)
+            assert outcome.finished is not None
+            assert client.ends[rid, index].reason == outcome.finished.reason

@@ -1,0 +1,96 @@
+"""Warming up: which steps run, and that nothing of them is left."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stentor.engine.worker.warmup import counts, warm_up
+from stentor.kernels import force_variant
+from stentor.protocols.sampling import MAX_LOGPROBS, SamplingParams
+from stentor.protocols.steps import StepPlan, StepResult
+from stentor.tests.engine.worker.runners import BUDGET, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
+from stentor.tests.parity import tiny
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> WatchedDecoder:
+    folder: Path = tmp_path_factory.mktemp("llama")
+    tiny.make("llama", folder)
+    return load(folder)
+
+
+def _warm_up(pair: Pair, *, slots: int = SLOTS, tokens: int = BUDGET, context: int = CONTEXT) -> list[tuple[int, int]]:
+    told: list[tuple[int, int]] = []
+    with force_variant("reference"):
+        warm_up(pair.runner, slots, tokens, context, tiny.VOCAB, lambda _, done, total: told.append((done, total)))
+    return told
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 16, 24, 100, 256, 2048])
+def test_counts_have_every_kind_up_to_each_power_of_two(most: int) -> None:
+    found = counts(most)
+    assert found == sorted(set(found))
+    assert (found[0], found[-1]) == (1, most)
+
+    def kind(number: int) -> tuple[int, bool]:
+        return (number - 1).bit_length(), number % 16 == 0
+
+    assert {kind(number) for number in found} == {kind(number) for number in range(1, most + 1)}
+
+
+def test_prefills_decodes_mixed_steps_and_log_probabilities_all_run(
+    model: WatchedDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(model)
+    plans: list[StepPlan] = []
+    decodes: list[int] = []
+    step, warm = pair.runner.step, pair.runner.warm_decode
+
+    def watched_step(plan: StepPlan) -> StepResult:
+        plans.append(plan)
+        return step(plan)
+
+    def watched_warm(size: int) -> None:
+        decodes.append(size)
+        warm(size)
+
+    monkeypatch.setattr(pair.runner, "step", watched_step)
+    monkeypatch.setattr(pair.runner, "warm_decode", watched_warm)
+    told = _warm_up(pair)
+    assert told == [(done, len(plans) + len(decodes)) for done in range(len(told))]
+    assert decodes == counts(SLOTS)[::-1]
+    sums = {sum(row.count for row in plan.rows) for plan in plans}
+    assert sums >= set(counts(BUDGET))
+    assert any({row.count == 1 for row in plan.rows} == {True, False} for plan in plans), "a mixed one"
+    rules = [new.params for plan in plans for new in plan.new]
+    assert {rule.logprobs for rule in rules} >= {None, 0, 1, MAX_LOGPROBS}
+    assert {rule.prompt_logprobs for rule in rules} >= {None, 0, 1, MAX_LOGPROBS}
+    assert any(rule.needs_penalties and rule.logit_bias and rule.banned_token_ids for rule in rules)
+    pair.device.settle()
+
+
+@pytest.mark.parametrize(
+    ("slots", "tokens", "context"), [(SLOTS, BUDGET, CONTEXT), (1, 1, 1), (1, 24, 2), (2, 8, CONTEXT), (SLOTS, 24, 5)]
+)
+def test_what_comes_after_draws_as_if_nothing_had_been_before(
+    model: WatchedDecoder, slots: int, tokens: int, context: int
+) -> None:
+    pair = Pair(model, sizes=(2, 4))
+    _warm_up(pair, slots=slots, tokens=tokens, context=context)
+    pair.capture_all()
+    extra: list[dict[str, Any]] = [{}, {"logprobs": 2}, {"repetition_penalty": 1.3}, {"min_tokens": 3}]
+    for number, fields in enumerate(extra):
+        pair.submit(prompt(30, number), SamplingParams(max_tokens=6, **fields), [number])
+    pair.run()
+    assert pair.results
