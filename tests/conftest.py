@@ -21,7 +21,7 @@ from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E40
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all-kernels", action="store_true", help="run every case of the Triton kernel tests, not a seeded sample"
+        "--all-kernels", action="store_true", help="run every case of the kernel tests, not a seeded sample"
     )
 
 
@@ -48,7 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _beyond_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("triton") and not item.get_closest_marker("gpu"):
+        sampled = item.get_closest_marker("triton") or item.get_closest_marker("compiles")
+        if sampled and not item.get_closest_marker("gpu"):
             cases[item.path, getattr(item, "originalname", item.name)].append(item)
     left_out: set[pytest.Item] = set()
     for (path, name), group in cases.items():

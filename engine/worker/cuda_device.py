@@ -88,3 +88,5 @@ class CudaDevice:
         torch.cuda.synchronize(self._place)
         gc.collect()
         torch.cuda.empty_cache()
+        # graphs that are gone have left their pool in whatever state: the next ones get one of their own
+        self._pool = torch.cuda.graph_pool_handle()

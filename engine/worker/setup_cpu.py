@@ -22,6 +22,7 @@ from .runner import ModelRunner
 from .setup_parts import (
     ProgressCallback,
     Setup,
+    cache_note,
     choose_dtype,
     complete_a_step,
     cut_note,
@@ -67,7 +68,7 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback) -> Setup:
         device=_CPU,
     )
     complete_a_step(runner, model_config.vocab_size, config.block_size, max_model_len, progress)
-    notes += model.weights.note_lines()
+    notes += [*model.weights.note_lines(), *cache_note(checkpoint, cache_dtype)]
     memory = [
         MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {_CPU}"),
         MemoryLine("KV cache", kv_bytes, f"{num_blocks} blocks of {config.block_size} tokens; taken as it fills"),

@@ -25,6 +25,7 @@ from .profile import MemoryProfile, measure, run_plans, worst_steps
 from .setup_parts import (
     ProgressCallback,
     Setup,
+    cache_note,
     choose_dtype,
     complete_a_step,
     cut_note,
@@ -70,7 +71,7 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
         f"{num_blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}",
         len(sizes),
     )
-    notes = [*cut_note(max_model_len, wanted), *model.weights.note_lines()]
+    notes = [*cut_note(max_model_len, wanted), *model.weights.note_lines(), *cache_note(checkpoint, cache_dtype)]
     return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config)))
 
 

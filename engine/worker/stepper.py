@@ -117,7 +117,9 @@ class Ahead:
     def _fail(self, failure: Failed) -> None:
         """After the results of the steps that were launched before, unless one of those fails first."""
         self._queue.put(failure)
-        self._thread.join()
+        self._thread.join(_END_SECONDS)
+        if self._thread.is_alive():  # it waits for a step that a hung device will not finish
+            self._send(failure)
         self._failed.set()
 
     def _finish_all(self) -> None:

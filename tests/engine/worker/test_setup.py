@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from stentor.engine.layers.placement import Placement
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.models.config import DecoderConfig
+from stentor.engine.quantization.formats import QuantizedCheckpoint
 from stentor.engine.worker import memory
 from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from stentor.engine.worker.cores import granted_cores
@@ -20,7 +22,7 @@ from stentor.engine.worker.memory import available_memory
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
 from stentor.engine.worker.setup_cpu import size_cache, weights_bytes
-from stentor.engine.worker.setup_parts import choose_dtype
+from stentor.engine.worker.setup_parts import cache_note, choose_dtype
 from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.codec import decode_engine_worker, encoder
 from stentor.protocols.config import WorkerConfig
@@ -269,3 +271,11 @@ def test_a_step_that_fails_ends_the_worker_with_one_line(folder: Path, capfd: py
 def test_a_worker_is_tied_to_its_owner_before_it_imports_torch() -> None:
     code = "import sys, stentor.engine.worker.process; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_scales_of_a_float8_cache_that_lie_unused_are_told(folder: Path) -> None:
+    plain = open_checkpoint(folder, "auto")
+    scaled = replace(plain, quantized=QuantizedCheckpoint("modelopt", kv_cache_fp8=True))
+    (note,) = cache_note(scaled, F32)
+    assert "--kv-cache-dtype fp8" in note
+    assert cache_note(scaled, torch.float8_e4m3fn) == cache_note(plain, F32) == []
