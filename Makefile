@@ -66,7 +66,9 @@ gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks;
 	@if ls .whl/*.whl >/dev/null 2>&1; then \
 	  $(GPU_PYTHON) -m pip install -q --no-index --no-deps --no-compile --upgrade --target .whl/site .whl/*.whl; fi
 	@failed=0; \
-	$(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $(if $(ARGS),$(ARGS),tests/kernels tests/gpu) || failed=1; \
+	workers=$$($(GPU_PYTHON) -c 'import xdist, os; print("-n", min(8, os.cpu_count()))' 2>/dev/null); \
+	for tests in $(if $(ARGS),"$(ARGS)","$$workers tests/kernels" tests/gpu); do \
+	  $(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $$tests || failed=1; done; \
 	$(GPU_ENV) -m stentor.loadtest.gpu --output $(RESULTS) || failed=1; exit $$failed
 
 gpu-bench: .link/stentor ## the GPU benchmarks alone; figures go to loadtest/results

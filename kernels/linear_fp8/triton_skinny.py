@@ -24,7 +24,7 @@ _PROGRAMS = 384
 """What the launcher splits K for: about three a multiprocessor of an H200."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def skinny_kernel(
     x,
     x_scale,
@@ -96,7 +96,7 @@ def skinny_kernel(
         tl.store(target, result.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def add_parts_kernel(
     parts,
     x_scale,

@@ -18,7 +18,7 @@ _TILES_OF_TOKENS_TOGETHER = 8
 """Neighbours in launch order share the weight's tile in the cache."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def tiles_kernel(
     x,
     x_scale,

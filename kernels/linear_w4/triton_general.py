@@ -156,7 +156,7 @@ def linear_general(
     tl.store(y_at, acc.to(out.dtype.element_ty), mask=(rows < N)[:, None] & known)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def add_parts(parts, bias, out, T, N, PARTS: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr):
     """out [T, N] = the sum of parts float32 [PARTS, T, N], in order, plus the bias."""
     t = tl.program_id(0).to(tl.int64)

@@ -14,7 +14,7 @@ import triton.language as tl
 from .triton_codes import eight_bits, factors, four_bits, six_bits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def linear_skinny(
     x,
     codes,
