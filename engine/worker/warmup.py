@@ -55,6 +55,10 @@ def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iter
     short = min(_SHORT, max_model_len)
     if slots > 1 and tokens > short:
         yield _plan([1] * min(slots - 1, tokens - short) + [short], greedy)
+    if max_model_len > short:
+        # few tokens after a long prefix, whose keys several programs share
+        row = NewRow(0, [0] * max_model_len, max_model_len, greedy, 0, [])
+        yield StepPlan(0, 0, [], [row], [RowStep(0, max_model_len - short, min(short, tokens), [], False)])
     for top in sorted({min(top, MAX_LOGPROBS, vocab_size) for top in _TOPS}):
         rules = SamplingParams(max_tokens=1, logprobs=top, prompt_logprobs=top)
         yield _plan([min(short, tokens)], rules)

@@ -77,4 +77,5 @@ def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
         causal=True,
         k_scale=scales,
         v_scale=scales,
+        max_seq_len=KEYS,
     )

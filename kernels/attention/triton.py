@@ -60,5 +60,6 @@ def paged_attention(
         causal=causal,
         k_scale=k_scale,
         v_scale=v_scale,
+        max_seq_len=batch.max_seq_len,
     )
     return out

@@ -11,6 +11,8 @@ from ..quantize.fp8 import as_kernel_argument, widen
 from ..tuning import pick
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
 from .prefill_inner import attend, find_tile, key_range, load_rows, start_softmax, store_mean, visible_keys
+from .prefill_split import count_parts, join_parts, part_of_keys, part_tiles, store_part
+from .triton_decode import multiprocessors
 
 OPERATION = "prefill_attention"
 
@@ -87,6 +89,8 @@ def _prefill_kernel(
     sinks,
     k_scale,
     v_scale,
+    partial,
+    partial_lse,
     skipped,
     sequences,
     tiles,
@@ -106,10 +110,15 @@ def _prefill_kernel(
     WINDOWED: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PART_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     """A tile of BLOCK_M // PACK tokens by PACK heads of one kv head; see :mod:`.prefill_inner`.
+
+    Where SPLIT its keys are shared by the programs of the grid's third axis, which write to ``partial``
+    [tokens, heads, programs, DIM] and ``partial_lse`` instead of ``out``; see :mod:`.prefill_split`.
 
     Args:
         skipped: sequences of the batch before the first of this launch.
@@ -150,8 +159,13 @@ def _prefill_kernel(
     first = keys - queries + tile * BLOCK_Q
     last = tl.minimum(first + BLOCK_Q, keys) - 1
     begin, end, whole, rest = key_range(first, last, keys, window - 1, 0, WINDOWED, CAUSAL, BLOCK_N)
+    if SPLIT:
+        # fmt: off
+        begin, end, whole, rest = part_of_keys(tl.program_id(2), tl.num_programs(2), begin, end, whole, rest,
+                                               BLOCK_N, PART_TILES)
+        # fmt: on
     position = keys - queries + token
-    top, total = start_softmax(sinks, head, BLOCK_M)
+    top, total = start_softmax(None if SPLIT else sinks, head, BLOCK_M)
     sums = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     for part in tl.static_range(3):
         if part == 0:
@@ -178,8 +192,14 @@ def _prefill_kernel(
                 sums, top, total = attend(q_tile, k, v, sums, top, total, visible,
                                           scale, softcap, part != 1, SOFTCAP, PRECISION)
                 # fmt: on
-    out_rows = out + (rows * (tl.num_programs(1) // PACKS * GROUP * DIM) + head * DIM)[:, None]
-    store_mean(out_rows + dim[None, :], sums, total, v_factor, stored)
+    if SPLIT:
+        rows -= tl.load(query_start + skipped)
+        items = (rows * (tl.num_programs(1) // PACKS * GROUP) + head) * tl.num_programs(2) + tl.program_id(2)
+        part_rows = partial + (items * DIM)[:, None]
+        store_part(part_rows + dim[None, :], partial_lse + items, sums, top, total, v_factor, stored, fits)
+    else:
+        out_rows = out + (rows * (tl.num_programs(1) // PACKS * GROUP * DIM) + head * DIM)[:, None]
+        store_mean(out_rows + dim[None, :], sums, total, v_factor, stored)
 
 
 def paged_prefill(
@@ -200,10 +220,16 @@ def paged_prefill(
     causal: bool,
     k_scale: Tensor | None,
     v_scale: Tensor | None,
+    max_seq_len: int,
 ) -> None:
     """Attends the sequences after the first ``skipped``, which have ``tokens`` new tokens in all; writes ``out``.
 
-    The grid is bounded by host numbers: a sequence that brings no token costs a program that ends at once.
+    The grid is bounded by host numbers: a sequence that brings no token costs a program that ends at once. Where
+    they leave much of the device idle, the keys of a tile are shared by several programs, whose number depends on
+    all that is in the batch: it changes a row's sums by rounding.
+
+    Args:
+        max_seq_len: about the largest of ``seq_lens``; the result is right for any.
     """
     sequences = seq_lens.shape[0] - skipped
     if not tokens or not sequences:
@@ -216,10 +242,19 @@ def paged_prefill(
     key = attention_key(dim, group, q.dtype, k_cache.dtype, size, few=few, windowed=windowed)
     config = pick(OPERATION, key, default_config(dim, q.dtype, k_cache.dtype, few=few, windowed=windowed))
     pack = pack_heads(group, config["BLOCK_M"])
-    tiles = tokens // (config["BLOCK_M"] // pack) + sequences
+    block_q = config["BLOCK_M"] // pack
+    tiles = tokens // block_q + sequences
+    packs = kv_heads * cdiv(group, pack)
+    busy = max(cdiv(tokens, block_q), min(tokens, sequences)) * packs
+    seen = min(max_seq_len, window - 1 + block_q) if windowed else max_seq_len
+    parts = count_parts(busy, seen, multiprocessors(q.device))
+    partial = partial_lse = None
+    if parts > 1:
+        partial = torch.empty((tokens, heads, parts, dim), dtype=torch.float32, device=q.device)
+        partial_lse = torch.empty((tokens, heads, parts), dtype=torch.float32, device=q.device)
     launch(
         _prefill_kernel,
-        (tiles, kv_heads * cdiv(group, pack)),
+        (tiles, packs, parts),
         q,
         as_kernel_argument(k_cache),
         as_kernel_argument(v_cache),
@@ -230,6 +265,8 @@ def paged_prefill(
         sinks,
         k_scale,
         v_scale,
+        partial,
+        partial_lse,
         skipped,
         sequences,
         tiles,
@@ -250,4 +287,8 @@ def paged_prefill(
         WINDOWED=windowed,
         SOFTCAP=softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        SPLIT=parts > 1,
+        PART_TILES=part_tiles(config["BLOCK_N"]) if parts > 1 else 0,
     )
+    if partial is not None and partial_lse is not None:
+        join_parts(partial, partial_lse, query_start, sinks, out, skipped=skipped, sequences=sequences)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import AttentionBatch, paged_attention
-from stentor.kernels.attention import choose, triton_prefill
+from stentor.kernels.attention import choose, prefill_split, triton_prefill
 from stentor.kernels.attention.prefill_tunables import tunables
 from stentor.kernels.launch import CompiledKernel, dry_run
 from stentor.kernels.tuning import Config
@@ -25,36 +25,44 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def compiled_prefill(
+    heads: int, size: int, cache: torch.dtype = torch.bfloat16, *, tokens: int = 8192, **options: Any
+) -> CompiledKernel:
+    (kernel,) = compiled_kernels(heads, size, cache, tokens=tokens, keys=max(tokens, 512), **options)
+    return kernel
+
+
+def compiled_kernels(
     heads: int,
     size: int,
-    cache: torch.dtype = torch.bfloat16,
+    cache: torch.dtype,
     *,
-    tokens: int = 8192,
+    tokens: int,
+    keys: int,
     sequences: int = 2,
     dim: int = 128,
     capability: int = 90,
     **options: Any,
-) -> CompiledKernel:
+) -> list[CompiledKernel]:
     with FakeTensorMode(), dry_run(capability) as compiled:
         k, v = (empty(1000, 8, size, dim, dtype=cache) for _ in "kv")
         batch = AttentionBatch(
             empty(sequences + 1, dtype=torch.int32),
             empty(sequences, dtype=torch.int32),
-            empty(sequences, 8192 // size, dtype=torch.int32),
+            empty(sequences, keys // size, dtype=torch.int32),
             empty(tokens, dtype=torch.int64),
             tokens,
-            8192,
+            keys,
         )
         q = empty(tokens, heads, dim)
         scales = (empty(8, dtype=torch.float32) if cache == FP8 else None for _ in "kv")
         k_scale, v_scale = scales
         assert choose(q, k.transpose(2, 3)) == "triton"
         paged_attention(q, k.transpose(2, 3), v, batch, scale=0.1, k_scale=k_scale, v_scale=v_scale, **options)
-    (kernel,) = compiled
-    assert kernel.name == "_prefill_kernel"
-    assert kernel.stack_bytes == 0
-    assert kernel.shared_bytes <= SHARED[capability]
-    return kernel
+    assert compiled[0].name == "_prefill_kernel"
+    for kernel in compiled:
+        assert kernel.stack_bytes == 0
+        assert kernel.shared_bytes <= SHARED[capability]
+    return compiled
 
 
 @pytest.mark.parametrize(
@@ -75,6 +83,34 @@ def test_a_long_prompt_uses_warpgroup_products_and_fetches_ahead(heads: int, siz
     assert "wgmma.mma_async" in kernel.ptx
     assert set(re.findall(r"cp\.async\.c\w\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)", kernel.ptx)) == {"0x10"}
     assert waits(kernel) - {0}, "it waits for the tile it has just asked for"
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "cache", "options"),
+    [
+        (32, 16, torch.bfloat16, {}),
+        (32, 64, torch.bfloat16, {}),
+        (32, 16, FP8, {}),
+        (32, 64, FP8, {}),
+        (64, 64, torch.bfloat16, {"window": 4096, "softcap": 30.0}),
+    ],
+)
+def test_a_few_tokens_after_a_long_prefix_are_split_and_fetch_ahead(
+    heads: int, size: int, cache: torch.dtype, options: dict[str, Any]
+) -> None:
+    kernel, join = compiled_kernels(heads, size, cache, tokens=16, keys=32768, sequences=1, **options)
+    assert join.name == "_join_kernel"
+    assert "wgmma.mma_async" in kernel.ptx
+    assert 2 * kernel.shared_bytes <= SHARED[90] + 1024, "a multiprocessor holds fewer programs than it is given"
+    assert set(re.findall(r"cp\.async\.c\w\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)", kernel.ptx)) == {"0x10"}
+    assert waits(kernel) - {0}, "it waits for the tile it has just asked for"
+    assert "ld.global.v4" in join.ptx
+
+
+def test_splits_of_other_numbers_compile_nothing_new() -> None:
+    batches = ((16, 32768), (31, 4096), (9, 100_016))
+    made = [compiled_kernels(32, 16, torch.bfloat16, tokens=tokens, keys=keys) for tokens, keys in batches]
+    assert len({(kernel.ptx, join.ptx) for kernel, join in made}) == 1
 
 
 @pytest.mark.parametrize(
@@ -111,7 +147,8 @@ def test_the_tuner_times_what_launches_look_up(monkeypatch: pytest.MonkeyPatch) 
         return default
 
     monkeypatch.setattr(triton_prefill, "pick", pick)
-    monkeypatch.setattr(triton_prefill, "launch", lambda *_, **__: None)
+    for module in (triton_prefill, prefill_split):
+        monkeypatch.setattr(module, "launch", lambda *_, **__: None)
     offered = tunables()
     with FakeTensorMode(), dry_run():
         for tunable in offered:

@@ -1,12 +1,14 @@
 """The Triton kernel for many new tokens, and the decode kernel beside it in one batch."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from stentor.kernels.attention import choose
+from stentor.kernels.attention import choose, prefill_split, triton_prefill
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.triton
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 1.6e-2}
 SEQUENCES = [(70, 40), (5, 5), (33, 0), (90, 3)]
+LONG_PREFIXES = [(205, 5), (9, 2), (110, 8), (40, 0)]
 
 
 def assert_is_the_reference(step: Step, **options: Any) -> None:
@@ -135,3 +138,133 @@ def test_decode_rows_padding_and_chunks_share_a_batch(
     sinks = torch.tensor([-9.0, 0.5, 3.0, 20.0], device=DEVICE)
     assert_is_the_reference(step, sinks=sinks, **options)
     assert not step.run(**options)[query_len : 2 * query_len].any()
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Keys are split from 32 on, and what is read unwritten is NaN. Holds the parts of each launch that was split."""
+    asked: list[int] = []
+
+    def join(partial: torch.Tensor, *args: Any, **options: Any) -> None:
+        assert partial.isfinite().any()
+        asked.append(partial.shape[2])
+        prefill_split.join_parts(partial, *args, **options)
+
+    monkeypatch.setattr(prefill_split, "PART_KEYS", 32)
+    monkeypatch.setattr(triton_prefill, "join_parts", join)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.empty(8).isnan().all()
+    yield asked
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "size", "options"),
+    [
+        (2, 2, 32, 16, {}),
+        (4, 1, 64, 64, {}),
+        (7, 1, 24, 48, {}),
+        (2, 2, 64, 64, {"window": 100}),
+        (4, 1, 16, 16, {"window": 70, "softcap": 5.0}),
+        (7, 1, 5, 32, {"window": 133}),
+        (8, 2, 32, 16, {"softcap": 5.0}),
+        (4, 2, 32, 64, {"causal": False}),
+    ],
+)
+def test_long_prefixes_whose_keys_are_split_are_the_reference(
+    parts: list[int], heads: int, kv_heads: int, dim: int, size: int, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    step = make_step(LONG_PREFIXES, heads=heads, kv_heads=kv_heads, dim=dim, size=size, dtype=dtype)
+    assert_is_the_reference(step, **options)
+    (count,) = parts
+    assert 1 < count < 6 if "window" in options else count == 6
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("options", [{}, {"window": 60}, {"causal": False}, {"softcap": 2.0}], ids=str)
+def test_split_keys_meet_each_sink_once(parts: list[int], dtype: torch.dtype, options: dict[str, Any]) -> None:
+    sinks = torch.tensor([float("-inf"), 0.5, 3.0, 20.0], device=DEVICE)
+    assert_is_the_reference(make_step(LONG_PREFIXES, dtype=dtype), sinks=sinks, **options)
+    assert parts
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize(("size", "transposed"), [(16, False), (64, False), (16, True), (64, True)])
+def test_split_keys_may_be_float8_and_lie_as_on_the_cpu(
+    parts: list[int], dtype: torch.dtype, size: int, transposed: bool
+) -> None:
+    step = make_step(LONG_PREFIXES, dtype=dtype, cache_dtype=FP8, size=size, transposed=transposed)
+    assert_is_the_reference(step, window=200)
+    assert parts
+
+
+@pytest.mark.parametrize("keys", [31, 32, 33, 63, 64, 65, 96])
+def test_parts_may_end_anywhere_in_a_tile(parts: list[int], keys: int) -> None:
+    step = make_step([(keys, 2), (160, 1)])
+    assert_is_the_reference(step)
+    assert_is_the_reference(step, window=60)
+    assert len(parts) == 2
+
+
+@pytest.mark.parametrize("config", [Config.of(BLOCK_M=16, BLOCK_N=64), Config.of(BLOCK_M=16, BLOCK_N=16)], ids=str)
+def test_split_tiles_of_any_size_give_the_same(parts: list[int], config: Config) -> None:
+    step = make_step([(205, 3), (77, 1)], heads=20, kv_heads=1, size=32)
+    with overridden("prefill_attention", config):
+        assert_is_the_reference(step)
+        assert_is_the_reference(step, window=90)
+    assert len(parts) == 2
+
+
+def test_split_rows_that_see_no_key_are_zeros(parts: list[int]) -> None:
+    step = make_step([(290, 3), (0, 4), (2, 5)])
+    sinks = torch.tensor([float("-inf"), 0.5, 3.0, 20.0], device=DEVICE)
+    alone = make_step([(290, 3)])
+    for each in (None, sinks):
+        out = step.run(sinks=each)
+        assert_close(out[:3], alone.run("reference", sinks=each), 5e-6)
+        assert not out[3:10].any()
+        assert out[10:].all()
+    assert len(parts) == 2
+
+
+def test_split_chunks_follow_decode_rows(parts: list[int]) -> None:
+    step = make_step([(50, 2), (0, 2), *LONG_PREFIXES], decode_rows=2, decode_query_len=2)
+    assert_is_the_reference(step)
+    assert parts
+
+
+def test_split_keys_behind_the_window_may_be_gone(parts: list[int]) -> None:
+    step = make_step([(205, 10)])
+    whole = step.run(window=100)
+    step.batch.block_tables[0, : (205 - 10 - 100 + 1) // 16] = -1
+    assert_same_bits(step.run(window=100), whole)
+    assert len(parts) == 2
+
+
+def test_a_wrong_largest_length_changes_only_how_keys_are_split(parts: list[int]) -> None:
+    step = make_step([(205, 3), (9, 2)])
+    expected = step.run("reference")
+    for length in (64, 640):
+        step.batch = replace(step.batch, max_seq_len=length)
+        assert_close(step.run(), expected, 5e-6)
+    assert parts[0] == 2
+    assert parts[1] > 6
+
+
+def test_many_tiles_are_not_split(parts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    step = make_step([(100, 1)] * 3, kv_heads=4)
+    monkeypatch.setattr(triton_prefill, "multiprocessors", lambda _: 23)
+    assert_is_the_reference(step)
+    assert not parts
+    monkeypatch.setattr(triton_prefill, "multiprocessors", lambda _: 24)
+    assert_is_the_reference(step)
+    assert parts == [3]
+
+
+@pytest.mark.parametrize(
+    ("programs", "keys", "expected"),
+    [(8, 32768, 33), (8, 4096, 8), (8, 1023, 1), (66, 32768, 4), (67, 32768, 1), (1000, 32768, 1), (1, 0, 1)],
+)
+def test_keys_are_split_where_most_of_the_device_would_be_idle(programs: int, keys: int, expected: int) -> None:
+    assert prefill_split.count_parts(programs, keys, 132) == expected
