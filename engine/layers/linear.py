@@ -15,8 +15,6 @@ from .placement import Placement
 from .quantized import GGUFLinear, Int4Linear, ScaledLinear
 from .weights import WeightError, WeightMap
 
-__all__ = ["Linear", "Placement"]
-
 
 class _Multiplier(Protocol):
     """What multiplies: one of the classes of :mod:`.quantized`, or :class:`PlainLinear`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from stentor.engine.layers.attention import LayerCache
-from stentor.engine.layers.linear import Placement
+from stentor.engine.layers.placement import Placement
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
