@@ -1,6 +1,7 @@
 """What is timed: each operation on the shapes of a model and the tokens of a batch, with the bytes it must move
 and the operations it must do. Intermediate results that stay on the chip are counted in neither."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
@@ -262,10 +263,64 @@ def _on_device(rules: sampling.DrawRules, device: torch.device) -> sampling.Draw
     return sampling.DrawRules(**moved)
 
 
+def _layer_norm(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    x, weight = on.random(spec.tokens, on.model.hidden_size), on.random(on.model.hidden_size)
+    run = partial(kernels.layer_norm, x, weight, weight, 1e-5, variant=on.variant)
+    yield Case(f"{x.shape[0]}x{x.shape[1]}", "", run, 2 * x.nbytes, 0)
+
+
+def _quantised_rows(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    """What hands float8 to the next product, by token."""
+    scheme = kernels.ActivationScheme(FP8, "token")
+    hidden, inner = on.model.hidden_size, on.model.intermediate_size
+    x, weight, gate_up = on.random(spec.tokens, hidden), on.random(hidden), on.random(spec.tokens, 2 * inner)
+    shape, values = f"{spec.tokens}x{hidden}", spec.tokens * hidden
+    yield Case(shape, "quantize", partial(kernels.quantize, x, scheme, variant=on.variant), x.nbytes + values, 0)
+    norm = partial(kernels.rms_norm_quantized, x, weight, 1e-5, scheme, variant=on.variant)
+    yield Case(shape, "norm", norm, x.nbytes + values, 0)
+    gated = partial(kernels.gated_activation_quantized, gate_up, "silu", scheme, variant=on.variant)
+    yield Case(f"{spec.tokens}x{2 * inner}", "activation", gated, gate_up.nbytes + spec.tokens * inner, 0)
+
+
+def _write_kv(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    caches, batch = _cache(spec, on)
+    k = on.random(spec.tokens, on.model.num_kv_heads, on.model.head_dim)
+    ones = _cache_scale(on)
+    run = partial(kernels.write_kv_, k, k, *caches, batch.slots, k_scale=ones, v_scale=ones, variant=on.variant)
+    moved = 2 * (k.nbytes + k.numel() * on.kv_dtype.itemsize)
+    yield Case(
+        f"{spec.tokens}x{on.model.num_kv_heads}x{on.model.head_dim}", f"{_name(on.kv_dtype)} cache", run, moved, 0
+    )
+
+
+def _varlen_attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
+    """Every new token sees every key of its sequence, and no cache is involved: encoders, cross-attention."""
+    model, new, keys = on.model, [q for q, _ in spec.sequences], [k for _, k in spec.sequences]
+    q = on.random(sum(new), model.num_heads, model.head_dim)
+    k = on.random(sum(keys), model.num_kv_heads, model.head_dim)
+    q_start, k_start = (
+        torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=on.device)
+        for lengths in (new, keys)
+    )
+
+    def run() -> object:
+        return kernels.varlen_attention(
+            q, k, k, q_start, k_start, max(new), max(keys), scale=model.scale, variant=on.variant
+        )
+
+    pairs = sum(count * length for count, length in spec.sequences)
+    flops = 4 * pairs * model.num_heads * model.head_dim
+    yield Case(f"{model.num_heads}/{model.num_kv_heads}x{model.head_dim}", "", run, 2 * (q.nbytes + k.nbytes), flops)
+
+
 OPERATIONS: Mapping[str, Maker] = {
     "attention": _attention,
+    "varlen_attention": _varlen_attention,
+    "write_kv": _write_kv,
     "rotate_and_write": _rotate_and_write,
     "norm": _norm,
+    "layer_norm": _layer_norm,
+    "quantised_rows": _quantised_rows,
     "activation": _activation,
     "embedding": _embedding,
     "linear": _linear,
