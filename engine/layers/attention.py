@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from stentor import kernels
+from stentor.kernels.forward import Program
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ..models.config import DecoderConfig
@@ -26,6 +27,17 @@ class LayerCache:
     def scaled(self) -> bool:
         """Whether keys and values are stored as float8, and the layer's scales go with them."""
         return self.k.dtype == torch.float8_e4m3fn
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The numbers of a program's buffers: one of each, which all layers share."""
+
+    residual: int
+    delta: int
+    qkv: int
+    attended: int
+    gate_up: int
 
 
 RotaryTable = tuple[torch.Tensor, torch.Tensor]
@@ -55,6 +67,7 @@ class Attention:
                 RMSNorm(weights, f"{prefix}.{which}", size, config.rms_eps, place, plus_one=config.norm_plus_one)
                 for which, size in zip(("q_norm", "k_norm"), sizes, strict=True)
             )
+        self._layer = layer
         self._eps, self._plus_one = config.rms_eps, config.norm_plus_one
         self._k_scale, self._v_scale = (self._cache_scale(weights, prefix, which, place) for which in ("k", "v"))
         # scales of quantised queries and probabilities, neither of which is quantised here
@@ -119,3 +132,26 @@ class Attention:
             v_scale=v_scale,
         )  # [tokens, heads, head_dim]
         return self._out(out.view(tokens, -1))
+
+    def record(self, program: Program, buffers: Buffers) -> None:
+        """Appends to ``program``, after its input has been prepared, what leads to ``buffers.delta``."""
+        heads = self._heads, self._kv_heads, self._head_dim
+        self._qkv.packed.record(program, buffers.qkv)
+        norms = None
+        if self._qk_norm == "full":
+            program.norm(buffers.qkv, self._q_norm.factors, self._eps)
+            program.norm(buffers.qkv, self._k_norm.factors, self._eps, column=self._split[0])
+        elif self._qk_norm == "head":
+            norms = self._q_norm.factors, self._k_norm.factors
+        program.rotate(buffers.qkv, self._layer, heads, (self._cos, self._sin), norms=norms, eps=self._eps)
+        program.attend(
+            buffers.qkv,
+            buffers.attended,
+            self._layer,
+            heads,
+            scale=self._scale,
+            window=self._window,
+            softcap=self._softcap,
+        )
+        program.prepare(buffers.attended, self._out.packed.form)
+        self._out.packed.record(program, buffers.delta)

@@ -11,6 +11,7 @@ from stentor.kernels.quantize import ActivationScheme, Quantized
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import StoredError, endings, expand
+from .packed import PackedLinear
 from .placement import Placement
 from .quantized import GGUFLinear, Int4Linear, ScaledLinear
 from .weights import WeightError, WeightMap
@@ -63,6 +64,13 @@ class Linear:
         """float32 [1], where :attr:`input_scheme` has granularity ``tensor``."""
         return self._multiply.input_scale
 
+    @property
+    def packed(self) -> PackedLinear:
+        """The layer as a program takes it. Raises TypeError where its weights are not packed."""
+        if not isinstance(self._multiply, PackedLinear):
+            raise TypeError("the weights of this layer are not packed")
+        return self._multiply
+
     def __call__(self, x: torch.Tensor | Quantized) -> torch.Tensor:
         """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]."""
         return self._multiply(x)  # type: ignore[arg-type]  # quantised where there is a scheme
@@ -74,6 +82,8 @@ def _build(
     quantized = placement.quantized
     formats = {part: quantized.format_of(part) if quantized else None for part in parts}
     chosen = _chosen(weights, formats, parts, inputs, placement)
+    if placement.packed:
+        return PackedLinear(weights, parts, inputs, placement, bias, formats, chosen)
     if not chosen:
         return _plain(weights, formats, parts, inputs, placement, bias)
     if all(isinstance(format, GGUFFormat) for format in chosen.values()):
@@ -100,15 +110,15 @@ def _chosen(
     stored = {part: format for part, format in formats.items() if format is not None}
     selections: dict[str, Selection] = {}
     for part, format in stored.items():
-        layer = Layer(format, placement.device, placement.dtype, inputs, outputs, placement.invariant)
+        layer = Layer(format, placement.device, placement.dtype, inputs, outputs, placement.invariant, placement.packed)
         try:
             selections[part] = select(layer, placement.backend)
         except ValueError as error:
             raise WeightError(f"{part}: {error}") from error
     alike = len(set(formats.values())) == 1 or all(isinstance(format, GGUFFormat) for format in formats.values())
-    together = alike and all(selection.name == "kernels" for selection in selections.values())
+    together = alike and all(selection.name != "expanded" for selection in selections.values())
     for part, selection in selections.items():
-        if selection.name == "kernels" and not together:
+        if selection.name != "expanded" and not together:
             selection = Selection("expanded", ("a projection that it is fused with is stored otherwise",))
         weights.notes[selection.describe(stored[part], placement.dtype)] += 1
     return stored if together else {}

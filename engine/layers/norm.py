@@ -34,6 +34,15 @@ class RMSNorm:
         self._scale = before.input_scale if before else None
         weights.add(f"{name}.weight", self.weight)
 
+    @property
+    def factors(self) -> torch.Tensor:
+        """What a program multiplies by, float32 [size]."""
+        return self.weight.float() + 1 if self._plus_one else self.weight.float()
+
+    @property
+    def eps(self) -> float:
+        return self._eps
+
     def plain(self, x: torch.Tensor) -> torch.Tensor:
         """Over the last dimension of x, not quantised."""
         return kernels.rms_norm(x, self.weight, self._eps, plus_one=self._plus_one)

@@ -18,8 +18,15 @@ class Placement:
     """How the checkpoint stores weights; None where all are plain."""
     backend: Backend = "auto"
     """Forces how quantised weights are multiplied; for tests."""
+    packed: bool = False
+    """Weights are packed for this CPU's instructions as they are loaded; float32 or bfloat16."""
     shapes_only: bool = False
     """Tensors take no memory and hold nothing; what is chosen for the device stays."""
+
+    @property
+    def packed_device(self) -> torch.device:
+        """Where packed weights lie: nowhere with :attr:`shapes_only`."""
+        return torch.device("meta") if self.shapes_only else self.device
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         device = torch.device("meta") if self.shapes_only else self.device

@@ -144,11 +144,17 @@ def _fill_all(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:
     target.copy_(tensor.float().reshape(-1))
 
 
-def _fill(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:
-    check_shape(name, tensor, tuple(target.shape))
-    if tensor.dtype != target.dtype and tensor.dtype not in _PLAIN:
+def check_plain(name: str, tensor: torch.Tensor) -> None:
+    """Raises :class:`WeightError` for values that mean nothing without a scale."""
+    if tensor.dtype not in _PLAIN:
         raise WeightError(
             f"{name} is stored as {str(tensor.dtype).removeprefix('torch.')}, "
             "although the checkpoint's description says that it is not quantised"
         )
+
+
+def _fill(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:
+    check_shape(name, tensor, tuple(target.shape))
+    if tensor.dtype != target.dtype:
+        check_plain(name, tensor)
     target.copy_(tensor)

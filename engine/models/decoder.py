@@ -4,20 +4,23 @@ They differ by :class:`DecoderConfig`, not by code: where norms stand, which pro
 how queries and keys are normed, and a handful of scalar factors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from stentor import kernels
+from stentor.kernels.forward import NONE, Program
 
-from ..layers.attention import Attention, LayerCache, RotaryTable
+from ..layers.attention import Attention, Buffers, LayerCache, RotaryTable
 from ..layers.linear import Linear, PlainLinear
 from ..layers.norm import RMSNorm
+from ..layers.packed import PackedTable
 from ..layers.placement import Placement
 from ..layers.quantized import Input
 from ..layers.rotary import rotary_table
 from ..layers.weights import WeightMap
 from .config import DecoderConfig
+from .programs import Programs
 
 
 class MLP:
@@ -44,6 +47,12 @@ class MLP:
         if scheme is None:
             return self._down(kernels.gated_activation(gate_up, self._activation))
         return self._down(kernels.gated_activation_quantized(gate_up, self._activation, scheme, self._down.input_scale))
+
+    def record(self, program: Program, buffers: Buffers) -> None:
+        """Appends to ``program``, after its input has been prepared, what leads to ``buffers.delta``."""
+        self._gate_up.packed.record(program, buffers.gate_up)
+        program.activate(buffers.gate_up, self._activation, self._down.packed.form)
+        self._down.packed.record(program, buffers.delta)
 
 
 class Block:
@@ -96,6 +105,31 @@ class Block:
         x = self._mlp(_join(self._scaled(x, self._attention_out), residual, self._mlp_in))
         return self._scaled(x, self._mlp_out)
 
+    def record(self, program: Program, buffers: Buffers, *, first: bool) -> None:
+        """Appends the layer to ``program``. The delta of the layer before, unless this is the first, is added here."""
+        self._record_join(program, buffers, self._attention_in, self._attention.entrance, first=first)
+        self._attention.record(program, buffers)
+        self._record_norm(program, buffers, self._attention_out)
+        self._record_join(program, buffers, self._mlp_in, self._mlp.entrance)
+        self._mlp.record(program, buffers)
+        self._record_norm(program, buffers, self._mlp_out)
+
+    def _record_join(
+        self, program: Program, buffers: Buffers, norm: RMSNorm | None, entrance: Linear, *, first: bool = False
+    ) -> None:
+        program.prepare(
+            buffers.residual,
+            entrance.packed.form,
+            add=NONE if first else buffers.delta,
+            scale=self._scale,
+            norm=None if norm is None else norm.factors,
+            eps=0.0 if norm is None else norm.eps,
+        )
+
+    def _record_norm(self, program: Program, buffers: Buffers, norm: RMSNorm | None) -> None:
+        if norm is not None:
+            program.norm(buffers.delta, norm.factors, norm.eps)
+
     def _scaled(self, delta: torch.Tensor, norm: RMSNorm | None) -> torch.Tensor:
         if norm is not None:
             delta = norm.plain(delta)
@@ -110,14 +144,17 @@ def _join(delta: torch.Tensor | None, residual: torch.Tensor, norm: RMSNorm | No
 
 
 class Decoder:
-    """Token ids in, hidden states and logits out; K and V go to the caller's paged cache."""
+    """Token ids in, hidden states and logits out; K and V go to the caller's paged cache.
+
+    Where weights are packed for a CPU, the whole pass is one call (:mod:`.programs`); elsewhere, and over
+    a cache of another dtype than the activations', it is one a part.
+    """
 
     def __init__(self, config: DecoderConfig, place: Placement, max_model_len: int) -> None:
         self.config = config
         self.weights = WeightMap()
         self._place = place
-        self._embedding = place.empty(config.vocab_size, config.hidden_size)
-        self.weights.add("model.embed_tokens.weight", self._embedding)
+        self._embedding = self._table(place)
         full = rotary_table(config.rope, config.head_dim, config.max_position, max_model_len, place.device)
         sliding = (
             rotary_table(config.rope_sliding, config.head_dim, config.max_position, max_model_len, place.device)
@@ -131,13 +168,24 @@ class Decoder:
         self._norm = RMSNorm(
             self.weights, "model.norm", config.hidden_size, config.rms_eps, place, plus_one=config.norm_plus_one
         )
-        self._head: Callable[[torch.Tensor], torch.Tensor]
-        if config.tie_embeddings:
-            self._head = PlainLinear(self._embedding, None, invariant=place.invariant)
-        else:
+        self._head: Linear | PlainLinear | PackedTable
+        if not config.tie_embeddings:
             self._head = Linear(self.weights, {"lm_head": config.vocab_size}, config.hidden_size, place)
+        elif isinstance(self._embedding, PackedTable):
+            self._head = self._embedding
+        else:
+            self._head = PlainLinear(self._embedding, None, invariant=place.invariant)
         # transformers rounds the factor to the model's dtype before multiplying
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=place.dtype).item()
+        self._programs: Programs | None = None
+
+    def _table(self, place: Placement) -> torch.Tensor | PackedTable:
+        part, rows, columns = "model.embed_tokens", self.config.vocab_size, self.config.hidden_size
+        if place.packed:
+            return PackedTable(self.weights, part, rows, columns, place)
+        table = place.empty(rows, columns)
+        self.weights.add(f"{part}.weight", table)
+        return table
 
     @property
     def ignored_weights(self) -> tuple[str, ...]:
@@ -154,21 +202,63 @@ class Decoder:
     ) -> torch.Tensor:
         """tokens and positions int64 [tokens] → final hidden states [tokens, hidden], before the last norm.
 
-        The sum is returned un-normed so that only the rows that need logits pay for the norm.
+        The sum is returned un-normed so that only the rows that need logits pay for the norm. Of packed weights it
+        is float32, and good until the next pass.
         """
-        residual = kernels.embedding(tokens, self._embedding, self._embedding_scale)
+        if (programs := self._programs_over(caches)) is not None:
+            return programs.hidden(tokens, positions, batch)
+        if isinstance(self._embedding, PackedTable):
+            residual = (self._embedding.rows(tokens) * self._embedding_scale).to(self._place.dtype)
+        else:
+            residual = kernels.embedding(tokens, self._embedding, self._embedding_scale)
         delta = None
         for block, cache in zip(self._blocks, caches, strict=True):
             delta = block(delta, residual, positions, cache, batch)
         return residual if delta is None else residual.add_(delta)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given."""
-        product = self._head(self._norm.plain(hidden))
-        logits = product.float() if out is None else out.copy_(product)
+        """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given.
+
+        Without ``out`` they may be good until the next call only.
+        """
+        if self._programs is not None:
+            logits = self._programs.logits(hidden)
+            logits = logits if out is None else out.copy_(logits)
+        else:
+            product = self._head(self._norm.plain(hidden))
+            logits = product.float() if out is None else out.copy_(product)
         if self.config.logits_divisor != 1.0:
             logits.div_(self.config.logits_divisor)
         if self.config.logits_softcap:
             cap = self.config.logits_softcap
             logits.div_(cap).tanh_().mul_(cap)
         return logits
+
+    def _programs_over(self, caches: Sequence[LayerCache]) -> Programs | None:
+        """The pass as programs, where it can be one: made when its caches are first seen."""
+        if not isinstance(self._embedding, PackedTable) or caches[0].k.dtype != self._place.dtype:
+            return None
+        if self._programs is None or not self._programs.over(caches):
+            self._programs = self._record(self._embedding, caches)
+        return self._programs
+
+    def _record(self, table: PackedTable, caches: Sequence[LayerCache]) -> Programs:
+        config, body, head = self.config, Program(), Program()
+        buffers = Buffers(
+            residual=body.buffer(config.hidden_size),
+            delta=body.buffer(config.hidden_size),
+            qkv=body.buffer((config.num_heads + 2 * config.num_kv_heads) * config.head_dim),
+            attended=body.buffer(config.num_heads * config.head_dim),
+            gate_up=body.buffer(2 * config.intermediate_size),
+        )
+        body.embed(buffers.residual, table.weight, self._embedding_scale)
+        for layer, block in enumerate(self._blocks):
+            block.record(body, buffers, first=layer == 0)
+        if self._blocks:
+            body.add(buffers.residual, buffers.delta, config.residual_scale)
+        packed = self._head.packed if isinstance(self._head, Linear) else self._head
+        assert not isinstance(packed, PlainLinear)
+        hidden, logits = head.buffer(config.hidden_size), head.buffer(config.vocab_size)
+        head.prepare(hidden, packed.form, norm=self._norm.factors, eps=self._norm.eps)
+        packed.record(head, logits)
+        return Programs(body, head, buffers.residual, hidden, logits, caches)

@@ -10,12 +10,16 @@ from typing import Literal
 
 import torch
 
+from stentor.kernels.linear_packed import Stored
+
 from .formats import FP8_BLOCK, Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 
-Backend = Literal["auto", "kernels", "expanded"]
-"""``kernels``: stored as it came, multiplied by the kernel of its format. ``expanded``: turned into plain weights."""
+Backend = Literal["auto", "kernels", "packed", "expanded"]
+"""``kernels``: stored as it came, multiplied by the kernel of its format. ``packed``: its codes laid out anew for a
+CPU's instructions. ``expanded``: turned into plain weights."""
 
 GGUF_KERNELS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
+PACKED_GGUF: tuple[Stored, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 INT4_GROUPS = (32, 64, 128)
 
 
@@ -31,6 +35,8 @@ class Layer:
     outputs: tuple[int, ...]
     """Of each part that is fused into the layer."""
     invariant: bool = False
+    packed: bool = False
+    """Whether weights can be packed for this CPU."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Selection:
         """One line for the operator, without the layer's name."""
         if self.name == "kernels":
             return f"weights in {format.name}: multiplied as they are stored"
+        if self.name == "packed":
+            return f"weights in {format.name}: multiplied by inputs of 8 bits, in blocks of 32"
         plain = str(dtype).removeprefix("torch.")
         return f"weights in {format.name}: expanded to {plain}, since {'; '.join(self.refusals)}"
 
@@ -55,7 +63,7 @@ def select(layer: Layer, wanted: Backend = "auto") -> Selection:
     """
     refusals: list[str] = []
     for name, obstacles in _PREFERENCE.items():
-        if name == "kernels" and wanted == "expanded":
+        if wanted == "expanded" and name != "expanded":
             continue
         checks = obstacles[1:] if wanted == "kernels" else obstacles
         obstacle = next((found for check in checks if (found := check(layer)) is not None), None)
@@ -72,6 +80,21 @@ def _place(layer: Layer) -> str | None:
         return "they are not batch-invariant"
     if layer.dtype not in (torch.bfloat16, torch.float16):
         return f"they take bfloat16 or float16, not {str(layer.dtype).removeprefix('torch.')}"
+    return None
+
+
+def _packed(layer: Layer) -> str | None:
+    if layer.device.type != "cpu":
+        return f"packed weights are for the CPU, not {layer.device.type}"
+    if not layer.packed:
+        return "there are no CPU kernels"
+    if layer.dtype != torch.bfloat16:
+        return f"{str(layer.dtype).removeprefix('torch.')} asks for exact inputs, which they would meet in 8 bits"
+    match layer.format:
+        case GGUFFormat(kind=kind) if kind not in PACKED_GGUF:
+            return f"they take {', '.join(PACKED_GGUF)}"
+        case FP8Format() | Int4Format() | OnlineFormat(dtype="fp8"):
+            return "they take int8 and GGUF's blocks"
     return None
 
 
@@ -126,5 +149,6 @@ _SHAPES: Mapping[type[Format], Callable[[Layer], str | None]] = {
 
 _PREFERENCE: Mapping[Backend, tuple[Callable[[Layer], str | None], ...]] = {
     "kernels": (_place, _shape),
+    "packed": (_packed,),
     "expanded": (_expanded,),
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from stentor.kernels import native
+from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.actors import MemoryLine, WorkerReady
 from stentor.protocols.config import WorkerConfig
 
@@ -49,6 +50,7 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback) -> Setup:
     if (reason := native.unavailable_reason()) is not None:
         notes.append(f"CPU kernels run in plain torch, several times slower: {reason}")
     place = placement(checkpoint, config, _CPU, dtype)
+    place = replace(place, packed=native.library() is not None and dtype in PLAIN)
     max_model_len, num_blocks = size_cache(config, model_config, place, cache_dtype)
     notes += cut_note(max_model_len, config.max_model_len or model_config.max_position)
     kv_bytes = num_blocks * kv_block_bytes(model_config, config.block_size, cache_dtype)

@@ -1,0 +1,227 @@
+"""Linear layers and tables for the host's own cores: weights packed for its instruction set as they are loaded."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from stentor.kernels import ActivationScheme, quantize_weight_int8
+from stentor.kernels.forward import Form, Program, form_of
+from stentor.kernels.linear_packed import (
+    PLAIN,
+    PackedKind,
+    PackedWeight,
+    Stored,
+    empty_packed,
+    kind_of,
+    linear_packed,
+    pack_codes_,
+    pack_gguf_,
+    pack_plain_,
+    unpack_rows,
+)
+
+from ..quantization.choose import PACKED_GGUF
+from ..quantization.formats import Format, GGUFFormat, Int8Format, OnlineFormat
+from ..quantization.stored import StoredError, checked_weight, endings, expand, scale_rows
+from .placement import Placement
+from .weights import WeightError, WeightMap, check_plain, check_shape
+
+_BLOCK = 32
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Outputs that are stored alike."""
+
+    weight: PackedWeight
+    column: int
+    """Of its first output in the layer."""
+
+
+class PackedLinear:
+    """Parts fused along the outputs; those that are packed alike and stand beside each other are one weight."""
+
+    input_scheme: ActivationScheme | None = None
+    input_scale: torch.Tensor | None = None
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        parts: Mapping[str, int],
+        inputs: int,
+        placement: Placement,
+        bias: torch.Tensor | None,
+        formats: Mapping[str, Format | None],
+        chosen: Mapping[str, Format],
+    ) -> None:
+        """``chosen``: the formats that are multiplied as they are stored, of all parts or of none."""
+        self._bias = bias
+        self._pieces: list[_Piece] = []
+        self._outputs = sum(parts.values())
+        runs: list[tuple[PackedKind, list[str]]] = []
+        for part in parts:
+            kind = _kind(chosen.get(part), placement)
+            if runs and runs[-1][0] == kind:
+                runs[-1][1].append(part)
+            else:
+                runs.append((kind, [part]))
+        column = 0
+        for kind, names in runs:
+            outputs = sum(parts[name] for name in names)
+            weight = empty_packed(
+                outputs, inputs, kind, wide=_wide(chosen.get(names[0])), device=placement.packed_device
+            )
+            self._pieces.append(_Piece(weight, column))
+            column += outputs
+            first = 0
+            for name in names:
+                _gather(weights, name, weight, first, parts[name], formats[name], chosen.get(name))
+                first += parts[name]
+
+    @property
+    def form(self) -> Form:
+        """How it wants its input."""
+        return form_of(self._pieces[0].weight.kind)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, inputs] → [tokens, outputs]."""
+        outputs = [linear_packed(x, piece.weight, self._bias_of(piece)) for piece in self._pieces]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+    def record(self, program: Program, dst: int) -> None:
+        """Appends the product with the prepared input to ``program``, into buffer ``dst``."""
+        for piece in self._pieces:
+            program.linear(dst, piece.weight, column=piece.column, bias=self._bias_of(piece))
+
+    def _bias_of(self, piece: _Piece) -> torch.Tensor | None:
+        if self._bias is None:
+            return None
+        return self._bias[piece.column : piece.column + piece.weight.shape[0]].float()
+
+
+class PackedTable:
+    """The embedding table, whose rows are unpacked as they are looked up; it may be the head's weight too."""
+
+    input_scheme: ActivationScheme | None = None
+    input_scale: torch.Tensor | None = None
+
+    def __init__(self, weights: WeightMap, part: str, rows: int, columns: int, placement: Placement) -> None:
+        format = placement.quantized.format_of(part) if placement.quantized else None
+        kept = (
+            format
+            if isinstance(format, GGUFFormat)
+            and format.kind in PACKED_GGUF
+            and placement.dtype == torch.bfloat16
+            and placement.backend != "expanded"
+            else None
+        )
+        self.weight = empty_packed(rows, columns, _kind(kept, placement), device=placement.packed_device)
+        _gather(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
+
+    @property
+    def form(self) -> Form:
+        return form_of(self.weight.kind)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, columns] → [tokens, rows]: as the head."""
+        return linear_packed(x, self.weight)
+
+    def record(self, program: Program, dst: int) -> None:
+        program.linear(dst, self.weight)
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """int64 [tokens] → float32 [tokens, columns]"""
+        return unpack_rows(self.weight, ids)
+
+
+def _kind(format: Format | None, placement: Placement) -> PackedKind:
+    match format:
+        case None:
+            return PLAIN[placement.dtype]
+        case GGUFFormat(kind=stored):
+            return kind_of(_stored(stored))
+        case _:
+            return "q8"
+
+
+def _wide(format: Format | None) -> bool:
+    """GGUF's scales are half precision, others are not."""
+    return format is not None and not isinstance(format, GGUFFormat)
+
+
+def _stored(kind: str) -> Stored:
+    found: Stored | None = next((name for name in PACKED_GGUF if name == kind), None)
+    assert found is not None, f"{kind} is not packed"
+    return found
+
+
+def _gather(
+    weights: WeightMap,
+    part: str,
+    weight: PackedWeight,
+    first: int,
+    outputs: int,
+    format: Format | None,
+    chosen: Format | None,
+) -> None:
+    """Registers what fills outputs [first, first + outputs) of ``weight``."""
+    nbytes = weight.nbytes * outputs // weight.shape[0]
+    shape = (outputs, weight.shape[1])
+    place: Callable[[dict[str, torch.Tensor]], None]
+    match chosen:
+        case GGUFFormat(kind=kind):
+
+            def place(stored: dict[str, torch.Tensor]) -> None:
+                try:
+                    pack_gguf_(weight, first, stored["weight"], _stored(kind))
+                except ValueError as error:
+                    raise WeightError(f"{part}.weight: {error}") from error
+
+            weights.ask_raw(f"{part}.weight")
+            weights.gather(part, ("weight",), place, nbytes=nbytes)
+        case Int8Format():
+
+            def place(stored: dict[str, torch.Tensor]) -> None:
+                try:
+                    values = checked_weight(stored, torch.int8, *shape)
+                    _pack_int8(weight, first, values, scale_rows(chosen, stored, *shape))
+                except StoredError as error:
+                    raise WeightError(f"{part}: {error}") from error
+
+            needed, ignored = endings(chosen)
+            weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
+        case OnlineFormat():
+
+            def place(stored: dict[str, torch.Tensor]) -> None:
+                check_plain(f"{part}.weight", stored["weight"])
+                check_shape(f"{part}.weight", stored["weight"], shape)
+                _pack_int8(weight, first, *quantize_weight_int8(stored["weight"]))
+
+            weights.gather(part, ("weight",), place, nbytes=nbytes)
+        case _ if format is None or isinstance(format, GGUFFormat | OnlineFormat):
+
+            def place(stored: dict[str, torch.Tensor]) -> None:
+                check_plain(f"{part}.weight", stored["weight"])
+                check_shape(f"{part}.weight", stored["weight"], shape)
+                pack_plain_(weight, first, stored["weight"])
+
+            weights.gather(part, ("weight",), place, nbytes=nbytes)
+        case _:
+
+            def place(stored: dict[str, torch.Tensor]) -> None:
+                try:
+                    pack_plain_(weight, first, expand(format, stored, *shape, torch.float32))
+                except StoredError as error:
+                    raise WeightError(f"{part}: {error}") from error
+
+            needed, ignored = endings(format)
+            weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
+
+
+def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: torch.Tensor) -> None:
+    """int8 [n, K] and a scale for each output."""
+    blocks = -(-weight.shape[1] // _BLOCK)
+    codes = values.view(torch.uint8) ^ 0x80
+    scales = scale.float().reshape(-1, 1, 1).expand(-1, blocks, 1)
+    pack_codes_(weight, first, codes, scales)

@@ -1,0 +1,25 @@
+// The activations of gated MLPs, a vector at a time.
+#pragma once
+
+#include "simd_math.h"
+
+namespace stentor {
+
+struct Silu {
+    static vf apply(vf x) { return x / (set1(1.0f) + exp(-x)); }
+};
+struct GeluTanh {
+    static vf apply(vf x) {
+        // (1 + tanh(u)) / 2 is 1 / (1 + e^-2u): no cancellation where x is negative.
+        const vf twice = set1(1.5957691216057308f) * fma(set1(0.044715f) * x * x, x, x);
+        return x / (set1(1.0f) + exp(-twice));
+    }
+};
+struct Gelu {
+    static vf apply(vf x) {
+        const vf tail = set1(0.5f) * erfc(abs(x) * set1(0.7071067811865476f));
+        return x * select(x < vf{}, tail, set1(1.0f) - tail);
+    }
+};
+
+}  // namespace stentor

@@ -1,0 +1,236 @@
+// Runs a program: all threads walk through its instructions together, a phase or two for each.
+#include "../attention/attend.h"
+#include "../linear_packed/multiply.h"
+#include "rowwise.h"
+#include "team.h"
+
+#include <cstdlib>
+
+namespace stentor {
+namespace {
+
+constexpr int64_t PHASES_AN_INSTRUCTION = 2;
+constexpr int64_t ROWS_APART = 8;  // of a row-wise phase with many rows, per item
+
+// The rows of a step's attention, which are the same for every layer of one shape.
+struct Queries {
+    std::vector<attention::Item> items;
+    std::vector<int64_t> first_part;  // of each item that is cut into its parts: where they begin in the list of parts
+    std::vector<std::pair<int64_t, int64_t>> parts;  // (item, part)
+};
+
+struct Run {
+    const Instruction* instructions;
+    int64_t count;
+    const Buffer* buffers;
+    uint8_t* prepared;
+    Batch batch;
+    int64_t threads;
+    std::vector<Queries> queries;          // of each instruction that attends
+    std::vector<int64_t> queries_of;       // instruction → index above, or -1
+    std::vector<std::vector<float>> partial;  // of each queries' parts: for every query head max, total, sums
+};
+
+template <class T>
+attention::Call<float, T> call_of(const Run& run, const Instruction& op) {
+    const Buffer &from = run.buffers[op.src], &to = run.buffers[op.dst];
+    const Batch& b = run.batch;
+    return {from.rows,   (const T*)op.k_cache, (const T*)op.v_cache, to.rows,     b.query_start, b.seq_lens,
+            b.tables,    b.sequences,          b.tokens,             op.heads,    op.kv_heads,   op.dim,
+            op.block_size, op.blocks,          b.table_width,        from.stride, (float)op.scale, op.window,
+            (float)op.softcap};
+}
+
+// Rows of one token that see more than one part are cut where there are not items enough for all threads.
+template <class T>
+Queries cut_queries(const attention::Call<float, T>& c, int64_t threads) {
+    Queries out;
+    int64_t work;
+    out.items = attention::items_of(c, &work);
+    out.first_part.assign(out.items.size(), -1);
+    if ((int64_t)out.items.size() * c.kv_heads >= 8 * threads) return out;
+    for (size_t i = 0; i < out.items.size(); ++i) {
+        const attention::Item& item = out.items[i];
+        const int64_t from = attention::first_visible(c, item.position) / attention::PART;
+        const int64_t to = item.position / attention::PART;
+        if (item.count != 1 || from == to) continue;
+        out.first_part[i] = (int64_t)out.parts.size();
+        for (int64_t part = from; part <= to; ++part) out.parts.emplace_back((int64_t)i, part);
+    }
+    return out;
+}
+
+template <class T>
+void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
+    const attention::Call<float, T> c = call_of<T>(run, op);
+    const Queries& q = run.queries[which];
+    const int64_t group = c.heads / c.kv_heads, width = attention::padded(c.dim), each = width + 2;
+    const int64_t items = (int64_t)q.items.size(), parts = (int64_t)q.parts.size();
+    // One query head at a time where there are few items, all that share a kv head where there are enough.
+    const int64_t step = items * c.kv_heads < 4 * run.threads ? 1 : group, pieces = c.kv_heads * (group / step);
+    float* const partial = run.partial[which].data();
+    walk.phase((items + parts) * pieces, [&](int64_t index) {
+        const int64_t unit = index / pieces, kv_head = index % pieces * step / group;
+        const int64_t first = index % pieces * step % group;
+        if (unit >= parts) {
+            const int64_t item = unit - parts;
+            if (q.first_part[item] < 0) attention::attend(c, q.items[item], kv_head, first, first + step);
+            return;
+        }
+        // maxima, totals and sums of the heads of one part: [heads], [heads], [heads, width]
+        float* at = partial + unit * c.heads * each;
+        const int64_t head = kv_head * group + first;
+        attention::attend_one_part(c, q.items[q.parts[unit].first], kv_head, first, first + step, q.parts[unit].second,
+                                   {at + head, at + c.heads + head, at + 2 * c.heads + head * width, width});
+    });
+    if (parts == 0) return;
+    walk.phase(items, [&](int64_t item) {
+        if (q.first_part[item] < 0) return;
+        const attention::Running state = attention::scratch_of_thread().running(c.heads, width, 0);
+        state.clear(c.heads);
+        for (int64_t unit = q.first_part[item]; unit < parts && q.parts[unit].first == item; ++unit) {
+            float* at = partial + unit * c.heads * each;
+            const attention::Running piece{at, at + c.heads, at + 2 * c.heads, width};
+            for (int64_t head = 0; head < c.heads; ++head) state.join(head, piece, head);
+        }
+        for (int64_t head = 0; head < c.heads; ++head) attention::finish(c, q.items[item].token, head, state, head);
+    });
+}
+
+float* scratch_row(int64_t width) {
+    static thread_local std::vector<float> row;
+    if ((int64_t)row.size() < width) row.resize(width);
+    return row.data();
+}
+
+// Items of a few rows, all threads busy where there are rows enough.
+template <class Body>
+void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
+    const int64_t tokens = run.batch.tokens;
+    const int64_t rows = std::max<int64_t>(1, std::min(ROWS_APART, tokens / (2 * run.threads)));
+    walk.phase(ceil_div(tokens, rows), [&](int64_t item) {
+        const int64_t end = std::min((item + 1) * rows, tokens);
+        for (int64_t t = item * rows; t < end; ++t) body(t);
+    });
+}
+
+void execute(Run& run, int64_t index, Team::Walk& walk) {
+    const Instruction& op = run.instructions[index];
+    const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
+    const auto prepare = [&](int64_t t, const float* x) {
+        prepare_row(x, op.width, (Form)op.form, run.prepared + t * prepared_stride((Form)op.form, op.width));
+    };
+    switch (op.kind) {
+        case EMBED:
+            by_rows(run, walk, [&](int64_t t) {
+                float* to = row(op.dst, t);
+                unpack_row(op.weight, run.batch.ids[t], to);
+                if (op.scale != 1.0)
+                    for (int64_t i = 0; i < op.weight.inputs; ++i) to[i] *= (float)op.scale;
+            });
+            break;
+        case PREPARE:
+            by_rows(run, walk, [&](int64_t t) {
+                float* x = row(op.src, t);
+                if (op.add >= 0) add_row(x, row(op.add, t), (float)op.scale, op.width);
+                if (!op.norm) return prepare(t, x);
+                float* normed = scratch_row(op.width);
+                norm_row(x, op.norm, (float)op.eps, op.width, normed);
+                prepare(t, normed);
+            });
+            break;
+        case ADD:
+            by_rows(run, walk, [&](int64_t t) { add_row(row(op.src, t), row(op.add, t), (float)op.scale, op.width); });
+            break;
+        case NORM:
+            by_rows(run, walk, [&](int64_t t) {
+                for (int64_t g = 0; g < op.groups; ++g) {
+                    float* x = row(op.src, t) + op.column + g * op.width;
+                    norm_row(x, op.norm, (float)op.eps, op.width, x);
+                }
+            });
+            break;
+        case LINEAR: {
+            const Cut cut(op.weight, run.batch.tokens, run.threads);
+            const Prepared x{run.prepared, prepared_stride(form_of(op.weight.kind), op.weight.inputs)};
+            const Destination to{run.buffers[op.dst].rows + op.column, run.buffers[op.dst].stride, op.bias};
+            walk.phase(cut.items(), [&](int64_t item) { multiply_item(op.weight, cut, item, x, run.batch.tokens, to); });
+            break;
+        }
+        case ROTATE:
+            by_rows(run, walk, [&](int64_t t) {
+                if (op.brain_cache)
+                    rotate_token<bf16>(op, row(op.src, t), run.batch.positions[t], run.batch.slots[t]);
+                else
+                    rotate_token<float>(op, row(op.src, t), run.batch.positions[t], run.batch.slots[t]);
+            });
+            break;
+        case ATTEND:
+            if (op.brain_cache)
+                attend<bf16>(run, op, run.queries_of[index], walk);
+            else
+                attend<float>(run, op, run.queries_of[index], walk);
+            break;
+        default:
+            by_rows(run, walk, [&](int64_t t) {
+                float* gated = scratch_row(op.width);
+                activate_row(row(op.src, t), op.width, op.activation, gated);
+                prepare(t, gated);
+            });
+    }
+}
+
+// What a step's numbers break, or 0: ids, positions, slots, or the sequences.
+int64_t find_fault(const Run& run, const Instruction& op) {
+    const Batch& b = run.batch;
+    if (op.kind == EMBED)
+        for (int64_t t = 0; t < b.tokens; ++t)
+            if (b.ids[t] < 0 || b.ids[t] >= op.weight.outputs) return 1;
+    if (op.kind == ROTATE)
+        for (int64_t t = 0; t < b.tokens; ++t) {
+            if (b.positions[t] < 0 || b.positions[t] >= op.table_rows) return 2;
+            if (b.slots[t] < 0 || b.slots[t] >= op.blocks * op.block_size) return 3;
+        }
+    if (op.kind == ATTEND && attention::find_fault(call_of<float>(run, op)) >= 0) return 4;
+    return 0;
+}
+
+}  // namespace
+}  // namespace stentor
+
+using namespace stentor;
+
+// Returns 0, or what is wrong with the batch (nothing is written then): 1 a token id outside the vocabulary, 2 a
+// position outside the rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside.
+STENTOR_EXPORT int64_t stentor_run_program(const Instruction* instructions, int64_t count, const Buffer* buffers,
+                                           uint8_t* prepared, const Batch* batch, int64_t threads) {
+    Run run{instructions, count, buffers, prepared, *batch, threads, {}, std::vector<int64_t>(count, -1), {}};
+    // Layers of one shape share the checks and the cut of their rows.
+    const Instruction *rotated = nullptr, *attended[2] = {};
+    int64_t cut[2] = {-1, -1};
+    for (int64_t i = 0; i < count; ++i) {
+        const Instruction& op = instructions[i];
+        if (op.kind == ROTATE && rotated && rotated->table_rows == op.table_rows && rotated->blocks == op.blocks) continue;
+        if (op.kind == ROTATE) rotated = &op;
+        if (op.kind == ATTEND) {
+            const int slot = op.window > 0;
+            if (attended[slot] && attended[slot]->window == op.window && attended[slot]->blocks == op.blocks) {
+                run.queries_of[i] = cut[slot];
+                continue;
+            }
+            attended[slot] = &op;
+        }
+        if (const int64_t fault = find_fault(run, op)) return fault;
+        if (op.kind == ATTEND) {
+            const attention::Call<float, float> c = call_of<float>(run, op);
+            run.queries.push_back(cut_queries(c, threads));
+            run.partial.emplace_back(run.queries.back().parts.size() * op.heads * (attention::padded(op.dim) + 2));
+            cut[op.window > 0] = run.queries_of[i] = (int64_t)run.queries.size() - 1;
+        }
+    }
+    Team team(threads, count * PHASES_AN_INSTRUCTION);
+    team.run([&](Team::Walk& walk) {
+        for (int64_t i = 0; i < count; ++i) execute(run, i, walk);
+    });
+    return 0;
+}

@@ -1,0 +1,250 @@
+"""A model's forward pass as a list of instructions over numbered buffers, built once and run with one call a step."""
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..activation import ActivationKind
+from ..linear_packed import PackedKind, PackedStruct, PackedWeight
+
+Op = Literal["embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate"]
+Form = Literal["plain", "brain", "bytes"]
+"""How a weight wants its input: float32, bfloat16, or bytes with a scale for each 32."""
+
+OPS: tuple[Op, ...] = ("embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate")
+FORMS: tuple[Form, ...] = ("plain", "brain", "bytes")
+ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu")
+NONE = -1
+
+_P, _I, _D = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+def form_of(kind: PackedKind) -> Form:
+    """What a weight of this kind multiplies."""
+    return "plain" if kind == "f32" else "brain" if kind == "bf16" else "bytes"
+
+
+class InstructionStruct(ctypes.Structure):
+    """``Instruction`` of program.h."""
+
+    _fields_ = (
+        *((name, _I) for name in ("kind", "src", "dst", "add", "form", "column", "width", "groups", "activation")),
+        *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
+        ("brain_cache", _I),
+        ("table_rows", _I),
+        *((name, _D) for name in ("scale", "eps", "softcap")),
+        *((name, _P) for name in ("norm", "second_norm", "bias", "cos", "sin", "k_cache", "v_cache")),
+        ("weight", PackedStruct),
+    )
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction; the fields that its kind does not use stay as they are.
+
+    ======== ===============================================================================================
+    embed    ``dst`` = scale · weight[token id]
+    prepare  ``src`` += scale · ``add`` (where there is one); the next linears' input = norm(``src``), or
+             ``src`` without a norm, in ``form``
+    add      ``src`` += scale · ``add``
+    norm     each of ``groups`` stretches of ``width`` from ``column`` of ``src`` is normed in place
+    linear   ``dst``[column:] = input · weightᵀ + bias
+    rotate   ``src`` holds q | k | v: the heads of q and k are normed where norms are given, and turned; q stays,
+             k and v go to the cache
+    attend   ``dst`` = attention of the queries in ``src`` over the cache
+    activate the next linears' input = activation(gate) · up in ``form``; ``src`` holds gate | up, ``width`` each
+    ======== ===============================================================================================
+    """
+
+    op: Op
+    src: int = NONE
+    dst: int = NONE
+    add: int = NONE
+    form: Form = "plain"
+    column: int = 0
+    width: int = 0
+    groups: int = 1
+    activation: ActivationKind = "silu"
+    heads: int = 0
+    kv_heads: int = 0
+    dim: int = 0
+    window: int = 0
+    scale: float = 1.0
+    eps: float = 0.0
+    softcap: float = 0.0
+    norm: Tensor | None = None
+    """float32 [width]: RMSNorm multiplies by it."""
+    second_norm: Tensor | None = None
+    bias: Tensor | None = None
+    """float32"""
+    rotary: tuple[Tensor, Tensor] | None = None
+    """cos, sin: float32 [positions, half of the dims that turn]"""
+    layer: int = NONE
+    """Whose cache it is."""
+    weight: PackedWeight | None = None
+
+
+@dataclass
+class Program:
+    """Instructions, and how wide each buffer is that they use (float32 [tokens, width])."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+
+    def buffer(self, width: int) -> int:
+        """A new buffer; returns its number."""
+        self.widths.append(width)
+        return len(self.widths) - 1
+
+    def embed(self, dst: int, weight: PackedWeight, scale: float) -> None:
+        self._append(Instruction("embed", dst=dst, weight=weight, scale=scale))
+
+    def prepare(
+        self,
+        src: int,
+        form: Form,
+        *,
+        add: int = NONE,
+        scale: float = 1.0,
+        norm: Tensor | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        width = self.widths[src]
+        self._append(Instruction("prepare", src=src, form=form, add=add, scale=scale, width=width, norm=norm, eps=eps))
+
+    def add(self, src: int, add: int, scale: float = 1.0) -> None:
+        self._append(Instruction("add", src=src, add=add, scale=scale, width=self.widths[src]))
+
+    def norm(self, src: int, weight: Tensor, eps: float, *, column: int = 0, groups: int = 1) -> None:
+        self._append(
+            Instruction("norm", src=src, norm=weight, eps=eps, column=column, groups=groups, width=len(weight))
+        )
+
+    def linear(self, dst: int, weight: PackedWeight, *, column: int = 0, bias: Tensor | None = None) -> None:
+        self._append(Instruction("linear", dst=dst, weight=weight, column=column, bias=bias))
+
+    def rotate(
+        self,
+        src: int,
+        layer: int,
+        heads: tuple[int, int, int],
+        rotary: tuple[Tensor, Tensor],
+        *,
+        norms: tuple[Tensor, Tensor] | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        """``heads``: query heads, kv heads, dims of a head."""
+        q_norm, k_norm = norms or (None, None)
+        self._append(
+            Instruction(
+                "rotate",
+                src=src,
+                layer=layer,
+                heads=heads[0],
+                kv_heads=heads[1],
+                dim=heads[2],
+                rotary=rotary,
+                norm=q_norm,
+                second_norm=k_norm,
+                eps=eps,
+            )
+        )
+
+    def attend(
+        self, src: int, dst: int, layer: int, heads: tuple[int, int, int], *, scale: float, window: int, softcap: float
+    ) -> None:
+        self._append(
+            Instruction(
+                "attend",
+                src=src,
+                dst=dst,
+                layer=layer,
+                heads=heads[0],
+                kv_heads=heads[1],
+                dim=heads[2],
+                scale=scale,
+                window=window,
+                softcap=softcap,
+            )
+        )
+
+    def activate(self, src: int, activation: ActivationKind, form: Form) -> None:
+        self._append(Instruction("activate", src=src, activation=activation, form=form, width=self.widths[src] // 2))
+
+    @property
+    def prepared_bytes(self) -> int:
+        """Bytes that one token's prepared input takes at most."""
+        return max((_stride(i.form, i.width) for i in self.instructions if i.op in ("prepare", "activate")), default=0)
+
+    def structs(self, caches: list[tuple[Tensor, Tensor]]) -> "ctypes.Array[InstructionStruct]":
+        """The instructions as the native interpreter reads them, over these caches (one of K and V a layer)."""
+        return (InstructionStruct * len(self.instructions))(*self._structs(caches))
+
+    def _structs(self, caches: list[tuple[Tensor, Tensor]]) -> Iterator[InstructionStruct]:
+        for i in self.instructions:
+            cos, sin = i.rotary or (None, None)
+            k_cache, v_cache = caches[i.layer] if i.layer != NONE else (None, None)
+            yield InstructionStruct(
+                kind=OPS.index(i.op),
+                src=i.src,
+                dst=i.dst,
+                add=i.add,
+                form=FORMS.index(i.form),
+                column=i.column,
+                width=i.width,
+                groups=i.groups,
+                activation=ACTIVATIONS.index(i.activation),
+                heads=i.heads,
+                kv_heads=i.kv_heads,
+                dim=i.dim,
+                half=0 if cos is None else cos.shape[1],
+                window=i.window,
+                blocks=0 if k_cache is None else len(k_cache),
+                block_size=0 if k_cache is None else k_cache.shape[3],
+                brain_cache=k_cache is not None and k_cache.dtype == torch.bfloat16,
+                table_rows=0 if cos is None else len(cos),
+                scale=i.scale,
+                eps=i.eps,
+                softcap=i.softcap,
+                norm=_pointer(i.norm),
+                second_norm=_pointer(i.second_norm),
+                bias=_pointer(i.bias),
+                cos=_pointer(cos),
+                sin=_pointer(sin),
+                k_cache=_pointer(k_cache),
+                v_cache=_pointer(v_cache),
+                weight=i.weight.struct if i.weight is not None else PackedStruct(),
+            )
+
+    def _append(self, instruction: Instruction) -> None:
+        """Keeps it, with what the native interpreter reads through a pointer contiguous and in float32."""
+        self.instructions.append(
+            replace(
+                instruction,
+                norm=_plain(instruction.norm),
+                second_norm=_plain(instruction.second_norm),
+                bias=_plain(instruction.bias),
+            )
+        )
+
+
+def _stride(form: Form, width: int) -> int:
+    match form:
+        case "plain":
+            return -(-width * 4 // 64) * 64
+        case "brain":
+            return -(-width * 2 // 64) * 64
+        case "bytes":
+            return -(-width // 32) * 64
+
+
+def _plain(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.float().contiguous()
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,79 @@
+"""The definition of each instruction, in plain torch and float32."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..activation.reference import gated_activation
+from ..attention import AttentionBatch
+from ..attention.reference import paged_attention
+from ..kv_cache.reference import write_kv_
+from ..linear_packed.reference import dequantize, linear_packed
+from ..rotary.reference import rotary_
+from .program import NONE, Instruction, Program
+
+
+def run_program(
+    program: Program,
+    buffers: Sequence[Tensor],
+    caches: Sequence[tuple[Tensor, Tensor]],
+    ids: Tensor | None,
+    positions: Tensor | None,
+    batch: AttentionBatch | None,
+) -> None:
+    """Runs the instructions in order; buffers and caches are written."""
+    prepared = torch.empty(0)
+    for i in program.instructions:
+        match i.op:
+            case "embed":
+                assert ids is not None
+                assert i.weight is not None
+                buffers[i.dst].copy_(dequantize(i.weight)[ids] * i.scale)
+            case "prepare":
+                src = _added(i, buffers)
+                prepared = src if i.norm is None else _normed(src, i.norm, i.eps)
+                prepared = prepared.clone()
+            case "add":
+                _added(i, buffers)
+            case "norm":
+                assert i.norm is not None
+                stretch = buffers[i.src][:, i.column : i.column + i.groups * i.width]
+                stretch.copy_(_normed(stretch.unflatten(1, (i.groups, i.width)), i.norm, i.eps).flatten(1))
+            case "linear":
+                assert i.weight is not None
+                buffers[i.dst][:, i.column : i.column + i.weight.shape[0]] = linear_packed(prepared, i.weight, i.bias)
+            case "rotate":
+                assert positions is not None
+                assert batch is not None
+                _rotate(i, buffers[i.src], *caches[i.layer], positions, batch.slots)
+            case "attend":
+                assert batch is not None
+                k_cache, v_cache = caches[i.layer]
+                q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)
+                out = paged_attention(
+                    q, k_cache.float(), v_cache.float(), batch, i.scale, i.window, i.softcap, None, True, None, None
+                )
+                buffers[i.dst].copy_(out.flatten(1))
+            case "activate":
+                prepared = gated_activation(buffers[i.src], i.activation)
+
+
+def _added(i: Instruction, buffers: Sequence[Tensor]) -> Tensor:
+    src = buffers[i.src]
+    return src if i.add == NONE else src.add_(buffers[i.add] * i.scale)
+
+
+def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def _rotate(i: Instruction, row: Tensor, k_cache: Tensor, v_cache: Tensor, positions: Tensor, slots: Tensor) -> None:
+    assert i.rotary is not None
+    heads = row.view(len(row), -1, i.dim)
+    q, k, v = heads.split([i.heads, i.kv_heads, i.kv_heads], dim=1)
+    if i.norm is not None and i.second_norm is not None:
+        q.copy_(_normed(q, i.norm, i.eps))
+        k.copy_(_normed(k, i.second_norm, i.eps))
+    rotary_(q, k, *i.rotary, positions, False, None)
+    write_kv_(k.to(k_cache.dtype), v.to(v_cache.dtype), k_cache, v_cache, slots, None, None)

@@ -1,0 +1,97 @@
+// What happens to one row at a time.
+#pragma once
+
+#include "../activation/gates.h"
+#include "program.h"
+
+#include <cmath>
+
+namespace stentor {
+
+// Σx² in four sums of vectors that take turns, added by a fixed tree.
+static inline float inverse_rms(const float* x, int64_t width, float eps) {
+    vf sum[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= width; i += 4 * LANES)
+        for (int j = 0; j < 4; ++j) {
+            const vf v = load(x + i + j * LANES);
+            sum[j] = fma(v, v, sum[j]);
+        }
+    for (; i < width; i += LANES) {
+        const vf v = i + LANES <= width ? load(x + i) : load_part(x + i, width - i);
+        sum[0] = fma(v, v, sum[0]);
+    }
+    return 1.0f / std::sqrt(hsum((sum[0] + sum[1]) + (sum[2] + sum[3])) / (float)width + eps);
+}
+
+// to = x / rms(x) * weight; `to` may be x.
+static inline void norm_row(const float* x, const float* weight, float eps, int64_t width, float* to) {
+    const float factor = inverse_rms(x, width, eps);
+    int64_t i = 0;
+    for (; i + LANES <= width; i += LANES) store(to + i, load(x + i) * set1(factor) * load(weight + i));
+    for (; i < width; ++i) to[i] = x[i] * factor * weight[i];
+}
+
+static inline void add_row(float* x, const float* delta, float scale, int64_t width) {
+    int64_t i = 0;
+    for (; i + LANES <= width; i += LANES) store(x + i, load(x + i) + load(delta + i) * set1(scale));
+    for (; i < width; ++i) x[i] += delta[i] * scale;
+}
+
+// The pair (i, i + half) of a head turns by the angle of its position.
+static inline void turn_head(float* head, const float* cos, const float* sin, int64_t half) {
+    int64_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        const vf a = load(head + i), b = load(head + half + i), c = load(cos + i), s = load(sin + i);
+        store(head + i, a * c - b * s);
+        store(head + half + i, b * c + a * s);
+    }
+    for (; i < half; ++i) {
+        const float a = head[i], b = head[half + i];
+        head[i] = a * cos[i] - b * sin[i];
+        head[half + i] = b * cos[i] + a * sin[i];
+    }
+}
+
+template <class Gate>
+static inline void gate_row(const float* gate_up, int64_t width, float* to) {
+    const float* up = gate_up + width;
+    int64_t i = 0;
+    for (; i + LANES <= width; i += LANES) store(to + i, Gate::apply(load(gate_up + i)) * load(up + i));
+    if (i < width) {
+        const int64_t n = width - i;
+        store_part(to + i, Gate::apply(load_part(gate_up + i, n)) * load_part(up + i, n), n);
+    }
+}
+
+static inline void activate_row(const float* gate_up, int64_t width, int64_t activation, float* to) {
+    switch (activation) {
+        case 0: return gate_row<Silu>(gate_up, width, to);
+        case 1: return gate_row<GeluTanh>(gate_up, width, to);
+        default: return gate_row<Gelu>(gate_up, width, to);
+    }
+}
+
+// Norms (where weights are given) and turns the heads of one token; K and V go to their place in the cache.
+template <class T>
+static void rotate_token(const Instruction& op, float* row, int64_t position, int64_t slot) {
+    const float *cos = op.cos + position * op.half, *sin = op.sin + position * op.half;
+    const int64_t dim = op.dim, size = op.block_size, block = slot / size, offset = slot % size;
+    float* k = row + op.heads * dim;
+    const float* v = k + op.kv_heads * dim;
+    for (int64_t h = 0; h < op.heads + op.kv_heads; ++h) {
+        const float* weight = h < op.heads ? op.norm : op.second_norm;
+        if (weight) norm_row(row + h * dim, weight, (float)op.eps, dim, row + h * dim);
+        turn_head(row + h * dim, cos, sin, op.half);
+    }
+    for (int64_t h = 0; h < op.kv_heads; ++h) {
+        T* keys = (T*)op.k_cache + (block * op.kv_heads + h) * dim * size + offset;
+        T* values = (T*)op.v_cache + ((block * op.kv_heads + h) * size + offset) * dim;
+        for (int64_t d = 0; d < dim; ++d) narrow(k[h * dim + d], keys + d * size);
+        int64_t d = 0;
+        for (; d + LANES <= dim; d += LANES) store(values + d, load(v + h * dim + d));
+        for (; d < dim; ++d) narrow(v[h * dim + d], values + d);
+    }
+}
+
+}  // namespace stentor

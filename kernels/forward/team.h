@@ -1,0 +1,93 @@
+// Threads that walk through one list of phases together, without a fork and a join for each.
+//
+// Every thread runs the same program. A phase is a loop over items: each thread begins with a range of its own, so
+// that it streams through memory in order, and then takes from the others' ranges. It enters the next phase when all
+// items of this one are done. A thread that the system took off its core holds the others up only by the item that
+// it had begun; if it comes late, the phases it missed are done and it walks through them.
+#pragma once
+
+#include "parallel.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <memory>
+
+namespace stentor {
+
+class Team {
+   public:
+    Team(int64_t threads, int64_t phases) : threads_(threads), lines_(threads > 1 ? phases * (threads + 1) : 0) {
+        if (threads > 1) state_.reset(new Line[(size_t)lines_]());
+    }
+
+    // Where one thread is in the program.
+    class Walk {
+       public:
+        Walk(Team& team, int64_t me) : team_(team), me_(me) {}
+
+        // Runs the next phase: body(item) once for each item of [0, items), by any thread.
+        template <class Body>
+        void phase(int64_t items, const Body& body) {
+            const int64_t threads = team_.threads_;
+            if (threads == 1) {
+                for (int64_t item = 0; item < items; ++item) body(item);
+                return;
+            }
+            Line* const cursors = team_.state_.get() + at_++ * (threads + 1);
+            std::atomic<int64_t>& done = cursors[threads].value;
+            int64_t mine = 0;
+            for (int64_t i = 0; i < threads; ++i) {
+                const int64_t owner = (me_ + i) % threads;
+                const int64_t begin = items * owner / threads, end = items * (owner + 1) / threads;
+                std::atomic<int64_t>& cursor = cursors[owner].value;
+                while (begin + cursor.load(std::memory_order_relaxed) < end) {
+                    const int64_t item = begin + cursor.fetch_add(1, std::memory_order_relaxed);
+                    if (item >= end) break;
+                    body(item);
+                    ++mine;
+                }
+            }
+            if (mine) done.fetch_add(mine, std::memory_order_acq_rel);
+            for (int64_t looks = 0; done.load(std::memory_order_acquire) != items; ++looks) {
+                if (looks < LOOKS)
+                    relax();
+                else
+                    sched_yield();
+            }
+        }
+
+       private:
+        Team& team_;
+        const int64_t me_;
+        int64_t at_ = 0;
+    };
+
+    // Calls program(walk) on every thread; `phases` of the constructor bounds how many it may run.
+    template <class Program>
+    void run(const Program& program) {
+        parallel_for(threads_, threads_, [&](int64_t me) {
+            Walk walk(*this, me);
+            program(walk);
+        });
+    }
+
+   private:
+    struct alignas(64) Line {
+        std::atomic<int64_t> value{0};
+    };
+    static constexpr int64_t LOOKS = 4096;
+
+    static void relax() {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        asm volatile("yield");
+#endif
+    }
+
+    const int64_t threads_, lines_;
+    std::unique_ptr<Line[]> state_;
+};
+
+}  // namespace stentor

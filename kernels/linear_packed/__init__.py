@@ -1,0 +1,98 @@
+"""Linear layers on a CPU whose weights lie in the order in which they are multiplied: y = x Wᵀ + b."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from ..guards import describe, native_obstacle
+from ..native import NativeFunction, threads
+from ..variants import Choice, Variant, settle
+from . import reference
+from .weight import (
+    PLAIN,
+    PackedKind,
+    PackedStruct,
+    PackedWeight,
+    Stored,
+    empty_packed,
+    kind_of,
+    obstacle,
+    pack_codes_,
+    pack_gguf_,
+    pack_plain_,
+    unpack_rows,
+)
+
+__all__ = [
+    "PLAIN",
+    "PackedKind",
+    "PackedStruct",
+    "PackedWeight",
+    "Stored",
+    "choose",
+    "empty_packed",
+    "kind_of",
+    "linear_packed",
+    "obstacle",
+    "pack_codes_",
+    "pack_gguf_",
+    "pack_plain_",
+    "unpack_rows",
+]
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_NATIVE = NativeFunction("stentor_linear_packed", _P, _P, _I, _P, _P, _I, _I, restype=_I)
+_FLOATS = (torch.float32, torch.bfloat16)
+
+
+def choose(x: Tensor, variant: Choice = "auto") -> Variant:
+    """The variant that :func:`linear_packed` runs on ``x``. Raises ValueError where one is asked for that cannot."""
+    return settle(variant, native=native_obstacle(_NATIVE if x.dtype in _FLOATS else None, x))
+
+
+def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:
+    """Multiplies each row of ``x`` by the weight transposed and adds ``bias``; sums are in float32.
+
+    What a plain weight of bfloat16 meets is rounded to bfloat16, what codes meet is rounded to 255 steps for each
+    32 values. Each output is summed along K in one order: a row's result does not depend on the other rows, on how
+    many there are, or on the number of threads, bitwise, with the native variant.
+
+    Args:
+        x: [T, K] float32 or bfloat16.
+        weight: of [N, K].
+        bias: [N] float32 or None, contiguous.
+        variant: forces an implementation.
+
+    Returns:
+        [T, N], a new contiguous tensor of the dtype of ``x``.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+        MemoryError: no room for the rounded rows.
+    """
+    outputs, inputs = weight.shape
+    if x.dim() != 2 or x.shape[1] != inputs or x.dtype not in _FLOATS:
+        raise ValueError(f"linear_packed: x {describe(x)} does not fit a {weight.kind} weight {weight.shape}")
+    if bias is not None and (bias.shape != (outputs,) or bias.dtype != torch.float32 or not bias.is_contiguous()):
+        raise ValueError(f"linear_packed: bias {describe(bias)} must be contiguous float32 [{outputs}]")
+    if choose(x, variant) == "reference":
+        return reference.linear_packed(x, weight, bias)
+    function = _NATIVE.bind()
+    assert function is not None
+    rows = x.float()
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    out = torch.empty(len(x), outputs)
+    failed = function(
+        ctypes.byref(weight.struct),
+        rows.data_ptr(),
+        rows.stride(0),
+        None if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        len(x),
+        threads(),
+    )
+    if failed:
+        raise MemoryError(f"linear_packed: no room for {len(x)} rows of {inputs}")
+    return out.to(x.dtype)

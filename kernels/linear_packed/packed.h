@@ -1,0 +1,143 @@
+// Weights laid out for the order in which they are multiplied, and activations as the weights want them.
+//
+// A packed weight [N, K] is cut into tiles of 16 outputs. A tile runs along K, and what one step of K needs of
+// its 16 outputs lies in whole vectors of 64 bytes, lane by lane:
+//
+//     F32          [tile][k][16]                    one value a lane
+//     BF16         [tile][k/2][16][2]               a pair a lane
+//     Q4, Q4M      [tile][block][4][16][4 bytes]    blocks of 32 k: vector v holds in its low nibbles k = 4v..4v+3,
+//                                                   in its high nibbles k = 16+4v..16+4v+3
+//     Q8, Q8H      [tile][block][8][16][4 bytes]    vector v holds k = 4v..4v+3
+//
+//     value = scale * code + min      Q4M (with a min), codes 0..15
+//     value = scale * (code - 8)      Q4
+//     value = scale * (code - 128)    Q8, and Q8H: a scale for each half of a block
+//
+// Scales stand beside: [tile][block][parts][16], parts = 2 for Q4M (scale, min) and Q8H, else 1; half precision, or
+// single where WIDE. K is padded with zeros to whole blocks (BF16: to a pair), N to whole tiles.
+//
+// Every output is summed along K in one order, whatever the number of rows: a row's result does not depend on the
+// rows beside it, nor on the thread.
+#pragma once
+
+#include "lanes.h"
+
+#include <algorithm>
+
+namespace stentor {
+
+enum PackedKind : int64_t { F32 = 0, BF16 = 1, Q4 = 2, Q4M = 3, Q8 = 4, Q8H = 5 };
+
+constexpr int64_t BLOCK = 32;
+
+struct Packed {
+    int64_t kind;
+    int64_t wide;  // scales in single precision
+    int64_t outputs, inputs;
+    const uint8_t* codes;
+    const void* scales;
+};
+
+constexpr int64_t scale_parts(int64_t kind) { return kind == Q4M || kind == Q8H ? 2 : kind == Q4 || kind == Q8 ? 1 : 0; }
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Bytes of the codes of one tile.
+static inline int64_t tile_bytes(int64_t kind, int64_t inputs) {
+    switch (kind) {
+        case F32: return inputs * TILE * 4;
+        case BF16: return ceil_div(inputs, 2) * TILE * 4;
+        case Q4:
+        case Q4M: return ceil_div(inputs, BLOCK) * BLOCK * TILE / 2;
+        default: return ceil_div(inputs, BLOCK) * BLOCK * TILE;
+    }
+}
+
+// How the input of a weight is kept: as floats, as bfloat16, or in blocks of 32 bytes with a common scale.
+enum Form : int64_t { PLAIN = 0, BRAIN = 1, BYTES = 2 };
+
+static inline Form form_of(int64_t kind) { return kind == F32 ? PLAIN : kind == BF16 ? BRAIN : BYTES; }
+
+// 32 activations, one cache line: x = scale * q, and sums that take the codes' offsets out again.
+struct alignas(64) ByteBlock {
+    int8_t q[32];
+    float scale;
+    float sum;       // scale * Σq
+    float minus8;    // -8 * sum
+    float minus128;  // -128 * sum, and of each half
+    float half128[2];
+    float unused[2];
+};
+static_assert(sizeof(ByteBlock) == 64, "a block is a line");
+
+// Bytes of one prepared row; rows begin on lines.
+static inline int64_t prepared_stride(Form form, int64_t inputs) {
+    switch (form) {
+        case PLAIN: return ceil_div(inputs * 4, 64) * 64;
+        case BRAIN: return ceil_div(inputs * 2, 64) * 64;
+        default: return ceil_div(inputs, BLOCK) * (int64_t)sizeof(ByteBlock);
+    }
+}
+
+// The activations are rounded to the nearest of 255 steps that span the largest of the block, even on a tie.
+static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
+    float padded[BLOCK] = {};
+    if (n < BLOCK) {
+        std::memcpy(padded, x, (size_t)n * 4);
+        x = padded;
+    }
+    const f32x16 a = load_as<f32x16>(x), b = load_as<f32x16>(x + 16);
+    const i32x16 sign = i32x16{} + 0x7fffffff;
+    const f32x16 aa = (f32x16)((i32x16)a & sign), bb = (f32x16)((i32x16)b & sign);
+    const f32x16 larger = aa > bb ? aa : bb;
+    float most = 0;
+#if defined(__AVX512F__)
+    most = _mm512_reduce_max_ps((__m512)larger);
+#else
+    for (int i = 0; i < 16; ++i) most = std::max(most, larger[i]);
+#endif
+    const float scale = most / 127.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
+    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+    const f32x16 magic = all16(12582912.0f);
+    const i32x16 qa = (i32x16)(a * inverse + magic) - (i32x16)magic, qb = (i32x16)(b * inverse + magic) - (i32x16)magic;
+    int64_t low = 0, high = 0;
+#if defined(__AVX512F__)
+    low = _mm512_reduce_add_epi32((__m512i)qa);
+    high = _mm512_reduce_add_epi32((__m512i)qb);
+    _mm_store_si128((__m128i*)out->q, _mm512_cvtepi32_epi8((__m512i)qa));
+    _mm_store_si128((__m128i*)(out->q + 16), _mm512_cvtepi32_epi8((__m512i)qb));
+#else
+    for (int i = 0; i < 16; ++i) {
+        low += qa[i], high += qb[i];
+        out->q[i] = (int8_t)qa[i], out->q[16 + i] = (int8_t)qb[i];
+    }
+#endif
+    out->scale = scale;
+    out->sum = scale * (float)(low + high);
+    out->minus8 = -8.0f * out->sum;
+    out->minus128 = CENTRED ? 0.0f : -128.0f * out->sum;
+    out->half128[0] = CENTRED ? 0.0f : -128.0f * (scale * (float)low);
+    out->half128[1] = CENTRED ? 0.0f : -128.0f * (scale * (float)high);
+}
+
+// Brings a row of floats into the form that a weight takes; `out` has prepared_stride bytes.
+static inline void prepare_row(const float* x, int64_t inputs, Form form, void* out) {
+    if (form == PLAIN) {
+        std::memcpy(out, x, (size_t)inputs * 4);
+    } else if (form == BRAIN) {
+        bf16* to = (bf16*)out;
+        int64_t k = 0;
+        for (; k + LANES <= inputs; k += LANES) store(to + k, load(x + k));
+        for (; k < inputs; ++k) narrow(x[k], to + k);
+        if (inputs % 2) to[inputs].bits = 0;
+    } else {
+        for (int64_t k = 0; k < inputs; k += BLOCK)
+            quantize_block(x + k, std::min(BLOCK, inputs - k), (ByteBlock*)out + k / BLOCK);
+    }
+}
+
+
+// The values of one output of a weight, float [inputs]. native.cpp
+void unpack_row(const Packed& w, int64_t row, float* out);
+
+}  // namespace stentor

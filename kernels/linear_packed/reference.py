@@ -1,0 +1,57 @@
+"""The definition: the layout taken apart, activations rounded as the kind asks, one product in float32."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, pad
+
+from .weight import BLOCK, OFFSETS, PARTS, TILE, PackedWeight
+
+
+def dequantize(weight: PackedWeight) -> Tensor:
+    """float32 [N, K]"""
+    outputs, inputs = weight.shape
+    tiles = len(weight.codes)
+    match weight.kind:
+        case "f32":
+            values = weight.codes.view(torch.float32).view(tiles, inputs, TILE).transpose(1, 2)
+        case "bf16":
+            pairs = weight.codes.view(torch.bfloat16).view(tiles, -1, TILE, 2)
+            values = pairs.permute(0, 2, 1, 3).reshape(tiles, TILE, -1).float()
+        case kind:
+            codes = _codes(weight)  # [tiles, blocks, 32, 16]
+            scales = weight.scales.float()  # [tiles, blocks, parts, 16]
+            centred = codes - OFFSETS[kind]
+            if kind == "q4m":
+                blocks = centred * scales[:, :, :1] + scales[:, :, 1:]
+            else:
+                blocks = centred * scales.repeat_interleave(BLOCK // PARTS[kind], 2)
+            values = blocks.permute(0, 3, 1, 2)
+    return values.reshape(tiles * TILE, -1)[:outputs, :inputs].contiguous()
+
+
+def _codes(weight: PackedWeight) -> Tensor:
+    """float32 [tiles, blocks, 32, 16]"""
+    tiles = len(weight.codes)
+    if weight.kind in ("q4", "q4m"):
+        both = weight.codes.view(tiles, -1, 4, TILE, 4)  # vectors, lanes, bytes
+        vectors = torch.cat([both & 15, both >> 4], dim=2)
+    else:
+        vectors = weight.codes.view(tiles, -1, 8, TILE, 4)
+    return vectors.permute(0, 1, 2, 4, 3).reshape(tiles, -1, BLOCK, TILE).float()
+
+
+def round_input(x: Tensor, weight: PackedWeight) -> Tensor:
+    """x [T, K] float32 as the weight's kind multiplies it: in bfloat16, or in 255 steps for each 32 values."""
+    if weight.kind == "f32":
+        return x
+    if weight.kind == "bf16":
+        return x.bfloat16().float()
+    tokens, inputs = x.shape
+    blocks = pad(x, (0, -inputs % BLOCK)).view(tokens, -1, BLOCK)
+    scale = blocks.abs().amax(2, keepdim=True) / 127
+    inverse = torch.where(scale > 0, 1 / scale, 0.0)
+    return (torch.round(blocks * inverse) * scale).view(tokens, -1)[:, :inputs]
+
+
+def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+    return linear(round_input(x.float(), weight), dequantize(weight), bias).to(x.dtype)

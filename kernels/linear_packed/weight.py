@@ -1,0 +1,229 @@
+"""Weights laid out for the order in which a CPU multiplies by them (packed.h draws the layouts)."""
+
+import ctypes
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..native import NativeFunction, library, threads, unavailable_reason
+from ..native.memory import empty_huge
+
+PackedKind = Literal["f32", "bf16", "q4", "q4m", "q8", "q8h"]
+Stored = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"]
+"""Block types of GGUF that can be packed."""
+
+KINDS: tuple[PackedKind, ...] = ("f32", "bf16", "q4", "q4m", "q8", "q8h")
+TILE = 16
+"""Outputs that lie side by side."""
+BLOCK = 32
+"""Inputs that share a scale, in kinds with codes."""
+PARTS: dict[PackedKind, int] = {"f32": 0, "bf16": 0, "q4": 1, "q4m": 2, "q8": 1, "q8h": 2}
+"""Scales of a block: none, a scale, or two of them (``q4m``: scale and min; ``q8h``: of each half)."""
+OFFSETS: dict[PackedKind, int] = {"q4": 8, "q4m": 0, "q8": 128, "q8h": 128}
+"""The code that stands for zero."""
+PLAIN: dict[torch.dtype, PackedKind] = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+_TILE_BYTES: dict[PackedKind, int] = {"q4": 256, "q4m": 256, "q8": 512, "q8h": 512}
+_STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
+    # ggml's type → the number that native.cpp gives it, what it becomes, columns and bytes of a block
+    "Q4_0": (0, "q4", 32, 18),
+    "Q4_1": (1, "q4m", 32, 20),
+    "Q8_0": (2, "q8", 32, 34),
+    "Q4_K": (3, "q4m", 256, 144),
+    "Q6_K": (4, "q8h", 256, 210),
+}
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_PACK_PLAIN = NativeFunction("stentor_pack_plain", _P, _P, _I, _I, _I, _I)
+_PACK_GGUF = NativeFunction("stentor_pack_gguf", _P, _I, _P, _I, _I, _I, _I)
+_PACK_CODES = NativeFunction("stentor_pack_codes", _P, _P, _P, _I, _I, _I)
+_UNPACK = NativeFunction("stentor_unpack_rows", _P, _P, _I, _P, _I)
+
+
+class PackedStruct(ctypes.Structure):
+    """``Packed`` of packed.h."""
+
+    _fields_ = (
+        ("kind", _I),
+        ("wide", _I),
+        ("outputs", _I),
+        ("inputs", _I),
+        ("codes", _P),
+        ("scales", _P),
+    )
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight [N, K] on the CPU.
+
+    ===== =================================================
+    kind  value
+    ===== =================================================
+    f32   as it is
+    bf16  as it is
+    q4    scale · (code - 8), codes of four bits
+    q4m   scale · code + min, codes of four bits
+    q8    scale · (code - 128), codes of eight bits
+    q8h   as q8, with a scale for each half of a block
+    ===== =================================================
+    """
+
+    kind: PackedKind
+    shape: tuple[int, int]
+    """(N, K)"""
+    codes: Tensor
+    """uint8 [tiles, bytes of a tile]"""
+    scales: Tensor
+    """float16 or float32 [tiles, blocks, parts, 16]; empty for plain kinds."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes
+
+    @property
+    def struct(self) -> PackedStruct:
+        """What the kernels are given; it does not keep the tensors alive."""
+        wide = self.scales.dtype == torch.float32
+        return PackedStruct(KINDS.index(self.kind), wide, *self.shape, self.codes.data_ptr(), self.scales.data_ptr())
+
+
+def obstacle() -> str | None:
+    """Why no weight can be packed; None where they can."""
+    return None if library() is not None else unavailable_reason() or "there is no native library"
+
+
+def kind_of(stored: Stored) -> PackedKind:
+    """What blocks of a GGUF type become."""
+    return _STORED[stored][1]
+
+
+def empty_packed(
+    outputs: int, inputs: int, kind: PackedKind, *, wide: bool = False, device: torch.device | str = "cpu"
+) -> PackedWeight:
+    """Room for a weight of zeros. On ``meta`` it takes none; ``wide`` keeps scales in float32."""
+    tiles = -(-outputs // TILE)
+    match kind:
+        case "f32":
+            nbytes = inputs * TILE * 4
+        case "bf16":
+            nbytes = -(-inputs // 2) * TILE * 4
+        case _:
+            nbytes = -(-inputs // BLOCK) * _TILE_BYTES[kind]
+    blocks = -(-inputs // BLOCK) if PARTS[kind] else 0
+    scales = (tiles, blocks, PARTS[kind], TILE)
+    dtype = torch.float32 if wide else torch.float16
+    if torch.device(device).type == "meta":
+        return PackedWeight(
+            kind,
+            (outputs, inputs),
+            torch.empty(tiles, nbytes, dtype=torch.uint8, device="meta"),
+            torch.empty(scales, dtype=dtype, device="meta"),
+        )
+    return PackedWeight(
+        kind,
+        (outputs, inputs),
+        empty_huge(tiles * nbytes).view(tiles, nbytes),
+        empty_huge(math.prod(scales) * dtype.itemsize).view(dtype).view(scales),
+    )
+
+
+def pack_plain_(weight: PackedWeight, first: int, rows: Tensor) -> None:
+    """Puts ``rows`` [n, K] at outputs [first, first + n) of a plain weight, converting their dtype.
+
+    Raises:
+        ValueError: rows that do not fit.
+    """
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}.get(weight.kind)
+    if dtype is None or rows.dim() != 2 or rows.shape[1] != weight.shape[1]:
+        raise ValueError(f"rows {tuple(rows.shape)} do not fit a packed {weight.kind} weight {weight.shape}")
+    _check_rows(weight, first, len(rows))
+    rows = rows.to(dtype)
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    _run(_PACK_PLAIN, ctypes.byref(weight.struct), rows.data_ptr(), rows.stride(0), first, len(rows), threads())
+
+
+def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored) -> None:
+    """Puts rows of GGUF blocks (uint8 [n, bytes of a row]) at outputs [first, first + n).
+
+    Scales of ``Q4_K`` and ``Q6_K`` (a product of two numbers) are rounded to float16 unless the weight is wide.
+
+    Raises:
+        ValueError: blocks that do not fit.
+    """
+    number, kind, columns, nbytes = _STORED[stored]
+    fits = blocks.dim() == 2 and blocks.dtype == torch.uint8 and blocks.shape[1] * columns == weight.shape[1] * nbytes
+    if kind != weight.kind or not fits:
+        raise ValueError(
+            f"{stored} blocks {tuple(blocks.shape)} {blocks.dtype} do not fit a packed {weight.kind} "
+            f"weight {weight.shape}"
+        )
+    _check_rows(weight, first, len(blocks))
+    blocks = blocks.contiguous()
+    _run(
+        _PACK_GGUF,
+        ctypes.byref(weight.struct),
+        number,
+        blocks.data_ptr(),
+        blocks.stride(0),
+        first,
+        len(blocks),
+        threads(),
+    )
+
+
+def pack_codes_(weight: PackedWeight, first: int, codes: Tensor, scales: Tensor) -> None:
+    """Puts rows given by codes and scales at outputs [first, first + n).
+
+    Args:
+        weight: of a kind with codes.
+        first: the first output.
+        codes: uint8 [n, K], one to a byte.
+        scales: float32 [n, blocks, parts], as the kind has them.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+    """
+    blocks = -(-weight.shape[1] // BLOCK)
+    if (
+        not PARTS[weight.kind]
+        or codes.dtype != torch.uint8
+        or scales.dtype != torch.float32
+        or codes.dim() != 2
+        or codes.shape[1] != weight.shape[1]
+        or tuple(scales.shape) != (len(codes), blocks, PARTS[weight.kind])
+    ):
+        raise ValueError(
+            f"codes {tuple(codes.shape)} {codes.dtype} and scales {tuple(scales.shape)} {scales.dtype} do not fit a "
+            f"packed {weight.kind} weight {weight.shape}"
+        )
+    _check_rows(weight, first, len(codes))
+    codes, scales = codes.contiguous(), scales.contiguous()
+    struct = ctypes.byref(weight.struct)
+    _run(_PACK_CODES, struct, codes.data_ptr(), scales.data_ptr(), first, len(codes), threads())
+
+
+def unpack_rows(weight: PackedWeight, rows: Tensor) -> Tensor:
+    """The values of some outputs: int64 [n] → float32 [n, K]. Raises IndexError for one outside the weight."""
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < weight.shape[0]:
+        raise IndexError(f"unpack_rows: rows {int(rows.min())} to {int(rows.max())} of a weight {weight.shape}")
+    rows = rows.contiguous()
+    out = torch.empty(len(rows), weight.shape[1])
+    _run(_UNPACK, ctypes.byref(weight.struct), rows.data_ptr(), len(rows), out.data_ptr(), threads())
+    return out
+
+
+def _check_rows(weight: PackedWeight, first: int, count: int) -> None:
+    if first < 0 or first + count > weight.shape[0]:
+        raise ValueError(f"rows {first} to {first + count} lie outside a packed weight {weight.shape}")
+
+
+def _run(function: NativeFunction, *arguments: object) -> None:
+    bound = function.bind()
+    if bound is None:
+        raise ValueError(f"weights cannot be packed: {obstacle()}")
+    bound(*arguments)
