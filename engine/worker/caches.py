@@ -1,12 +1,12 @@
 """The KV cache: its dtype, its bytes, its tensors."""
 
 import math
-import mmap
 
 import torch
 
 from stentor.kernels import kv_cache_shape
 from stentor.kernels.kv_cache import make_kv_cache
+from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.config import CacheDType
 
 from ..layers.attention import LayerCache
@@ -58,5 +58,4 @@ def _allocate(
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     # torch.zeros writes every page; fresh pages of the kernel are zero and cost nothing until they are used
-    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=torch.uint8).view(dtype).view(shape)
+    return empty_huge(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)

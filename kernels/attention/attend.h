@@ -11,27 +11,18 @@
 #pragma once
 
 #include "parallel.h"
-#include "simd_math.h"
+#include "products.h"
 
-#include <algorithm>
-#include <limits>
 #include <vector>
 
 namespace stentor {
 namespace attention {
 
-constexpr int64_t RUN = 16;    // keys that lie side by side in every block, whatever its size
-constexpr int64_t KEYS = 64;   // keys of one online-softmax update
 constexpr int64_t PART = 512;  // keys that are summed by themselves, at absolute positions
-constexpr int64_t ROWS = 32;   // rows of an item, when one token has no more than that
-constexpr int WIDE = 4;        // vectors across in the register tiles
-#if defined(__AVX512F__)
-constexpr int DEEP = 6;        // rows down: 24 of 32 registers accumulate
-#else
-constexpr int DEEP = 2;
-#endif
+constexpr int64_t ROWS = 48;   // rows of an item, when one token has no more than that
+constexpr int64_t FEW = 16;    // rows that compute less than their keys take to come
 constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
-static_assert(RUN % LANES == 0 && KEYS % (WIDE * LANES) == 0, "tiles are whole vectors");
+constexpr float LOG2E = 1.44269504088896341f;
 
 // Q: the type of queries and of what comes out; T: of the cache.
 template <class Q, class T>
@@ -51,29 +42,41 @@ struct Item {
     int64_t sequence, token, count, position;  // `count` tokens from `token`, the first at `position`
 };
 
-// What a softmax over some keys has come to, for each row: the highest score, the sum of weights, and the
-// weighted sum of values, `width` floats a row.
+// What a softmax over some keys has come to, for each row: the highest score (times log2 e), the sum of weights in
+// LANES parts, and the weighted sum of values, `width` floats a row.
 struct Running {
     float *maxima, *totals, *sums;
     int64_t width;
 
+    // Floats of so many rows; `at` is where they begin.
+    static int64_t floats(int64_t rows, int64_t width) { return rows * (1 + LANES + width); }
+    static Running at(float* at, int64_t rows, int64_t width) {
+        return {at, at + rows, at + rows * (1 + LANES), width};
+    }
+    // The rows from `row` on.
+    Running from(int64_t row) const {
+        return {maxima + row, totals + row * LANES, sums + row * width, width};
+    }
+
     void clear(int64_t rows) const {
         std::fill_n(maxima, rows, -std::numeric_limits<float>::infinity());
-        std::fill_n(totals, rows, 0.0f);
+        std::fill_n(totals, rows * LANES, 0.0f);
         std::fill_n(sums, rows * width, 0.0f);
     }
 
     // Takes in what `part` saw of the keys that follow.
     void join(int64_t row, const Running& part, int64_t part_row) const {
         const float theirs = part.maxima[part_row], top = std::max(maxima[row], theirs);
-        if (part.totals[part_row] == 0.0f) return;  // it saw none
-        const float mine = exp(set1(maxima[row] - top))[0], other = exp(set1(theirs - top))[0];
+        if (theirs == -std::numeric_limits<float>::infinity()) return;  // it saw none
+        const vf mine = exp2(set1(maxima[row] - top)), other = exp2(set1(theirs - top));
         maxima[row] = top;
-        totals[row] = totals[row] * mine + part.totals[part_row] * other;
-        float* to = sums + row * width;
-        const float* from = part.sums + part_row * width;
-        for (int64_t d = 0; d < width; d += LANES)
-            store(to + d, load(to + d) * set1(mine) + load(from + d) * set1(other));
+        blend(totals + row * LANES, mine, part.totals + part_row * LANES, other, LANES);
+        blend(sums + row * width, mine, part.sums + part_row * width, other, width);
+    }
+
+   private:
+    static void blend(float* to, vf mine, const float* from, vf other, int64_t n) {
+        for (int64_t i = 0; i < n; i += LANES) store(to + i, load(to + i) * mine + load(from + i) * other);
     }
 };
 
@@ -84,10 +87,9 @@ struct Scratch {
     std::vector<float> queries, scores, numbers;
 
     Running running(int64_t rows, int64_t width, int which) {
-        const int64_t each = rows * (width + 2);
+        const int64_t each = Running::floats(rows, width);
         if ((int64_t)numbers.size() < 2 * each) numbers.resize(2 * each);
-        float* at = numbers.data() + which * each;
-        return {at, at + rows, at + 2 * rows, width};
+        return Running::at(numbers.data() + which * each, rows, width);
     }
 };
 
@@ -96,124 +98,75 @@ int64_t first_visible(const C& c, int64_t position) {
     return c.window > 0 ? std::max<int64_t>(0, position - c.window + 1) : 0;
 }
 
-// scores[r][key] = queries[r] · key, for R rows and one tile.
-template <int R, class T>
-static void score(const float* queries, const T* const* keys, int64_t size, int64_t dim, float* scores) {
-    for (int64_t base = 0; base < KEYS; base += WIDE * LANES) {
-        const T* from[WIDE];
-        for (int v = 0; v < WIDE; ++v) {
-            const int64_t key = base + v * LANES;
-            from[v] = keys[key / RUN] + key % RUN;
-        }
-        vf acc[R][WIDE] = {};
-        for (int64_t d = 0; d < dim; ++d)
-            for (int v = 0; v < WIDE; ++v) {
-                const vf key = load(from[v] + d * size);
-                for (int r = 0; r < R; ++r) acc[r][v] = fma(set1(queries[r * dim + d]), key, acc[r][v]);
-            }
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < WIDE; ++v) store(scores + r * KEYS + base + v * LANES, acc[r][v]);
-    }
-}
-
-// sums[r][d...] += weights[r][key] * value[key][d...] over keys [begin, end) of the tile, V vectors wide;
-// `lanes` is less than LANES only where the last vector of a row is not whole.
-template <int R, int V, class T>
-static void accumulate(const float* weights, const T* const* values, int64_t begin, int64_t end, int64_t dim, int64_t lanes,
-                float* sums, int64_t sums_stride) {
-    vf acc[R][V];
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) acc[r][v] = load(sums + r * sums_stride + v * LANES);
-    for (int64_t key = begin; key < end; ++key) {
-        const T* from = values[key / RUN] + key % RUN * dim;
-        for (int v = 0; v < V; ++v) {
-            const vf value = V > 1 || lanes == LANES ? load(from + v * LANES) : load_part(from, lanes);
-            for (int r = 0; r < R; ++r) acc[r][v] = fma(set1(weights[r * KEYS + key]), value, acc[r][v]);
+// Turns the scores of one row and tile into weights, of the keys [begin, end) that it sees, and brings its maximum,
+// total and sums up to date.
+static inline void update(float* scores, int64_t begin, int64_t end, float softcap, const Running& state, int64_t row) {
+    constexpr int VECTORS = KEYS / LANES;
+    vf s[VECTORS];
+    for (int v = 0; v < VECTORS; ++v) s[v] = load(scores + v * LANES);
+    if (softcap > 0)
+        for (int v = 0; v < VECTORS; ++v) s[v] = tanh(s[v] / set1(softcap)) * set1(softcap * LOG2E);
+    if (begin > 0 || end < KEYS) {
+        vi lane;
+        for (int i = 0; i < LANES; ++i) lane[i] = i;
+        const vf hidden = set1(-std::numeric_limits<float>::infinity());
+        for (int v = 0; v < VECTORS; ++v) {
+            const vi at = lane + (int32_t)(v * LANES);
+            s[v] = select((at >= (int32_t)begin) & (at < (int32_t)end), s[v], hidden);
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) store(sums + r * sums_stride + v * LANES, acc[r][v]);
-}
-
-template <int R, class T>
-static void accumulate_rows(const float* weights, const T* const* values, int64_t begin, int64_t end, int64_t dim, float* sums,
-                     int64_t sums_stride) {
-    int64_t d = 0;
-    const T* from[KEYS / RUN];
-    const auto at = [&](int64_t offset) {
-        for (int64_t run = 0; run < KEYS / RUN; ++run) from[run] = values[run] + offset;
-        return (const T* const*)from;
-    };
-    for (; d + WIDE * LANES <= dim; d += WIDE * LANES)
-        accumulate<R, WIDE>(weights, at(d), begin, end, dim, LANES, sums + d, sums_stride);
-    for (; d < dim; d += LANES)
-        accumulate<R, 1>(weights, at(d), begin, end, dim, std::min<int64_t>(LANES, dim - d), sums + d, sums_stride);
-}
-
-template <class Body>
-static void by_rows(int64_t rows, const Body& body) {
-    int64_t row = 0;
-    for (; row + DEEP <= rows; row += DEEP) body(row, std::integral_constant<int, DEEP>());
-#if defined(__AVX512F__)
-    if (row + 4 <= rows) body(row, std::integral_constant<int, 4>()), row += 4;
-    if (row + 3 <= rows) body(row, std::integral_constant<int, 3>()), row += 3;
-    if (row + 2 <= rows) body(row, std::integral_constant<int, 2>()), row += 2;
-#endif
-    if (row < rows) body(row, std::integral_constant<int, 1>());
-}
-
-// Turns the scores of one row and tile into weights, of the keys [begin, end) that it sees, and brings its
-// maximum, total and sums up to date.
-static inline void update(float* scores, int64_t begin, int64_t end, float softcap, float* maximum, float* total,
-                          float* sums, int64_t width) {
-    static const struct Ramp {
-        int32_t lane[LANES];
-        Ramp() {
-            for (int i = 0; i < LANES; ++i) lane[i] = i;
-        }
-    } ramp;
-    vi lane;
-    std::memcpy(&lane, ramp.lane, sizeof lane);
-    const vf hidden = set1(-std::numeric_limits<float>::infinity());
-    vf highest = hidden;
-    for (int64_t key = 0; key < KEYS; key += LANES) {
-        vf s = load(scores + key);
-        if (softcap > 0) s = tanh(s / set1(softcap)) * set1(softcap);
-        const vi at = lane + (int32_t)key;
-        s = select((at >= (int32_t)begin) & (at < (int32_t)end), s, hidden);
-        store(scores + key, s);
-        highest = vmax(highest, s);
-    }
-    const float top = std::max(*maximum, hmax(highest));
-    const float factor = exp(set1(*maximum - top))[0];
+    vf highest = s[0];
+    for (int v = 1; v < VECTORS; ++v) highest = vmax(highest, s[v]);
+    const float before = state.maxima[row], top = std::max(before, hmax(highest));
     vf sum = {};
-    for (int64_t key = 0; key < KEYS; key += LANES) {
-        const vf weight = exp(load(scores + key) - set1(top));
-        store(scores + key, weight);
+    for (int v = 0; v < VECTORS; ++v) {
+        const vf weight = exp2(s[v] - set1(top));
+        store(scores + v * LANES, weight);
         sum += weight;
     }
-    *maximum = top;
-    *total = *total * factor + hsum(sum);
-    if (factor != 1.0f)
-        for (int64_t d = 0; d < width; d += LANES) store(sums + d, load(sums + d) * set1(factor));
+    float* total = state.totals + row * LANES;
+    if (top == before) {
+        store(total, load(total) + sum);
+        return;
+    }
+    state.maxima[row] = top;
+    const vf factor = exp2(set1(before - top));
+    store(total, load(total) * factor + sum);
+    float* sums = state.sums + row * state.width;
+    for (int64_t d = 0; d < state.width; d += LANES) store(sums + d, load(sums + d) * factor);
 }
 
-// The queries of an item, scaled: float [count * (last - first), dim], for the query heads [first, last) of a kv head's.
-template <class Q, class T>
+// The queries of an item, scaled, for the query heads [first, last) of a kv head's: `count * (last - first)` rows.
+// Scores come out times log2 e, since powers of two are taken of them; a soft cap is applied before.
+template <class Kernel, class Q, class T>
 void load_queries(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, float* queries) {
-    const int64_t group = c.heads / c.kv_heads;
+    const int64_t group = c.heads / c.kv_heads, stride = Kernel::query_floats(c.dim);
+    const float factor = c.softcap > 0 ? c.scale : c.scale * LOG2E;
     for (int64_t t = 0; t < item.count; ++t)
-        for (int64_t h = first; h < last; ++h) {
-            const Q* from = c.q + (item.token + t) * c.q_stride + (kv_head * group + h) * c.dim;
-            for (int64_t d = 0; d < c.dim; ++d) *queries++ = widen(from[d]) * c.scale;
+        for (int64_t h = first; h < last; ++h, queries += stride)
+            Kernel::put_query(c.q + (item.token + t) * c.q_stride + (kv_head * group + h) * c.dim, factor, c.dim, queries);
+}
+
+// Few rows wait for memory: the keys and values of the tile after this one are fetched meanwhile.
+template <class Q, class T>
+void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int64_t tile, int64_t stop) {
+    const int64_t bytes = c.dim * c.size * (int64_t)sizeof(T), step = std::min(KEYS, c.size);
+    for (int64_t key = tile; key < std::min(tile + KEYS, stop); key += step) {
+        const int64_t head = (int64_t)table[key / c.size] * c.kv_heads + kv_head;
+        if (key % c.size) continue;
+        for (const void* cache : {(const void*)c.k_cache, (const void*)c.v_cache}) {
+            const char* from = (const char*)cache + head * bytes;
+            const int64_t wanted = std::min(bytes, KEYS * c.dim * (int64_t)sizeof(T));
+            for (int64_t line = 0; line < wanted; line += 64) __builtin_prefetch(from + line, 0, 2);
         }
+    }
 }
 
 // What the rows of an item see of the keys [part * PART, (part + 1) * PART): `each` rows a token.
-template <class Q, class T>
+template <class Kernel, class Q, class T>
 void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t each, int64_t part,
                  const float* queries, float* scores, const Running& state) {
-    const int64_t rows = item.count * each, dim = c.dim;
+    const int64_t rows = item.count * each, dim = c.dim, query = Kernel::query_floats(dim);
     state.clear(rows);
     const int32_t* table = c.tables + item.sequence * c.table_width;
     const int64_t start = std::max(first_visible(c, item.position), part * PART);
@@ -228,8 +181,9 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             keys[run] = c.k_cache + head * dim * c.size + offset;
             values[run] = c.v_cache + (head * c.size + offset) * dim;
         }
+        if (rows <= FEW && tile + KEYS < stop) fetch_tile(c, table, kv_head, tile + KEYS, stop);
         by_rows(rows, [&](int64_t row, auto deep) {
-            score<decltype(deep)::value>(queries + row * dim, keys, c.size, dim, scores + row * KEYS);
+            Kernel::template score<decltype(deep)::value>(queries + row * query, keys, c.size, dim, scores + row * KEYS);
         });
         for (int64_t row = 0; row < rows; ++row) {
             const int64_t position = item.position + row / each;
@@ -238,13 +192,12 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             if (begin >= end)
                 std::fill_n(scores + row * KEYS, KEYS, 0.0f);
             else
-                update(scores + row * KEYS, begin, end, c.softcap, &state.maxima[row], &state.totals[row],
-                       state.sums + row * state.width, state.width);
+                update(scores + row * KEYS, begin, end, c.softcap, state, row);
         }
         const int64_t begin = std::max<int64_t>(0, start - tile), end = std::min(KEYS, stop - tile);
         by_rows(rows, [&](int64_t row, auto deep) {
-            accumulate_rows<decltype(deep)::value>(scores + row * KEYS, values, begin, end, dim,
-                                                   state.sums + row * state.width, state.width);
+            Kernel::template accumulate<decltype(deep)::value>(scores + row * KEYS, values, begin, end, dim,
+                                                               state.sums + row * state.width, state.width);
         });
     }
 }
@@ -253,7 +206,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
 template <class Q, class T>
 void finish(const Call<Q, T>& c, int64_t token, int64_t head, const Running& state, int64_t row) {
     Q* to = c.out + (token * c.heads + head) * c.dim;
-    const vf total = set1(state.totals[row]);
+    const vf total = set1(hsum(load(state.totals + row * LANES)));
     for (int64_t d = 0; d < c.dim; d += LANES) {
         const vf mean = load(state.sums + row * state.width + d) / total;
         if (d + LANES <= c.dim)
@@ -268,20 +221,20 @@ static inline Scratch& scratch_of_thread() {
     return scratch;
 }
 
-// An item whole, for the query heads [first, last) of a kv head's.
-template <class Q, class T>
-void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
+template <class Kernel, class Q, class T>
+void attend_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
     Scratch& scratch = scratch_of_thread();
     const int64_t group = c.heads / c.kv_heads, each = last - first, rows = item.count * each;
-    scratch.queries.resize(rows * c.dim);
+    scratch.queries.resize(rows * Kernel::query_floats(c.dim));
     scratch.scores.resize(rows * KEYS);
     const Running state = scratch.running(rows, padded(c.dim), 0), piece = scratch.running(rows, padded(c.dim), 1);
-    load_queries(c, item, kv_head, first, last, scratch.queries.data());
+    load_queries<Kernel>(c, item, kv_head, first, last, scratch.queries.data());
     const int64_t from = first_visible(c, item.position) / PART, to = (item.position + item.count - 1) / PART;
     const bool parts = from < to;
     if (parts) state.clear(rows);
     for (int64_t part = from; part <= to; ++part) {
-        attend_part(c, item, kv_head, each, part, scratch.queries.data(), scratch.scores.data(), parts ? piece : state);
+        attend_part<Kernel>(c, item, kv_head, each, part, scratch.queries.data(), scratch.scores.data(),
+                            parts ? piece : state);
         if (parts)
             for (int64_t row = 0; row < rows; ++row) state.join(row, piece, row);
     }
@@ -289,15 +242,29 @@ void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t firs
         finish(c, item.token + row / each, kv_head * group + first + row % each, state, row);
 }
 
+template <class Kernel, class Q, class T>
+void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last,
+                        int64_t part, const Running& state) {
+    Scratch& scratch = scratch_of_thread();
+    scratch.queries.resize((last - first) * Kernel::query_floats(c.dim));
+    scratch.scores.resize((last - first) * KEYS);
+    load_queries<Kernel>(c, item, kv_head, first, last, scratch.queries.data());
+    attend_part<Kernel>(c, item, kv_head, last - first, part, scratch.queries.data(), scratch.scores.data(), state);
+}
+
+// An item whole, for the query heads [first, last) of a kv head's.
+template <class Q, class T>
+void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
+    if (Pairs<T>::takes(c.dim)) return attend_by<Pairs<T>>(c, item, kv_head, first, last);
+    attend_by<Singles<T>>(c, item, kv_head, first, last);
+}
+
 // One part of a single token's row, for the query heads [first, last) of a kv head's, into `state`.
 template <class Q, class T>
 void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, int64_t part,
                      const Running& state) {
-    Scratch& scratch = scratch_of_thread();
-    scratch.queries.resize((last - first) * c.dim);
-    scratch.scores.resize((last - first) * KEYS);
-    load_queries(c, item, kv_head, first, last, scratch.queries.data());
-    attend_part(c, item, kv_head, last - first, part, scratch.queries.data(), scratch.scores.data(), state);
+    if (Pairs<T>::takes(c.dim)) return attend_one_part_by<Pairs<T>>(c, item, kv_head, first, last, part, state);
+    attend_one_part_by<Singles<T>>(c, item, kv_head, first, last, part, state);
 }
 
 // The first sequence whose lengths or blocks lead outside what the tensors hold, or -1.

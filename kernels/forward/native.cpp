@@ -64,11 +64,14 @@ template <class T>
 void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
     const attention::Call<float, T> c = call_of<T>(run, op);
     const Queries& q = run.queries[which];
-    const int64_t group = c.heads / c.kv_heads, width = attention::padded(c.dim), each = width + 2;
+    const int64_t group = c.heads / c.kv_heads, width = attention::padded(c.dim);
     const int64_t items = (int64_t)q.items.size(), parts = (int64_t)q.parts.size();
     // One query head at a time where there are few items, all that share a kv head where there are enough.
     const int64_t step = items * c.kv_heads < 4 * run.threads ? 1 : group, pieces = c.kv_heads * (group / step);
-    float* const partial = run.partial[which].data();
+    const auto heads_of = [&](int64_t unit) {
+        float* const partial = run.partial[which].data() + unit * attention::Running::floats(c.heads, width);
+        return attention::Running::at(partial, c.heads, width);
+    };
     walk.phase((items + parts) * pieces, [&](int64_t index) {
         const int64_t unit = index / pieces, kv_head = index % pieces * step / group;
         const int64_t first = index % pieces * step % group;
@@ -77,11 +80,8 @@ void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
             if (q.first_part[item] < 0) attention::attend(c, q.items[item], kv_head, first, first + step);
             return;
         }
-        // maxima, totals and sums of the heads of one part: [heads], [heads], [heads, width]
-        float* at = partial + unit * c.heads * each;
-        const int64_t head = kv_head * group + first;
         attention::attend_one_part(c, q.items[q.parts[unit].first], kv_head, first, first + step, q.parts[unit].second,
-                                   {at + head, at + c.heads + head, at + 2 * c.heads + head * width, width});
+                                   heads_of(unit).from(kv_head * group + first));
     });
     if (parts == 0) return;
     walk.phase(items, [&](int64_t item) {
@@ -89,8 +89,7 @@ void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
         const attention::Running state = attention::scratch_of_thread().running(c.heads, width, 0);
         state.clear(c.heads);
         for (int64_t unit = q.first_part[item]; unit < parts && q.parts[unit].first == item; ++unit) {
-            float* at = partial + unit * c.heads * each;
-            const attention::Running piece{at, at + c.heads, at + 2 * c.heads, width};
+            const attention::Running piece = heads_of(unit);
             for (int64_t head = 0; head < c.heads; ++head) state.join(head, piece, head);
         }
         for (int64_t head = 0; head < c.heads; ++head) attention::finish(c, q.items[item].token, head, state, head);
@@ -224,7 +223,8 @@ STENTOR_EXPORT int64_t stentor_run_program(const Instruction* instructions, int6
         if (op.kind == ATTEND) {
             const attention::Call<float, float> c = call_of<float>(run, op);
             run.queries.push_back(cut_queries(c, threads));
-            run.partial.emplace_back(run.queries.back().parts.size() * op.heads * (attention::padded(op.dim) + 2));
+            run.partial.emplace_back(run.queries.back().parts.size() *
+                                     attention::Running::floats(op.heads, attention::padded(op.dim)));
             cut[op.window > 0] = run.queries_of[i] = (int64_t)run.queries.size() - 1;
         }
     }

@@ -21,7 +21,7 @@ static inline V load_as(const void* p) {
     return out;
 }
 
-static inline f32x16 all16(float x) { return f32x16{} + x; }
+static inline f32x16 all16(float x) { return x - f32x16{}; }
 static inline f32x16 to_float(i32x16 x) { return __builtin_convertvector(x, f32x16); }
 
 static inline f32x16 fma16(f32x16 a, f32x16 b, f32x16 c) {

@@ -14,60 +14,74 @@ struct Prepared {
 
 #if defined(__AVX512F__)
 constexpr int DEEPEST = 8;  // rows of the largest kernel
+constexpr int DEEPEST_OF_BLOCKS = 4;
 #else
 constexpr int DEEPEST = 2;
+constexpr int DEEPEST_OF_BLOCKS = 2;
 #endif
 constexpr int64_t AHEAD = 2048;  // bytes fetched ahead of a stream of weights
+constexpr int64_t STRETCH_BYTES = 24 * 1024;  // of weights that many rows meet one after the other
 
 static inline void fetch(const uint8_t* p) { __builtin_prefetch(p + AHEAD, 0, 2); }
 
-// Unpacks the eight vectors of a block.
-template <int64_t KIND>
-static inline void codes_of(const uint8_t* at, u8x64* out) {
-    if constexpr (KIND == Q4 || KIND == Q4M) {
-        for (int v = 0; v < 4; ++v) {
-            fetch(at + 64 * v);
+// Four of the eight vectors of a block: HALF 0 holds its inputs 0 to 15, HALF 1 the others.
+template <int64_t KIND, int HALF>
+static inline void half_block(const uint8_t* at, u8x64* out) {
+    for (int v = 0; v < 4; ++v) {
+        if constexpr (KIND == Q4 || KIND == Q4M) {
             const u8x64 both = load_as<u8x64>(at + 64 * v);
-            out[v] = both & 15;
-            out[v + 4] = (u8x64)(((u16x32)both >> 4)) & 15;
-        }
-    } else {
-        for (int v = 0; v < 8; ++v) {
-            fetch(at + 64 * v);
-            out[v] = load_as<u8x64>(at + 64 * v);
+            out[v] = (HALF ? (u8x64)((u16x32)both >> 4) : both) & 15;
+        } else {
+            out[v] = load_as<u8x64>(at + 64 * (4 * HALF + v));
         }
     }
 }
 
-template <int64_t KIND, class Scale, int R>
-static inline void blocks_tile(const uint8_t* codes, const Scale* scales, const Prepared& x, int64_t row,
-                               int64_t blocks, f32x16* acc) {
+// R rows meet T tiles of blocks: 16 inputs of a block at a time, so that the codes of two tiles fit into registers
+// and each broadcast of inputs serves both.
+template <int64_t KIND, class Scale, int R, int T>
+static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale* scales, int64_t scales_apart,
+                                const Prepared& x, int64_t row, int64_t begin, int64_t end, f32x16 (*acc)[T]) {
     constexpr bool EIGHT = KIND == Q8 || KIND == Q8H;
     constexpr int64_t BYTES_OF_BLOCK = EIGHT ? 512 : 256, PARTS = scale_parts(KIND);
     const ByteBlock* from[R];
     for (int r = 0; r < R; ++r) from[r] = (const ByteBlock*)(x.rows + (row + r) * x.stride);
-    for (int64_t block = 0; block < blocks; ++block) {
-        u8x64 w[8];
-        codes_of<KIND>(codes + block * BYTES_OF_BLOCK, w);
-        fetch((const uint8_t*)(scales + block * PARTS * TILE));
-        const f32x16 first = load16(scales + block * PARTS * TILE);
-        const f32x16 second = PARTS == 2 ? load16(scales + (block * PARTS + 1) * TILE) : f32x16{};
+    for (int64_t block = begin; block < end; ++block) {
+        const uint8_t* at[T];
+        f32x16 first[T], second[T];
+        for (int t = 0; t < T; ++t) {
+            at[t] = codes + t * apart + block * BYTES_OF_BLOCK;
+            for (int64_t line = 0; line < BYTES_OF_BLOCK; line += 64) fetch(at[t] + line);
+            const Scale* scale = scales + t * scales_apart + block * PARTS * TILE;
+            fetch((const uint8_t*)scale);
+            first[t] = load16(scale);
+            if (PARTS == 2) second[t] = load16(scale + TILE);
+        }
+        i32x16 low[R][T] = {}, high[R][T] = {};
+        u8x64 w[T][4];
+        for (int t = 0; t < T; ++t) half_block<KIND, 0>(at[t], w[t]);
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < 4; ++v)
+                for (int t = 0; t < T; ++t) low[r][t] = dot4<EIGHT>(low[r][t], w[t][v], from[r][block].q + 4 * v);
+        for (int t = 0; t < T; ++t) half_block<KIND, 1>(at[t], w[t]);
         for (int r = 0; r < R; ++r) {
             const ByteBlock& b = from[r][block];
-            i32x16 low = {}, high = {};
-            for (int v = 0; v < 4; ++v) low = dot4<EIGHT>(low, w[v], b.q + 4 * v);
-            if constexpr (KIND == Q8H) {
-                for (int v = 4; v < 8; ++v) high = dot4<EIGHT>(high, w[v], b.q + 4 * v);
-                acc[r] = fma16(fma16(to_float(low), all16(b.scale), all16(b.half128[0])), first, acc[r]);
-                acc[r] = fma16(fma16(to_float(high), all16(b.scale), all16(b.half128[1])), second, acc[r]);
-            } else {
-                for (int v = 4; v < 8; ++v) low = dot4<EIGHT>(low, w[v], b.q + 4 * v);
-                if constexpr (KIND == Q4M) {
-                    acc[r] = fma16(to_float(low) * b.scale, first, acc[r]);
-                    acc[r] = fma16(all16(b.sum), second, acc[r]);
+            for (int v = 0; v < 4; ++v)
+                for (int t = 0; t < T; ++t) {
+                    i32x16& sum = KIND == Q8H ? high[r][t] : low[r][t];
+                    sum = dot4<EIGHT>(sum, w[t][v], b.q + 16 + 4 * v);
+                }
+            for (int t = 0; t < T; ++t) {
+                if constexpr (KIND == Q8H) {
+                    const f32x16 left = fma16(to_float(low[r][t]), all16(b.scale), all16(b.half128[0]));
+                    const f32x16 right = fma16(to_float(high[r][t]), all16(b.scale), all16(b.half128[1]));
+                    acc[r][t] = fma16(right, second[t], fma16(left, first[t], acc[r][t]));
+                } else if constexpr (KIND == Q4M) {
+                    acc[r][t] = fma16(to_float(low[r][t]) * b.scale, first[t], acc[r][t]);
+                    acc[r][t] = fma16(all16(b.sum), second[t], acc[r][t]);
                 } else {
                     const float offset = KIND == Q4 ? b.minus8 : b.minus128;
-                    acc[r] = fma16(fma16(to_float(low), all16(b.scale), all16(offset)), first, acc[r]);
+                    acc[r][t] = fma16(fma16(to_float(low[r][t]), all16(b.scale), all16(offset)), first[t], acc[r][t]);
                 }
             }
         }
@@ -76,11 +90,11 @@ static inline void blocks_tile(const uint8_t* codes, const Scale* scales, const 
 
 // T tiles that follow each other, `apart` bytes from one to the next.
 template <int R, int T>
-static inline void brain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t pairs,
-                               f32x16 (*acc)[T]) {
+static inline void brain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t begin,
+                               int64_t end, f32x16 (*acc)[T]) {
     const bf16* from[R];
     for (int r = 0; r < R; ++r) from[r] = (const bf16*)(x.rows + (row + r) * x.stride);
-    for (int64_t p = 0; p < pairs; ++p) {
+    for (int64_t p = begin; p < end; ++p) {
         u32x16 w[T];
         for (int t = 0; t < T; ++t) {
             fetch(codes + t * apart + p * 64);
@@ -92,11 +106,11 @@ static inline void brain_tiles(const uint8_t* codes, int64_t apart, const Prepar
 }
 
 template <int R, int T>
-static inline void plain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t inputs,
-                               f32x16 (*acc)[T]) {
+static inline void plain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t begin,
+                               int64_t end, f32x16 (*acc)[T]) {
     const float* from[R];
     for (int r = 0; r < R; ++r) from[r] = (const float*)(x.rows + (row + r) * x.stride);
-    for (int64_t k = 0; k < inputs; ++k) {
+    for (int64_t k = begin; k < end; ++k) {
         f32x16 w[T];
         for (int t = 0; t < T; ++t) {
             fetch(codes + t * apart + k * 64);
@@ -114,54 +128,78 @@ struct Destination {
     const float* bias;  // [outputs] or null
 };
 
-static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs, f32x16 sums) {
-    const int64_t n = std::min<int64_t>(TILE, outputs - column);
+// A stretch of K: whether it is the first, and the last.
+struct Stretch {
+    int64_t begin, end;
+    bool first, last;
+};
+
+static inline f32x16 sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
+    const float* at = to.out + row * to.stride + column;
+    if (column + TILE <= outputs) return load_as<f32x16>(at);
+    f32x16 out = {};
+    for (int64_t i = 0; i < outputs - column; ++i) out[i] = at[i];
+    return out;
+}
+
+static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs, f32x16 sums, bool last) {
+    const float* bias = last && to.bias ? to.bias + column : nullptr;
     float* at = to.out + row * to.stride + column;
-    if (n == TILE) {
-        if (to.bias) sums += load_as<f32x16>(to.bias + column);
+    if (column + TILE <= outputs) {
+        if (bias) sums += load_as<f32x16>(bias);
         std::memcpy(at, &sums, sizeof sums);
         return;
     }
-    for (int64_t i = 0; i < n; ++i) at[i] = sums[i] + (to.bias ? to.bias[column + i] : 0.0f);
+    for (int64_t i = 0; i < outputs - column; ++i) at[i] = sums[i] + (bias ? bias[i] : 0.0f);
 }
 
 template <int64_t KIND, class Scale, int R, int T>
-static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Destination& to) {
+static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Stretch& k,
+                       const Destination& to) {
     const int64_t apart = tile_bytes(KIND, w.inputs);
     const uint8_t* codes = w.codes + tile * apart;
     f32x16 acc[R][T] = {};
+    if (!k.first)
+        for (int r = 0; r < R; ++r)
+            for (int t = 0; t < T; ++t) acc[r][t] = sums_so_far(to, row + r, (tile + t) * TILE, w.outputs);
     if constexpr (KIND == F32) {
-        plain_tiles<R, T>(codes, apart, x, row, w.inputs, acc);
+        plain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
     } else if constexpr (KIND == BF16) {
-        brain_tiles<R, T>(codes, apart, x, row, ceil_div(w.inputs, 2), acc);
+        brain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
     } else {
-        static_assert(T == 1, "blocks keep eight vectors of one tile");
-        const int64_t blocks = ceil_div(w.inputs, BLOCK);
-        const Scale* scales = (const Scale*)w.scales + tile * blocks * scale_parts(KIND) * TILE;
-        f32x16 sums[R] = {};
-        blocks_tile<KIND, Scale, R>(codes, scales, x, row, blocks, sums);
-        for (int r = 0; r < R; ++r) acc[r][0] = sums[r];
+        const int64_t blocks = ceil_div(w.inputs, BLOCK), scales_apart = blocks * scale_parts(KIND) * TILE;
+        const Scale* scales = (const Scale*)w.scales + tile * scales_apart;
+        blocks_tiles<KIND, Scale, R, T>(codes, apart, scales, scales_apart, x, row, k.begin, k.end, acc);
     }
     for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, acc[r][t]);
+        for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, acc[r][t], k.last);
 }
 
+// With many rows, K is cut into stretches whose weights stay in the first-level cache from one group of rows to the
+// next. Sums go on where they stopped, so that nothing is rounded otherwise.
 template <int64_t KIND, class Scale, int T>
-static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t row, int64_t end,
+static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t first, int64_t end,
                           const Destination& to) {
-    for (; row + DEEPEST <= end; row += DEEPEST) some_tiles<KIND, Scale, DEEPEST, T>(w, tile, x, row, to);
+    constexpr int DEEP = KIND == F32 || KIND == BF16 ? DEEPEST : DEEPEST_OF_BLOCKS;
+    const int64_t unit = KIND == F32 ? 1 : KIND == BF16 ? 2 : BLOCK, units = ceil_div(w.inputs, unit);
+    int64_t most = STRETCH_BYTES / T * units / tile_bytes(KIND, w.inputs);
+    if (end - first <= DEEP || most >= units) most = units;
+    for (int64_t begin = 0; begin < units; begin += most) {
+        const Stretch k{begin, std::min(begin + most, units), begin == 0, begin + most >= units};
+        int64_t row = first;
+        for (; row + DEEP <= end; row += DEEP) some_tiles<KIND, Scale, DEEP, T>(w, tile, x, row, k, to);
 #if defined(__AVX512F__)
-    if (row + 4 <= end) some_tiles<KIND, Scale, 4, T>(w, tile, x, row, to), row += 4;
-    if (row + 2 <= end) some_tiles<KIND, Scale, 2, T>(w, tile, x, row, to), row += 2;
+        if (DEEP > 4 && row + 4 <= end) some_tiles<KIND, Scale, 4, T>(w, tile, x, row, k, to), row += 4;
+        if (row + 2 <= end) some_tiles<KIND, Scale, 2, T>(w, tile, x, row, k, to), row += 2;
 #endif
-    if (row < end) some_tiles<KIND, Scale, 1, T>(w, tile, x, row, to);
+        if (row < end) some_tiles<KIND, Scale, 1, T>(w, tile, x, row, k, to);
+    }
 }
 
 template <int64_t KIND, class Scale>
 static void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                   const Destination& to) {
-    if constexpr (KIND == F32 || KIND == BF16)
-        for (; tile + 2 <= last; tile += 2) rows_of_tiles<KIND, Scale, 2>(w, tile, x, row, end, to);
+    for (; tile + 2 <= last; tile += 2) rows_of_tiles<KIND, Scale, 2>(w, tile, x, row, end, to);
     for (; tile < last; ++tile) rows_of_tiles<KIND, Scale, 1>(w, tile, x, row, end, to);
 }
 

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..guards import describe
 from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 
@@ -24,6 +25,8 @@ PARTS: dict[PackedKind, int] = {"f32": 0, "bf16": 0, "q4": 1, "q4m": 2, "q8": 1,
 """Scales of a block: none, a scale, or two of them (``q4m``: scale and min; ``q8h``: of each half)."""
 OFFSETS: dict[PackedKind, int] = {"q4": 8, "q4m": 0, "q8": 128, "q8h": 128}
 """The code that stands for zero."""
+WIDE: frozenset[PackedKind] = frozenset({"q4m", "q8", "q8h"})
+"""Kinds whose scales may be in single precision."""
 PLAIN: dict[torch.dtype, PackedKind] = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 _TILE_BYTES: dict[PackedKind, int] = {"q4": 256, "q4m": 256, "q8": 512, "q8h": 512}
@@ -104,7 +107,16 @@ def kind_of(stored: Stored) -> PackedKind:
 def empty_packed(
     outputs: int, inputs: int, kind: PackedKind, *, wide: bool = False, device: torch.device | str = "cpu"
 ) -> PackedWeight:
-    """Room for a weight of zeros. On ``meta`` it takes none; ``wide`` keeps scales in float32."""
+    """Room for a weight of zeros. On ``meta`` it takes none; ``wide`` keeps scales in float32.
+
+    Raises:
+        ValueError: a side of no length, or ``wide`` for a kind that has no such scales.
+        MemoryError: no room.
+    """
+    if outputs < 1 or inputs < 1:
+        raise ValueError(f"a weight of {outputs} outputs and {inputs} inputs cannot be packed")
+    if wide and kind not in WIDE:
+        raise ValueError(f"a packed {kind} weight has no scales in float32: those that have are {sorted(WIDE)}")
     tiles = -(-outputs // TILE)
     match kind:
         case "f32":
@@ -208,7 +220,14 @@ def pack_codes_(weight: PackedWeight, first: int, codes: Tensor, scales: Tensor)
 
 
 def unpack_rows(weight: PackedWeight, rows: Tensor) -> Tensor:
-    """The values of some outputs: int64 [n] → float32 [n, K]. Raises IndexError for one outside the weight."""
+    """The values of some outputs: int64 [n] → float32 [n, K].
+
+    Raises:
+        IndexError: one outside the weight.
+        ValueError: rows that are no such list.
+    """
+    if rows.dim() != 1 or rows.dtype != torch.int64 or not rows.is_cpu:
+        raise ValueError(f"unpack_rows: rows {describe(rows)} must be int64 [n] on the CPU")
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < weight.shape[0]:
         raise IndexError(f"unpack_rows: rows {int(rows.min())} to {int(rows.max())} of a weight {weight.shape}")
     rows = rows.contiguous()

@@ -27,6 +27,33 @@ static inline vf exp(vf x) {
     return select(x < low, vf{}, p * scale);
 }
 
+// 2^x; zero below -150, and for -infinity. Two to an integer is exact.
+static inline vf exp2(vf x) {
+    const vf low = set1(-160.0f);
+    x = vmax(x, low);
+#if defined(__AVX512F__)
+    const vf n = (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    const vf magic = set1(12582912.0f);  // 1.5 * 2^23 rounds to an integer, which then stands in the low bits
+    const vf shifted = x + magic, n = shifted - magic;
+#endif
+    const vf f = x - n;
+    vf p = set1(1.5403530393e-4f);
+    p = fma(p, f, set1(1.3333558146e-3f));
+    p = fma(p, f, set1(9.6181291076e-3f));
+    p = fma(p, f, set1(5.5504108664e-2f));
+    p = fma(p, f, set1(2.4022650696e-1f));
+    p = fma(p, f, set1(6.9314718056e-1f));
+    p = fma(p, f, set1(1.0f));
+#if defined(__AVX512F__)
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    // in two factors, so that what is too small for a normal number is still rounded as it should be
+    const vi whole = (vi)shifted - (vi)magic, half = whole >> 1;
+    return p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
+#endif
+}
+
 static inline vf abs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
 static inline vf tanh(vf x) {

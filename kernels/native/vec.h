@@ -33,7 +33,8 @@ struct bf16 {
     uint16_t bits;
 };
 
-static inline vf set1(float x) { return vf{} + x; }
+// x - 0 is x whatever its sign, so that the compiler drops the subtraction.
+static inline vf set1(float x) { return x - vf{}; }
 
 static inline vf fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
@@ -48,7 +49,16 @@ static inline vf fma(vf a, vf b, vf c) {
 }
 
 static inline vf select(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
-static inline vf vmax(vf a, vf b) { return select(a > b, a, b); }
+// Of a NaN and a number, b.
+static inline vf vmax(vf a, vf b) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return select(a > b, a, b);
+#endif
+}
 static inline vf vmin(vf a, vf b) { return select(a < b, a, b); }
 
 static inline float widen(float x) { return x; }
@@ -73,9 +83,15 @@ static inline vf load(const float* p) {
     return out;
 }
 static inline vf load(const bf16* p) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+#elif defined(__AVX2__)
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+#else
     vh half;
     std::memcpy(&half, p, sizeof half);
     return (vf)(__builtin_convertvector(half, vu) << 16);
+#endif
 }
 
 static inline void store(float* p, vf x) { std::memcpy(p, &x, sizeof x); }
@@ -118,12 +134,20 @@ static inline float hsum(vf x) {
 #endif
 }
 static inline float hmax(vf x) {
+#if defined(__AVX512F__)
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256((__m512)x),
+                                       _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)x), 1)));
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+#else
     float part[LANES];
     std::memcpy(part, &x, sizeof x);
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int lane = 0; lane < width; ++lane)
             part[lane] = part[lane] > part[lane + width] ? part[lane] : part[lane + width];
     return part[0];
+#endif
 }
 
 }  // namespace stentor
