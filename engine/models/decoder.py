@@ -205,7 +205,7 @@ class Decoder:
         The sum is returned un-normed so that only the rows that need logits pay for the norm. Of packed weights it
         is float32, and good until the next pass.
         """
-        if (programs := self._programs_over(caches)) is not None:
+        if (programs := self.programs(caches)) is not None:
             return programs.hidden(tokens, positions, batch)
         if isinstance(self._embedding, PackedTable):
             residual = (self._embedding.rows(tokens) * self._embedding_scale).to(self._place.dtype)
@@ -227,20 +227,24 @@ class Decoder:
         else:
             product = self._head(self._norm.plain(hidden))
             logits = product.float() if out is None else out.copy_(product)
+        return self.finished(logits)
+
+    def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
+        """The pass over these caches as programs, where it can be one: made when they are first seen."""
+        if not isinstance(self._embedding, PackedTable) or caches[0].k.dtype != self._place.dtype:
+            return None
+        if self._programs is None or not self._programs.over(caches):
+            self._programs = self._record(self._embedding, caches)
+        return self._programs
+
+    def finished(self, logits: torch.Tensor) -> torch.Tensor:
+        """Scaled and capped in place, as the model asks."""
         if self.config.logits_divisor != 1.0:
             logits.div_(self.config.logits_divisor)
         if self.config.logits_softcap:
             cap = self.config.logits_softcap
             logits.div_(cap).tanh_().mul_(cap)
         return logits
-
-    def _programs_over(self, caches: Sequence[LayerCache]) -> Programs | None:
-        """The pass as programs, where it can be one: made when its caches are first seen."""
-        if not isinstance(self._embedding, PackedTable) or caches[0].k.dtype != self._place.dtype:
-            return None
-        if self._programs is None or not self._programs.over(caches):
-            self._programs = self._record(self._embedding, caches)
-        return self._programs
 
     def _record(self, table: PackedTable, caches: Sequence[LayerCache]) -> Programs:
         config, body, head = self.config, Program(), Program()

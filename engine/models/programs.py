@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from stentor.kernels import AttentionBatch
-from stentor.kernels.forward import Forward, Program
+from stentor.kernels.forward import Forward, Program, Step
 
 from ..layers.attention import LayerCache
 
@@ -28,6 +30,7 @@ class Programs:
         self._body = Forward(body, [(cache.k, cache.v) for cache in caches])
         self._head = Forward(head)
         self._residual, self._hidden, self._logits = residual, hidden, logits
+        self._step = Step(self._body, residual, self._head, hidden, logits)
 
     def over(self, caches: Sequence[LayerCache]) -> bool:
         """Whether these are the caches that the programs write."""
@@ -45,3 +48,14 @@ class Programs:
         self._head.buffer(self._hidden, len(hidden)).copy_(hidden)
         self._head.run(len(hidden))
         return self._head.buffer(self._logits, len(hidden))
+
+    def step(
+        self, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32], block_size: int, work: npt.NDArray[np.int64]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A whole step; see :class:`stentor.kernels.forward.Step`.
+
+        Returns hidden states, float32 [tokens, hidden], and the logits of rows that want them, both good until the
+        next call.
+        """
+        logits = self._step.run(tokens, blocks, block_size, work)
+        return self._body.buffer(self._residual, int(work[:, 2].sum())), logits

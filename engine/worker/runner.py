@@ -1,7 +1,10 @@
 """Runs steps: applies a plan's changes, builds the batch, runs the model, samples."""
 
+import itertools
 import time
+from collections.abc import Iterable
 
+import numpy as np
 import torch
 
 from stentor.protocols.steps import PromptLogprobs, RowStep, StepPlan, StepResult
@@ -43,19 +46,17 @@ class ModelRunner:
         """Runs one step and keeps the drawn tokens for the next."""
         began = time.perf_counter()
         self._apply(plan)
-        batch = build_batch(plan.rows, self._rows, self._device)
-        hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
-        sampled = [row for row in plan.rows if row.sample]
+        hidden, starts, logits = self._forward(plan.rows)
         tokens: list[int] = []
         logprobs = None
-        if sampled:
-            logits = self._model.logits(hidden[batch.last])
+        if logits is not None:
+            sampled = [row for row in plan.rows if row.sample]
             tokens, logprobs = self._sampler.sample(logits, [row.slot for row in sampled])
             for row, token in zip(sampled, tokens, strict=True):
                 self._rows.tokens[row.slot, row.start + row.count] = token
         prompt_logprobs = [
             self._prompt_logprobs(row, start, hidden, top)
-            for row, start in zip(plan.rows, batch.starts, strict=True)
+            for row, start in zip(plan.rows, starts, strict=True)
             if (top := self._rows.prompt_logprobs[row.slot]) is not None
             and row.start + 1 < self._rows.prompt_len(row.slot)
         ]
@@ -73,6 +74,19 @@ class ModelRunner:
         for slot in slots:
             self._rows.remove(slot)
             self._sampler.remove(slot)
+
+    def _forward(self, rows: list[RowStep]) -> tuple[torch.Tensor, Iterable[int], torch.Tensor | None]:
+        """Hidden states of all tokens, where each row's begin, and the logits of rows that draw a token."""
+        programs = self._model.programs(self._caches)
+        if programs is None:
+            batch = build_batch(rows, self._rows, self._device)
+            hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
+            return hidden, batch.starts, self._model.logits(hidden[batch.last]) if len(batch.last) else None
+        table = self._rows
+        work = np.array([(row.slot, row.start, row.count, row.sample) for row in rows], dtype=np.int64)
+        hidden, logits = programs.step(table.tokens, table.blocks, table.block_size, work)
+        starts = itertools.accumulate((row.count for row in rows[:-1]), initial=0)
+        return hidden, starts, None if logits is None else self._model.finished(logits)
 
     def _apply(self, plan: StepPlan) -> None:
         self.release(plan.freed)

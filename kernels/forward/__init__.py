@@ -3,26 +3,31 @@
 import ctypes
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..guards import describe
 from ..kv_cache import native_cache_obstacle
+from ..linear_packed import Form, form_of
 from ..native import NativeFunction, library, threads, unavailable_reason
 from ..variants import Choice, Variant, settle
 from . import reference
-from .program import NONE, Form, InstructionStruct, Program, form_of
+from .program import NONE, InstructionStruct, Program
 
-__all__ = ["NONE", "Form", "Forward", "Program", "choose", "form_of"]
+__all__ = ["NONE", "Form", "Forward", "Program", "Step", "choose", "form_of"]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_RUN = NativeFunction("stentor_run_program", _P, _I, _P, _P, _P, _I, restype=_I)
+_RUN = NativeFunction("stentor_run_program", _P, _P, _I, restype=_I)
+_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _P, _P, _I, _I, restype=_I)
 _FAULTS = {
     1: "a token id outside the vocabulary",
     2: "a position outside the rotary table",
     3: "a slot outside the cache",
     4: "lengths or a block table that lead outside the batch or the cache",
+    5: "a row that leads outside its slot",
 }
 _LEAST_ROWS = 16
 
@@ -31,6 +36,25 @@ class _BufferStruct(ctypes.Structure):
     """``Buffer`` of program.h."""
 
     _fields_ = (("rows", _P), ("stride", _I))
+
+
+class _BoundStruct(ctypes.Structure):
+    """``Bound`` of program.h."""
+
+    _fields_ = (("instructions", _P), ("count", _I), ("buffers", _P), ("prepared", _P))
+
+
+class _SlotsStruct(ctypes.Structure):
+    """``Slots`` of program.h."""
+
+    _fields_ = (
+        ("tokens", _P),
+        ("token_stride", _I),
+        ("blocks", _P),
+        ("block_stride", _I),
+        ("slots", _I),
+        ("block_size", _I),
+    )
 
 
 class _BatchStruct(ctypes.Structure):
@@ -74,7 +98,7 @@ class Forward:
         self._buffers: list[Tensor] = []
         self._buffer_structs = (_BufferStruct * 0)()
         self._prepared = torch.empty(0, dtype=torch.uint8)
-        self._prepared_at = 0
+        self._bound = _BoundStruct(ctypes.addressof(self._structs), len(self._structs))
 
     def buffer(self, number: int, rows: int) -> Tensor:
         """The first ``rows`` rows of a buffer, float32 [rows, width]: good until the next run that is longer."""
@@ -123,9 +147,7 @@ class Forward:
             struct.table_width = batch.block_tables.shape[1]
         function = _RUN.bind()
         assert function is not None
-        fault = function(
-            self._structs, len(self._structs), self._buffer_structs, self._prepared_at, ctypes.byref(struct), threads()
-        )
+        fault = function(ctypes.byref(self._bound), ctypes.byref(struct), threads())
         if fault:
             raise IndexError(f"forward: the step has {_FAULTS[fault]}")
 
@@ -138,4 +160,61 @@ class Forward:
             *(_BufferStruct(buffer.data_ptr(), buffer.stride(0)) for buffer in self._buffers)
         )
         self._prepared = torch.empty(self._rows * self.program.prepared_bytes + 64, dtype=torch.uint8)
-        self._prepared_at = -(-self._prepared.data_ptr() // 64) * 64
+        self._bound.prepared = -(-self._prepared.data_ptr() // 64) * 64
+        self._bound.buffers = ctypes.addressof(self._buffer_structs)
+
+
+class Step:
+    """Two programs run by one call: a body over the tokens of a step's rows, a head over those that end one.
+
+    The batch is laid out from what is known of every slot, without a copy of it in between.
+    """
+
+    def __init__(self, body: Forward, residual: int, head: Forward, hidden: int, logits: int) -> None:
+        """``residual`` is the buffer of ``body`` that ends as hidden states, ``hidden`` the one of ``head`` that
+        begins as some of them, ``logits`` what that leads to."""
+        self._body, self._residual = body, residual
+        self._head, self._hidden, self._logits = head, hidden, logits
+        self._width = head.program.widths[hidden]
+
+    def run(
+        self, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32], block_size: int, work: npt.NDArray[np.int64]
+    ) -> Tensor | None:
+        """Runs the rows in ``work``, with the native variant.
+
+        Args:
+            tokens: [slots, positions] of every slot; contiguous.
+            blocks: [slots, blocks] its block table; contiguous.
+            block_size: tokens of a block.
+            work: [rows, 4]: slot, first position, number of tokens, and whether the last one's logits are wanted.
+
+        Returns:
+            float32 [rows that want them, vocabulary], good until the next run; None where no row does.
+
+        Raises:
+            IndexError: work, tokens or blocks that lead outside; nothing was written then.
+        """
+        if len(work) == 0:
+            return None
+        total, sampled = int(work[:, 2].sum()), int(np.count_nonzero(work[:, 3]))
+        self._body.buffer(self._residual, total)
+        logits = self._head.buffer(self._logits, sampled) if sampled else None
+        slots = _SlotsStruct(
+            tokens.ctypes.data, tokens.shape[1], blocks.ctypes.data, blocks.shape[1], len(tokens), block_size
+        )
+        function = _RUN_STEP.bind()
+        assert function is not None
+        fault = function(
+            ctypes.byref(self._body._bound),
+            ctypes.byref(self._head._bound),
+            self._residual,
+            self._hidden,
+            self._width,
+            ctypes.byref(slots),
+            work.ctypes.data,
+            len(work),
+            threads(),
+        )
+        if fault:
+            raise IndexError(f"forward: the step has {_FAULTS[fault]}")
+        return logits

@@ -194,21 +194,17 @@ int64_t find_fault(const Run& run, const Instruction& op) {
     return 0;
 }
 
-}  // namespace
-}  // namespace stentor
-
-using namespace stentor;
-
 // Returns 0, or what is wrong with the batch (nothing is written then): 1 a token id outside the vocabulary, 2 a
 // position outside the rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside.
-STENTOR_EXPORT int64_t stentor_run_program(const Instruction* instructions, int64_t count, const Buffer* buffers,
-                                           uint8_t* prepared, const Batch* batch, int64_t threads) {
-    Run run{instructions, count, buffers, prepared, *batch, threads, {}, std::vector<int64_t>(count, -1), {}};
+int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
+    const int64_t count = program.count;
+    Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
+            std::vector<int64_t>(count, -1), {}};
     // Layers of one shape share the checks and the cut of their rows.
     const Instruction *rotated = nullptr, *attended[2] = {};
     int64_t cut[2] = {-1, -1};
     for (int64_t i = 0; i < count; ++i) {
-        const Instruction& op = instructions[i];
+        const Instruction& op = program.instructions[i];
         if (op.kind == ROTATE && rotated && rotated->table_rows == op.table_rows && rotated->blocks == op.blocks) continue;
         if (op.kind == ROTATE) rotated = &op;
         if (op.kind == ATTEND) {
@@ -233,4 +229,73 @@ STENTOR_EXPORT int64_t stentor_run_program(const Instruction* instructions, int6
         for (int64_t i = 0; i < count; ++i) execute(run, i, walk);
     });
     return 0;
+}
+
+// The arrays of a batch; they grow and are kept.
+struct Layout {
+    std::vector<int64_t> ids, positions, slots, last;
+    std::vector<int32_t> query_start, seq_lens, tables;
+
+    // Lays the rows of a step end to end. Returns false where one leads outside its slot's line.
+    bool fill(const Slots& of, const Work* work, int64_t rows) {
+        ids.clear(), positions.clear(), slots.clear(), last.clear();
+        query_start.assign(1, 0), seq_lens.clear();
+        int64_t width = 0;
+        for (int64_t r = 0; r < rows; ++r) {
+            const Work& w = work[r];
+            const int64_t end = w.start + w.count, columns = ceil_div(end, of.block_size);
+            if (w.slot < 0 || w.slot >= of.slots || w.start < 0 || w.count < 1) return false;
+            if (end > of.token_stride || columns > of.block_stride) return false;
+            width = std::max(width, columns);
+        }
+        tables.resize(rows * width);
+        for (int64_t r = 0; r < rows; ++r) {
+            const Work& w = work[r];
+            const int64_t* tokens = of.tokens + w.slot * of.token_stride;
+            const int32_t* blocks = of.blocks + w.slot * of.block_stride;
+            for (int64_t at = w.start; at < w.start + w.count; ++at) {
+                ids.push_back(tokens[at]);
+                positions.push_back(at);
+                slots.push_back((int64_t)blocks[at / of.block_size] * of.block_size + at % of.block_size);
+            }
+            std::copy_n(blocks, std::min(width, of.block_stride), tables.begin() + r * width);
+            query_start.push_back((int32_t)ids.size());
+            seq_lens.push_back((int32_t)(w.start + w.count));
+            if (w.sample) last.push_back((int64_t)ids.size() - 1);
+        }
+        return true;
+    }
+
+    Batch batch(int64_t rows) const {
+        return {(int64_t)ids.size(), ids.data(), positions.data(), slots.data(), rows, query_start.data(),
+                seq_lens.data(), tables.data(), rows ? (int64_t)tables.size() / rows : 0};
+    }
+};
+
+}  // namespace
+}  // namespace stentor
+
+using namespace stentor;
+
+// See run_program for what it returns.
+STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) {
+    return run_program(*program, *batch, threads);
+}
+
+// A step from its rows' work: `body` over all their tokens, then `head` over those that end a row that samples, from
+// buffer `residual` of the one to buffer `hidden` of the other. Both have memory enough. Returns as run_program does,
+// and 5 for work that leads outside its slot.
+STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
+                                        int64_t width, const Slots* slots, const Work* work, int64_t rows,
+                                        int64_t threads) {
+    static thread_local Layout layout;
+    if (!layout.fill(*slots, work, rows)) return 5;
+    if (const int64_t fault = run_program(*body, layout.batch(rows), threads)) return fault;
+    if (layout.last.empty()) return 0;
+    const Buffer &from = body->buffers[residual], &to = head->buffers[hidden];
+    for (size_t i = 0; i < layout.last.size(); ++i)
+        std::copy_n(from.rows + layout.last[i] * from.stride, width, to.rows + (int64_t)i * to.stride);
+    Batch batch = {};
+    batch.tokens = (int64_t)layout.last.size();
+    return run_program(*head, batch, threads);
 }

@@ -41,4 +41,26 @@ struct Batch {
     int64_t table_width;
 };
 
+// A program with its memory.
+struct Bound {
+    const Instruction* instructions;
+    int64_t count;
+    const Buffer* buffers;
+    uint8_t* prepared;
+};
+
+// What is known of every slot: its tokens and its block table.
+struct Slots {
+    const int64_t* tokens;
+    int64_t token_stride;
+    const int32_t* blocks;
+    int64_t block_stride;
+    int64_t slots, block_size;
+};
+
+// The work of one row in a step: tokens at positions [start, start + count) of a slot.
+struct Work {
+    int64_t slot, start, count, sample;
+};
+
 }  // namespace stentor

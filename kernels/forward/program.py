@@ -9,23 +9,14 @@ import torch
 from torch import Tensor
 
 from ..activation import ActivationKind
-from ..linear_packed import PackedKind, PackedStruct, PackedWeight
+from ..linear_packed import FORMS, Form, PackedStruct, PackedWeight
 
 Op = Literal["embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate"]
-Form = Literal["plain", "brain", "bytes"]
-"""How a weight wants its input: float32, bfloat16, or bytes with a scale for each 32."""
-
 OPS: tuple[Op, ...] = ("embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate")
-FORMS: tuple[Form, ...] = ("plain", "brain", "bytes")
 ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu")
 NONE = -1
 
 _P, _I, _D = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-
-
-def form_of(kind: PackedKind) -> Form:
-    """What a weight of this kind multiplies."""
-    return "plain" if kind == "f32" else "brain" if kind == "bf16" else "bytes"
 
 
 class InstructionStruct(ctypes.Structure):
@@ -237,7 +228,8 @@ def _stride(form: Form, width: int) -> int:
         case "plain":
             return -(-width * 4 // 64) * 64
         case "brain":
-            return -(-width * 2 // 64) * 64
+            blocks = -(-width // 32)
+            return -(-(blocks * 64 + blocks * 4) // 64) * 64
         case "bytes":
             return -(-width // 32) * 64
 

@@ -10,12 +10,15 @@ from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
 from .weight import (
+    FORMS,
     PLAIN,
+    Form,
     PackedKind,
     PackedStruct,
     PackedWeight,
     Stored,
     empty_packed,
+    form_of,
     kind_of,
     obstacle,
     pack_codes_,
@@ -25,13 +28,16 @@ from .weight import (
 )
 
 __all__ = [
+    "FORMS",
     "PLAIN",
+    "Form",
     "PackedKind",
     "PackedStruct",
     "PackedWeight",
     "Stored",
     "choose",
     "empty_packed",
+    "form_of",
     "kind_of",
     "linear_packed",
     "obstacle",
@@ -54,9 +60,10 @@ def choose(x: Tensor, variant: Choice = "auto") -> Variant:
 def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:
     """Multiplies each row of ``x`` by the weight transposed and adds ``bias``; sums are in float32.
 
-    What a plain weight of bfloat16 meets is rounded to bfloat16, what codes meet is rounded to 255 steps for each
-    32 values. Each output is summed along K in one order: a row's result does not depend on the other rows, on how
-    many there are, or on the number of threads, bitwise, with the native variant.
+    What a plain weight of bfloat16 meets is rounded to bfloat16, and so is what codes meet where the machine
+    multiplies bfloat16; elsewhere that is rounded to 255 steps for each 32 values. Each output is summed along K
+    in one order: a row's result does not depend on the other rows, on how many there are, or on the number of
+    threads, bitwise, with the native variant.
 
     Args:
         x: [T, K] float32 or bfloat16.

@@ -2,15 +2,13 @@
 // sums in registers.
 #pragma once
 
-#include "packed.h"
+#if defined(__AVX512BF16__)
+#include "brain_blocks.h"
+#else
+#include "byte_blocks.h"
+#endif
 
 namespace stentor {
-
-// Rows that are there already, in the form that the weight takes.
-struct Prepared {
-    const uint8_t* rows;
-    int64_t stride;  // bytes
-};
 
 #if defined(__AVX512F__)
 constexpr int DEEPEST = 8;  // rows of the largest kernel
@@ -19,74 +17,7 @@ constexpr int DEEPEST_OF_BLOCKS = 4;
 constexpr int DEEPEST = 2;
 constexpr int DEEPEST_OF_BLOCKS = 2;
 #endif
-constexpr int64_t AHEAD = 2048;  // bytes fetched ahead of a stream of weights
 constexpr int64_t STRETCH_BYTES = 24 * 1024;  // of weights that many rows meet one after the other
-
-static inline void fetch(const uint8_t* p) { __builtin_prefetch(p + AHEAD, 0, 2); }
-
-// Four of the eight vectors of a block: HALF 0 holds its inputs 0 to 15, HALF 1 the others.
-template <int64_t KIND, int HALF>
-static inline void half_block(const uint8_t* at, u8x64* out) {
-    for (int v = 0; v < 4; ++v) {
-        if constexpr (KIND == Q4 || KIND == Q4M) {
-            const u8x64 both = load_as<u8x64>(at + 64 * v);
-            out[v] = (HALF ? (u8x64)((u16x32)both >> 4) : both) & 15;
-        } else {
-            out[v] = load_as<u8x64>(at + 64 * (4 * HALF + v));
-        }
-    }
-}
-
-// R rows meet T tiles of blocks: 16 inputs of a block at a time, so that the codes of two tiles fit into registers
-// and each broadcast of inputs serves both.
-template <int64_t KIND, class Scale, int R, int T>
-static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale* scales, int64_t scales_apart,
-                                const Prepared& x, int64_t row, int64_t begin, int64_t end, f32x16 (*acc)[T]) {
-    constexpr bool EIGHT = KIND == Q8 || KIND == Q8H;
-    constexpr int64_t BYTES_OF_BLOCK = EIGHT ? 512 : 256, PARTS = scale_parts(KIND);
-    const ByteBlock* from[R];
-    for (int r = 0; r < R; ++r) from[r] = (const ByteBlock*)(x.rows + (row + r) * x.stride);
-    for (int64_t block = begin; block < end; ++block) {
-        const uint8_t* at[T];
-        f32x16 first[T], second[T];
-        for (int t = 0; t < T; ++t) {
-            at[t] = codes + t * apart + block * BYTES_OF_BLOCK;
-            for (int64_t line = 0; line < BYTES_OF_BLOCK; line += 64) fetch(at[t] + line);
-            const Scale* scale = scales + t * scales_apart + block * PARTS * TILE;
-            fetch((const uint8_t*)scale);
-            first[t] = load16(scale);
-            if (PARTS == 2) second[t] = load16(scale + TILE);
-        }
-        i32x16 low[R][T] = {}, high[R][T] = {};
-        u8x64 w[T][4];
-        for (int t = 0; t < T; ++t) half_block<KIND, 0>(at[t], w[t]);
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < 4; ++v)
-                for (int t = 0; t < T; ++t) low[r][t] = dot4<EIGHT>(low[r][t], w[t][v], from[r][block].q + 4 * v);
-        for (int t = 0; t < T; ++t) half_block<KIND, 1>(at[t], w[t]);
-        for (int r = 0; r < R; ++r) {
-            const ByteBlock& b = from[r][block];
-            for (int v = 0; v < 4; ++v)
-                for (int t = 0; t < T; ++t) {
-                    i32x16& sum = KIND == Q8H ? high[r][t] : low[r][t];
-                    sum = dot4<EIGHT>(sum, w[t][v], b.q + 16 + 4 * v);
-                }
-            for (int t = 0; t < T; ++t) {
-                if constexpr (KIND == Q8H) {
-                    const f32x16 left = fma16(to_float(low[r][t]), all16(b.scale), all16(b.half128[0]));
-                    const f32x16 right = fma16(to_float(high[r][t]), all16(b.scale), all16(b.half128[1]));
-                    acc[r][t] = fma16(right, second[t], fma16(left, first[t], acc[r][t]));
-                } else if constexpr (KIND == Q4M) {
-                    acc[r][t] = fma16(to_float(low[r][t]) * b.scale, first[t], acc[r][t]);
-                    acc[r][t] = fma16(all16(b.sum), second[t], acc[r][t]);
-                } else {
-                    const float offset = KIND == Q4 ? b.minus8 : b.minus128;
-                    acc[r][t] = fma16(fma16(to_float(low[r][t]), all16(b.scale), all16(offset)), first[t], acc[r][t]);
-                }
-            }
-        }
-    }
-}
 
 // T tiles that follow each other, `apart` bytes from one to the next.
 template <int R, int T>
@@ -121,37 +52,11 @@ static inline void plain_tiles(const uint8_t* codes, int64_t apart, const Prepar
     }
 }
 
-// Where products go: float [rows, stride], from `column`.
-struct Destination {
-    float* out;
-    int64_t stride;
-    const float* bias;  // [outputs] or null
-};
-
 // A stretch of K: whether it is the first, and the last.
 struct Stretch {
     int64_t begin, end;
     bool first, last;
 };
-
-static inline f32x16 sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
-    const float* at = to.out + row * to.stride + column;
-    if (column + TILE <= outputs) return load_as<f32x16>(at);
-    f32x16 out = {};
-    for (int64_t i = 0; i < outputs - column; ++i) out[i] = at[i];
-    return out;
-}
-
-static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs, f32x16 sums, bool last) {
-    const float* bias = last && to.bias ? to.bias + column : nullptr;
-    float* at = to.out + row * to.stride + column;
-    if (column + TILE <= outputs) {
-        if (bias) sums += load_as<f32x16>(bias);
-        std::memcpy(at, &sums, sizeof sums);
-        return;
-    }
-    for (int64_t i = 0; i < outputs - column; ++i) at[i] = sums[i] + (bias ? bias[i] : 0.0f);
-}
 
 template <int64_t KIND, class Scale, int R, int T>
 static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Stretch& k,
@@ -166,11 +71,14 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
         plain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
     } else if constexpr (KIND == BF16) {
         brain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
-    } else {
+    }
+#if !defined(__AVX512BF16__)
+    else {
         const int64_t blocks = ceil_div(w.inputs, BLOCK), scales_apart = blocks * scale_parts(KIND) * TILE;
         const Scale* scales = (const Scale*)w.scales + tile * scales_apart;
         blocks_tiles<KIND, Scale, R, T>(codes, apart, scales, scales_apart, x, row, k.begin, k.end, acc);
     }
+#endif
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, acc[r][t], k.last);
 }
@@ -180,6 +88,9 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
 template <int64_t KIND, class Scale, int T>
 static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t first, int64_t end,
                           const Destination& to) {
+#if defined(__AVX512BF16__)
+    if constexpr (KIND != F32 && KIND != BF16) return brain_blocks<KIND, Scale, T>(w, tile, x, first, end, to);
+#endif
     constexpr int DEEP = KIND == F32 || KIND == BF16 ? DEEPEST : DEEPEST_OF_BLOCKS;
     const int64_t unit = KIND == F32 ? 1 : KIND == BF16 ? 2 : BLOCK, units = ceil_div(w.inputs, unit);
     int64_t most = STRETCH_BYTES / T * units / tile_bytes(KIND, w.inputs);

@@ -35,13 +35,16 @@ struct Block {
 
 void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
     const int64_t blocks = ceil_div(w.inputs, BLOCK), tile = row / TILE, lane = row % TILE, at = tile * blocks + block;
-    if (w.kind == Q4 || w.kind == Q4M) {
-        uint8_t* to = const_cast<uint8_t*>(w.codes) + at * 256 + 4 * lane;
-        for (int v = 0; v < 4; ++v)
-            for (int i = 0; i < 4; ++i) to[64 * v + i] = from.codes[4 * v + i] | from.codes[16 + 4 * v + i] << 4;
-    } else {
-        uint8_t* to = const_cast<uint8_t*>(w.codes) + at * 512 + 4 * lane;
-        for (int v = 0; v < 8; ++v) std::memcpy(to + 64 * v, from.codes + 4 * v, 4);
+    const bool four = w.kind == Q4 || w.kind == Q4M;
+    uint8_t* to = const_cast<uint8_t*>(w.codes) + at * (four ? 256 : 512);
+    for (int64_t k = 0; k < BLOCK; ++k) {
+        const Place place = place_of(w.kind, lane, k);
+        if (!four)
+            to[place.byte] = from.codes[k] ^ FLIP;
+        else if (place.upper)
+            to[place.byte] = (uint8_t)((to[place.byte] & 15) | from.codes[k] << 4);
+        else
+            to[place.byte] = (uint8_t)((to[place.byte] & 0xf0) | from.codes[k]);
     }
     const int64_t parts = scale_parts(w.kind);
     for (int64_t part = 0; part < parts; ++part) {
@@ -56,16 +59,12 @@ void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
 Block get_block(const Packed& w, int64_t row, int64_t block) {
     const int64_t blocks = ceil_div(w.inputs, BLOCK), tile = row / TILE, lane = row % TILE, at = tile * blocks + block;
     Block out = {};
-    if (w.kind == Q4 || w.kind == Q4M) {
-        const uint8_t* from = w.codes + at * 256 + 4 * lane;
-        for (int v = 0; v < 4; ++v)
-            for (int i = 0; i < 4; ++i) {
-                out.codes[4 * v + i] = from[64 * v + i] & 15;
-                out.codes[16 + 4 * v + i] = from[64 * v + i] >> 4;
-            }
-    } else {
-        const uint8_t* from = w.codes + at * 512 + 4 * lane;
-        for (int v = 0; v < 8; ++v) std::memcpy(out.codes + 4 * v, from + 64 * v, 4);
+    const bool four = w.kind == Q4 || w.kind == Q4M;
+    const uint8_t* from = w.codes + at * (four ? 256 : 512);
+    for (int64_t k = 0; k < BLOCK; ++k) {
+        const Place place = place_of(w.kind, lane, k);
+        const uint8_t byte = from[place.byte];
+        out.codes[k] = !four ? byte ^ FLIP : place.upper ? byte >> 4 : byte & 15;
     }
     const int64_t parts = scale_parts(w.kind);
     for (int64_t part = 0; part < parts; ++part) {
@@ -188,6 +187,9 @@ STENTOR_EXPORT void stentor_packed_size(int64_t kind, int64_t wide, int64_t outp
     sizes[0] = tiles * tile_bytes(kind, inputs);
     sizes[1] = tiles * ceil_div(inputs, BLOCK) * scale_parts(kind) * TILE * (wide ? 4 : 2);
 }
+
+// How the input of a weight of this kind is kept on this machine: a Form.
+STENTOR_EXPORT int64_t stentor_packed_form(int64_t kind) { return form_of(kind); }
 
 // Rows [first, first + count) from plain ones of the weight's own element, `stride` elements apart.
 STENTOR_EXPORT void stentor_pack_plain(const Packed* w, const uint8_t* from, int64_t stride, int64_t first,

@@ -5,13 +5,18 @@
 //
 //     F32          [tile][k][16]                    one value a lane
 //     BF16         [tile][k/2][16][2]               a pair a lane
-//     Q4, Q4M      [tile][block][4][16][4 bytes]    blocks of 32 k: vector v holds in its low nibbles k = 4v..4v+3,
+//     Q4, Q4M      [tile][block][4][64 bytes]       blocks of 32 k: vector v holds in its low nibbles k = 4v..4v+3,
 //                                                   in its high nibbles k = 16+4v..16+4v+3
-//     Q8, Q8H      [tile][block][8][16][4 bytes]    vector v holds k = 4v..4v+3
+//     Q8, Q8H      [tile][block][512 bytes]
 //
 //     value = scale * code + min      Q4M (with a min), codes 0..15
 //     value = scale * (code - 8)      Q4
 //     value = scale * (code - 128)    Q8, and Q8H: a scale for each half of a block
+//
+// How the bytes of a block lie depends on what multiplies them. Where the machine has products of bfloat16, codes are
+// turned into bfloat16, which holds them exactly, and meet inputs of bfloat16 (brain_blocks.h): four inputs of 16
+// outputs lie as [4 outputs][2 inputs], [the same 4][2 more], and so on; bytes of Q8 as [k][16], with the code's sign.
+// Elsewhere they meet inputs of eight bits (byte_blocks.h) and lie as [16 outputs][4 inputs].
 //
 // Scales stand beside: [tile][block][parts][16], parts = 2 for Q4M (scale, min) and Q8H, else 1; half precision, or
 // single where WIDE. K is padded with zeros to whole blocks (BF16: to a pair), N to whole tiles.
@@ -53,10 +58,38 @@ static inline int64_t tile_bytes(int64_t kind, int64_t inputs) {
     }
 }
 
-// How the input of a weight is kept: as floats, as bfloat16, or in blocks of 32 bytes with a common scale.
+#if defined(__AVX512BF16__)
+constexpr bool BRAIN_BLOCKS = true;
+#else
+constexpr bool BRAIN_BLOCKS = false;
+#endif
+
+// Where code k (0..31) of an output (0..15) lies in its block: the byte, and for four bits whether it is the upper half.
+struct Place {
+    int64_t byte;
+    bool upper;
+};
+static inline Place place_of(int64_t kind, int64_t lane, int64_t k) {
+    const bool four = kind == Q4 || kind == Q4M;
+    if (BRAIN_BLOCKS && !four) return {k * TILE + lane, false};
+    const int64_t group = four ? k % 16 / 4 : k / 4, i = k % 4;
+    const int64_t within = BRAIN_BLOCKS ? lane / 4 * 16 + i / 2 * 8 + lane % 4 * 2 + i % 2 : lane * 4 + i;
+    return {group * 64 + within, four && k >= 16};
+}
+
+// What is added to a code of eight bits before it is stored.
+constexpr uint8_t FLIP = BRAIN_BLOCKS ? 0x80 : 0;
+
+// How the input of a weight is kept: as floats, as bfloat16 with the sums of each 32, or in blocks of 32 bytes with a
+// common scale.
 enum Form : int64_t { PLAIN = 0, BRAIN = 1, BYTES = 2 };
 
-static inline Form form_of(int64_t kind) { return kind == F32 ? PLAIN : kind == BF16 ? BRAIN : BYTES; }
+static inline Form form_of(int64_t kind) {
+    return kind == F32 ? PLAIN : kind == BF16 || BRAIN_BLOCKS ? BRAIN : BYTES;
+}
+
+// Where the sums of a row of bfloat16 begin, in bytes.
+static inline int64_t sums_at(int64_t inputs) { return ceil_div(inputs, BLOCK) * BLOCK * 2; }
 
 // 32 activations, one cache line: x = scale * q, and sums that take the codes' offsets out again.
 struct alignas(64) ByteBlock {
@@ -74,7 +107,7 @@ static_assert(sizeof(ByteBlock) == 64, "a block is a line");
 static inline int64_t prepared_stride(Form form, int64_t inputs) {
     switch (form) {
         case PLAIN: return ceil_div(inputs * 4, 64) * 64;
-        case BRAIN: return ceil_div(inputs * 2, 64) * 64;
+        case BRAIN: return ceil_div(sums_at(inputs) + ceil_div(inputs, BLOCK) * 4, 64) * 64;
         default: return ceil_div(inputs, BLOCK) * (int64_t)sizeof(ByteBlock);
     }
 }
@@ -126,10 +159,18 @@ static inline void prepare_row(const float* x, int64_t inputs, Form form, void* 
         std::memcpy(out, x, (size_t)inputs * 4);
     } else if (form == BRAIN) {
         bf16* to = (bf16*)out;
-        int64_t k = 0;
-        for (; k + LANES <= inputs; k += LANES) store(to + k, load(x + k));
-        for (; k < inputs; ++k) narrow(x[k], to + k);
-        if (inputs % 2) to[inputs].bits = 0;
+        float* sums = (float*)((uint8_t*)out + sums_at(inputs));
+        for (int64_t k = 0; k < inputs; k += BLOCK) {
+            vf sum = {};
+            for (int64_t i = k; i < k + BLOCK; i += LANES) {
+                if (i + LANES <= inputs)
+                    store(to + i, load(x + i));
+                else
+                    store(to + i, i < inputs ? load_part(x + i, inputs - i) : vf{});
+                sum += load(to + i);
+            }
+            sums[k / BLOCK] = hsum(sum);
+        }
     } else {
         for (int64_t k = 0; k < inputs; k += BLOCK)
             quantize_block(x + k, std::min(BLOCK, inputs - k), (ByteBlock*)out + k / BLOCK);

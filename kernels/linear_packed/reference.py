@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from .weight import BLOCK, OFFSETS, PARTS, TILE, PackedWeight
+from .weight import BLOCK, OFFSETS, PARTS, TILE, PackedWeight, form_of
 
 
 def dequantize(weight: PackedWeight) -> Tensor:
@@ -31,26 +31,34 @@ def dequantize(weight: PackedWeight) -> Tensor:
 
 def _codes(weight: PackedWeight) -> Tensor:
     """float32 [tiles, blocks, 32, 16]"""
-    tiles = len(weight.codes)
+    tiles, brain = len(weight.codes), form_of(weight.kind) == "brain"
+    if weight.kind not in ("q4", "q4m") and brain:
+        return (weight.codes ^ 0x80).view(tiles, -1, BLOCK, TILE).float()
     if weight.kind in ("q4", "q4m"):
-        both = weight.codes.view(tiles, -1, 4, TILE, 4)  # vectors, lanes, bytes
+        both = weight.codes.view(tiles, -1, 4, 64)
         vectors = torch.cat([both & 15, both >> 4], dim=2)
     else:
-        vectors = weight.codes.view(tiles, -1, 8, TILE, 4)
-    return vectors.permute(0, 1, 2, 4, 3).reshape(tiles, -1, BLOCK, TILE).float()
+        vectors = weight.codes.view(tiles, -1, 8, 64)
+    if brain:  # [vectors, 4 outputs, two pairs, the same 4, pair]
+        lanes = vectors.view(*vectors.shape[:3], 4, 2, 4, 2).permute(0, 1, 2, 4, 6, 3, 5)
+    else:
+        lanes = vectors.view(*vectors.shape[:3], TILE, 4).transpose(3, 4)
+    return lanes.reshape(tiles, -1, BLOCK, TILE).float()
 
 
 def round_input(x: Tensor, weight: PackedWeight) -> Tensor:
     """x [T, K] float32 as the weight's kind multiplies it: in bfloat16, or in 255 steps for each 32 values."""
-    if weight.kind == "f32":
-        return x
-    if weight.kind == "bf16":
-        return x.bfloat16().float()
-    tokens, inputs = x.shape
-    blocks = pad(x, (0, -inputs % BLOCK)).view(tokens, -1, BLOCK)
-    scale = blocks.abs().amax(2, keepdim=True) / 127
-    inverse = torch.where(scale > 0, 1 / scale, 0.0)
-    return (torch.round(blocks * inverse) * scale).view(tokens, -1)[:, :inputs]
+    match form_of(weight.kind):
+        case "plain":
+            return x
+        case "brain":
+            return x.bfloat16().float()
+        case "bytes":
+            tokens, inputs = x.shape
+            blocks = pad(x, (0, -inputs % BLOCK)).view(tokens, -1, BLOCK)
+            scale = blocks.abs().amax(2, keepdim=True) / 127
+            inverse = torch.where(scale > 0, 1 / scale, 0.0)
+            return (torch.round(blocks * inverse) * scale).view(tokens, -1)[:, :inputs]
 
 
 def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:

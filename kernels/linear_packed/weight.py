@@ -43,6 +43,7 @@ _P, _I = ctypes.c_void_p, ctypes.c_int64
 _PACK_PLAIN = NativeFunction("stentor_pack_plain", _P, _P, _I, _I, _I, _I)
 _PACK_GGUF = NativeFunction("stentor_pack_gguf", _P, _I, _P, _I, _I, _I, _I)
 _PACK_CODES = NativeFunction("stentor_pack_codes", _P, _P, _P, _I, _I, _I)
+_FORM = NativeFunction("stentor_packed_form", _I, restype=_I)
 _UNPACK = NativeFunction("stentor_unpack_rows", _P, _P, _I, _P, _I)
 
 
@@ -97,6 +98,20 @@ class PackedWeight:
 def obstacle() -> str | None:
     """Why no weight can be packed; None where they can."""
     return None if library() is not None else unavailable_reason() or "there is no native library"
+
+
+Form = Literal["plain", "brain", "bytes"]
+"""How a weight takes its input: float32, bfloat16, or bytes with a scale for each 32."""
+FORMS: tuple[Form, ...] = ("plain", "brain", "bytes")
+
+
+def form_of(kind: PackedKind) -> Form:
+    """How a weight of this kind takes its input: with codes, in bfloat16 where this machine multiplies it."""
+    function = _FORM.bind()
+    if function is None:
+        raise ValueError(f"weights cannot be packed: {obstacle()}")
+    number: int = function(KINDS.index(kind))
+    return FORMS[number]
 
 
 def kind_of(stored: Stored) -> PackedKind:

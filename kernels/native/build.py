@@ -20,7 +20,6 @@ from pathlib import Path
 KERNELS = Path(__file__).resolve().parent.parent
 FLAGS: tuple[str, ...] = (
     "-O3",
-    "-march=native",
     "-std=c++17",
     "-fPIC",
     "-pthread",
@@ -32,6 +31,8 @@ FLAGS: tuple[str, ...] = (
     "-fvisibility=hidden",
     "-Wno-psabi",
 )
+THIS_CPU = "native"
+"""What ``-march`` says unless another is named."""
 ABANDONED_SECONDS = 3600.0
 COMPILERS: tuple[str, ...] = ("g++", "c++", "clang++")
 
@@ -77,6 +78,7 @@ def build(
     compiler: str | None = None,
     cache_dir: Path | None = None,
     progress: ProgressCallback | None = None,
+    march: str = THIS_CPU,
 ) -> Path:
     """Returns the path of the library, compiling it only where the cache does not hold it.
 
@@ -86,6 +88,7 @@ def build(
         compiler: a C++ compiler; None takes the first found on PATH.
         cache_dir: where libraries are kept; None takes :func:`default_cache_dir`.
         progress: told how many units are done; not called when the library is cached.
+        march: the processors to compile for, as the compiler names them; this one unless others are asked for.
 
     Raises:
         BuildError: no compiler, a unit that does not compile, or a cache that cannot be written.
@@ -99,14 +102,14 @@ def build(
         raise BuildError(
             f"no folder for the native kernels: {error} set XDG_CACHE_HOME to a writable folder"
         ) from error
-    target = folder / f"kernels-{_key(sources, headers, compiler)}.so"
+    target = folder / f"kernels-{_key(sources, headers, compiler, march)}.so"
     if target.exists():
         return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
-            built = _compile(sources, compiler, Path(scratch), progress)
+            built = _compile(sources, compiler, march, Path(scratch), progress)
             os.replace(built, target)
     except OSError as error:
         raise BuildError(
@@ -122,17 +125,19 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _compile(sources: Sequence[Path], compiler: str, scratch: Path, progress: ProgressCallback | None) -> Path:
+def _compile(
+    sources: Sequence[Path], compiler: str, march: str, scratch: Path, progress: ProgressCallback | None
+) -> Path:
     """Compiles the units side by side and links them; returns the library inside ``scratch``."""
     total = len(sources) + 1
     done = 0
     objects = [scratch / f"{index}.o" for index in range(len(sources))]
-    include = f"-I{Path(__file__).resolve().parent}"
+    command = [compiler, *FLAGS, f"-march={march}", f"-I{Path(__file__).resolve().parent}"]
     if progress:
         progress(done, total)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         jobs = [
-            pool.submit(_run, [compiler, *FLAGS, include, "-c", str(source), "-o", str(obj)], str(source))
+            pool.submit(_run, [*command, "-c", str(source), "-o", str(obj)], str(source))
             for source, obj in zip(sources, objects, strict=True)
         ]
         try:
@@ -168,9 +173,9 @@ def _compiler_version(compiler: str) -> str:
     return done.stdout
 
 
-def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str) -> str:
+def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str, march: str) -> str:
     digest = hashlib.sha256()
-    parts = [*FLAGS, compiler, _compiler_version(compiler), platform.machine(), _cpu_flags()]
+    parts = [*FLAGS, march, compiler, _compiler_version(compiler), platform.machine(), _cpu_flags()]
     for part in parts:
         digest.update(f"{part}\0".encode())
     for file in (*sources, *headers):

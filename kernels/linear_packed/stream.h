@@ -1,0 +1,44 @@
+// What all products share: where prepared rows lie, and how far ahead of a stream of weights to fetch.
+#pragma once
+
+#include "packed.h"
+
+namespace stentor {
+
+// Rows that are there already, in the form that the weight takes.
+struct Prepared {
+    const uint8_t* rows;
+    int64_t stride;  // bytes
+};
+
+constexpr int64_t AHEAD = 2048;  // bytes fetched ahead of a stream of weights
+
+static inline void fetch(const uint8_t* p) { __builtin_prefetch(p + AHEAD, 0, 2); }
+
+// Where products go: float [rows, stride], from `column`.
+struct Destination {
+    float* out;
+    int64_t stride;
+    const float* bias;  // [outputs] or null
+};
+
+static inline f32x16 sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
+    const float* at = to.out + row * to.stride + column;
+    if (column + TILE <= outputs) return load_as<f32x16>(at);
+    f32x16 out = {};
+    for (int64_t i = 0; i < outputs - column; ++i) out[i] = at[i];
+    return out;
+}
+
+static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs, f32x16 sums, bool last) {
+    const float* bias = last && to.bias ? to.bias + column : nullptr;
+    float* at = to.out + row * to.stride + column;
+    if (column + TILE <= outputs) {
+        if (bias) sums += load_as<f32x16>(bias);
+        std::memcpy(at, &sums, sizeof sums);
+        return;
+    }
+    for (int64_t i = 0; i < outputs - column; ++i) at[i] = sums[i] + (bias ? bias[i] : 0.0f);
+}
+
+}  // namespace stentor
