@@ -6,6 +6,8 @@
         └──────────────────────┘  └─────► FAILED     an exception left on_start, main or on_stop
 """
 
+import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -70,7 +72,7 @@ class Mailbox(Generic[T]):
         self._messages: deque[T] = deque()
         self._asked: set[Reply[Any]] = set()
         self._closed = False
-        self._changed = anyio.Event()
+        self._waiters: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -83,11 +85,20 @@ class Mailbox(Generic[T]):
         self._messages.append(message)
         self._notify()
 
+    def push(self, message: T) -> None:
+        """Put ``message`` in however full the mailbox is: for senders that something else holds back.
+
+        Raises :class:`MailboxClosed`.
+        """
+        self._check_open()
+        self._messages.append(message)
+        self._notify()
+
     async def tell(self, message: T) -> None:
         """Put ``message`` in; waits while the mailbox is full. Raises :class:`MailboxClosed`."""
         self._check_open()
         while len(self._messages) >= self._capacity:
-            await self._changed.wait()
+            await self._change()
             self._check_open()
         self.tell_nowait(message)
 
@@ -142,11 +153,25 @@ class Mailbox(Generic[T]):
     async def _wait_for_messages(self) -> None:
         while not self._messages:
             self._check_open()
-            await self._changed.wait()
+            await self._change()
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def _change(self) -> None:
+        """Wait until a message comes or goes, or the mailbox closes."""
+        # not an anyio.Event: it costs several times as much, and every step of an engine makes and waits for some
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
+            raise
 
     def _check_open(self) -> None:
         if self._closed:

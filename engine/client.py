@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Self, assert_never
 
 import anyio
@@ -20,7 +20,6 @@ from stentor.protocols.actors import (
     Progress,
     PromptDone,
     Shutdown,
-    StartEngine,
     Stats,
     Submit,
     TokensBatch,
@@ -29,9 +28,10 @@ from stentor.protocols.codec import decode_client, encoder
 from stentor.protocols.config import EngineConfig
 from stentor.protocols.sampling import SamplingParams
 
-from .channel import ChannelError, ChannelPair, Endpoint, PeerDied
+from .channel import ChannelError, Endpoint, PeerDied
 from .groups import first_cause, one_line
-from .process import Child, spawn
+from .launch import EngineProcess, launch_engine
+from .process import Child
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,6 @@ Event = PromptDone | ChoiceTokens | Finished
 
 _NO_STATS = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
 _SHUTDOWN_SECONDS = 5.0
-_START = (-1, None)
 
 
 class EngineUnavailable(Exception):
@@ -50,8 +49,11 @@ class RequestStream:
     """Events of one request, each choice's in order. Iterate until it ends, or call :meth:`abort`.
 
     Each item is the list of everything that has come since the last one: at most one event of each kind
-    a choice, so that a slow reader costs the memory of the tokens and no more.
+    a choice, so that a slow reader costs the memory of the tokens and no more. A reader that is cancelled
+    in the moment in which an item comes loses it.
     """
+
+    __slots__ = ("_aborted", "_client", "_events", "_open", "_reader", "_rid", "_unread")
 
     def __init__(self, client: "EngineClient", rid: int, choices: int) -> None:
         self._client = client
@@ -61,20 +63,21 @@ class RequestStream:
         self._events: list[Event] = []
         self._unread: dict[int, ChoiceTokens] = {}
         """By choice: its tokens among the events, where more are appended."""
-        self._waiter: asyncio.Future[None] | None = None
+        self._reader: asyncio.Future[list[Event]] | None = None
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[Event]:
-        while not self._events:
-            if not self._open:
-                raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        events, self._events = self._events, []
-        self._unread.clear()
-        return events
+    def __anext__(self) -> Awaitable[list[Event]]:
+        # no coroutine around the future: it would be one more to walk through at every token
+        reader = asyncio.get_running_loop().create_future()
+        if self._events:
+            reader.set_result(self._take())
+        elif self._open:
+            self._reader = reader
+        else:
+            reader.set_exception(StopAsyncIteration())
+        return reader
 
     def abort(self, index: int = -1) -> None:
         """Ends one choice, or with -1 all of them; what has ended or been aborted already is left alone."""
@@ -84,20 +87,27 @@ class RequestStream:
         self._aborted |= asked
         self._client._abort(self, index)
 
-    def _push(self, event: Event) -> None:
+    def _push(self, event: Event) -> bool:
+        """Adds an event, for the reader to get once woken; whether it is the first since the reader took all."""
         if isinstance(event, ChoiceTokens):
-            if event.index not in self._open:
-                return
-            if self._append(event):
-                return
+            if event.index not in self._open or self._append(event):
+                return False
             self._unread[event.index] = event
         elif isinstance(event, Finished):
             if event.index not in self._open:
-                return
+                return False
             self._open.discard(event.index)
         self._events.append(event)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        return len(self._events) == 1
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(self._take())
+
+    def _take(self) -> list[Event]:
+        events, self._events = self._events, []
+        self._unread.clear()
+        return events
 
     def _append(self, event: ChoiceTokens) -> bool:
         """Adds tokens to those of the same choice that nobody has read yet; false where there are none."""
@@ -116,15 +126,27 @@ class RequestStream:
     def _end(self, reason: FinishReason, why: str | None) -> None:
         for index in sorted(self._open):
             self._push(Finished(self._rid, index, reason, None, why))
+        self._wake()
 
 
 class EngineClient:
-    """One engine process and the live requests on it."""
+    """One engine process and the live requests on it.
 
-    def __init__(self, config: EngineConfig, on_progress: Callable[[Progress], None] | None = None) -> None:
+    ``process`` is one that has been launched with this very config; without it :meth:`run` launches one.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_progress: Callable[[Progress], None] | None = None,
+        process: EngineProcess | None = None,
+    ) -> None:
         self._config = config
+        self._process = process
         self._on_progress = on_progress
         self._streams: dict[int, RequestStream] = {}
+        self._arrived: list[RequestStream] = []
+        """Streams whose readers are to be woken."""
         self._next_rid = 0
         # By (rid, index of an Abort; None for the Submit). Bounded by the live requests, for as long as the
         # engine does not read too: one that is given up before its Submit has left takes it out again.
@@ -134,7 +156,6 @@ class EngineClient:
         self._ready: EngineReady | None = None
         self._failure: str | None = None
         self._stats = _NO_STATS
-        self._child: Child | None = None
 
     @property
     def ready(self) -> EngineReady | None:
@@ -153,7 +174,7 @@ class EngineClient:
 
     @property
     def pid(self) -> int | None:
-        return self._child.pid if self._child is not None else None
+        return self._process.child.pid if self._process is not None else None
 
     def submit(
         self,
@@ -184,18 +205,15 @@ class EngineClient:
         return self._ready
 
     async def run(self) -> None:
-        """Starts the engine process and serves it until it ends or the task is cancelled.
+        """Serves the engine process, which it launches where nobody has, until it ends or the task is cancelled.
 
         Whatever happens, no process is left and every live stream has got its end; :attr:`failure` says why.
         """
-        pair: ChannelPair | None = None
         why = "the server is shutting down"
         try:
-            pair = ChannelPair.create()
-            self._child = spawn("stentor.engine.entry", pair.child_fds)
-            pair.parent.watch(self._child.pid, self._child.pidfd)
-            self._post(_START, StartEngine(self._config))
-            why = await self._converse(pair.parent, self._child)
+            if self._process is None:
+                self._process = launch_engine(self._config)
+            why = await self._converse(self._process.endpoint, self._process.child)
         except (ChannelError, OSError) as error:
             why = f"cannot start the engine process: {one_line(error)}"
         except Exception as error:
@@ -209,7 +227,7 @@ class EngineClient:
             self._outbox.clear()
             self._started.set()
             with anyio.CancelScope(shield=True):
-                await self._end(pair, self._child)
+                await self._end()
 
     async def _converse(self, engine: Endpoint, child: Child) -> str:
         """Sends and receives until the engine cannot go on; returns why."""
@@ -227,34 +245,44 @@ class EngineClient:
     async def _receive_all(self, engine: Endpoint) -> str:
         """Dispatches until the engine says that it cannot go on; returns why. Raises PeerDied."""
         while True:
-            for frame in await engine.receive():
-                match decode_client.decode(frame):
-                    case TokensBatch() as batch:
-                        self._dispatch(batch)
-                    case Stats() as stats:
-                        self._stats = stats
-                    case Progress() as progress:
-                        if self._on_progress is not None:
-                            self._on_progress(progress)
-                    case EngineReady() as ready:
-                        self._ready = ready
-                        self._started.set()
-                    case Failed(message=why):
-                        return why
-                    case other:
-                        assert_never(other)
+            frames = await engine.receive()
+            try:
+                for frame in frames:
+                    match decode_client.decode(frame):
+                        case TokensBatch() as batch:
+                            self._dispatch(batch)
+                        case Stats() as stats:
+                            self._stats = stats
+                        case Progress() as progress:
+                            if self._on_progress is not None:
+                                self._on_progress(progress)
+                        case EngineReady() as ready:
+                            self._ready = ready
+                            self._started.set()
+                        case Failed(message=why):
+                            return why
+                        case other:
+                            assert_never(other)
+            finally:
+                self._wake_readers()
 
     def _dispatch(self, batch: TokensBatch) -> None:
         streams = self._streams
         for events in (batch.prompts, batch.tokens, batch.finished):
             for event in events:
                 stream = streams.get(event.rid)
-                if stream is not None:
-                    stream._push(event)
+                if stream is not None and stream._push(event):
+                    self._arrived.append(stream)
         for end in batch.finished:
             stream = streams.get(end.rid)
             if stream is not None and stream._ended:
                 del streams[end.rid]
+
+    def _wake_readers(self) -> None:
+        """Once for all frames that came together: a server that is behind passes on what waits as one piece."""
+        arrived, self._arrived = self._arrived, []
+        for stream in arrived:
+            stream._wake()
 
     async def _send_all(self, engine: Endpoint) -> None:
         while True:
@@ -267,16 +295,17 @@ class EngineClient:
             self._outbox_filled.clear()
             await self._outbox_filled.wait()
 
-    async def _end(self, pair: ChannelPair | None, child: Child | None) -> None:
-        if pair is not None:
-            with contextlib.suppress(ChannelError):
-                pair.parent.try_send(encoder.encode(Shutdown()))
-            # an engine that waits for room in a ring that nobody empties any more must wake up and end
-            pair.parent.close()
-        if child is not None:
-            with anyio.move_on_after(_SHUTDOWN_SECONDS):
-                await child.wait()
-            child.close()
+    async def _end(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ChannelError):
+            process.endpoint.try_send(encoder.encode(Shutdown()))
+        # an engine that waits for room in a ring that nobody empties any more must wake up and end
+        process.endpoint.close()
+        with anyio.move_on_after(_SHUTDOWN_SECONDS):
+            await process.child.wait()
+        process.close()
 
     def _abort(self, stream: RequestStream, index: int) -> None:
         rid = stream._rid
@@ -286,6 +315,6 @@ class EngineClient:
         elif rid in self._streams:
             self._post((rid, index), Abort(rid, index))
 
-    def _post(self, key: tuple[int, int | None], message: Submit | Abort | StartEngine) -> None:
+    def _post(self, key: tuple[int, int | None], message: Submit | Abort) -> None:
         self._outbox[key] = encoder.encode(message)
         self._outbox_filled.set()

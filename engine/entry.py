@@ -21,6 +21,10 @@ from .scheduler import Scheduler
 logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 5.0
+_STARTING = "starting the worker"
+_COLLECTIONS = (5_000, 100, 1_000_000)
+"""Objects, young collections and middle ones that bring the next collection on. A full one would walk whatever waits,
+and stop a step for as long as several take; nothing here needs it, for requests leave no cycles behind."""
 
 WORKER_ENVIRONMENT = {
     # compute threads must give the cores back soon after a step: the server and this process need them
@@ -97,6 +101,7 @@ async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: Engin
     )
     # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
     gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
     await EngineLoop(client, worker, child, scheduler).run()
 
 
@@ -128,7 +133,9 @@ async def _await_shutdown(client: Endpoint) -> None:
 
 
 async def _await_worker(client: Endpoint, worker: Endpoint, child: Child, start: StartWorker) -> WorkerReady:
-    """Passes progress on until the worker is ready."""
+    """Passes progress on until the worker is ready; its own start is the first phase."""
+    await client.send(encoder.encode(Progress(_STARTING, 0, 1)))
+    starting = True
     with contextlib.suppress(PeerDied):  # told by the receiving side, once it has read what the worker still sent
         await worker.send(encoder.encode(start))
     while True:
@@ -137,6 +144,9 @@ async def _await_worker(client: Endpoint, worker: Endpoint, child: Child, start:
         except PeerDied:
             await child.wait()
             raise WorkerLost(f"the worker process was lost while starting: {child.description}") from None
+        if starting:
+            starting = False
+            await client.send(encoder.encode(Progress(_STARTING, 1, 1)))
         for frame in frames:
             match decode_engine_worker.decode(frame):
                 case WorkerReady() as ready:

@@ -29,7 +29,8 @@ from .process import Child
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 
 _STATS_SECONDS = 0.25
-_MAILBOX_MESSAGES = 1024
+_MAILBOX_MESSAGES = 32
+"""Requests that one round takes in at most: however many come at once, steps go on between them."""
 
 Message = StartEngine | Submit | Abort | Shutdown | Progress | WorkerReady | Failed | StepResult
 
@@ -41,8 +42,9 @@ class WorkerLost(Exception):
 class EngineLoop(Actor[Message]):
     """Lives from the moment that the worker is ready until :class:`Shutdown` or a death.
 
-    Two pumps fill its mailbox, from the client's channel and from the worker's. The mailbox is bounded, so a
-    loop that waits for a slow client stops reading, and back-pressure reaches whoever writes.
+    Two pumps fill its mailbox, from the client's channel and from the worker's. It is bounded for the client's
+    messages, so a loop that waits for a slow client stops reading, and back-pressure reaches whoever writes. Results
+    go in however full it is, for there are never more than steps in flight: a crowd of requests cannot hold them up.
     """
 
     def __init__(self, client: Endpoint, worker: Endpoint, worker_child: Child, scheduler: Scheduler) -> None:
@@ -72,19 +74,19 @@ class EngineLoop(Actor[Message]):
 
     async def _turn(self) -> bool:
         """One round; false when told to end."""
-        out: list[TokensBatch] = []
+        out = TokensBatch([], [], [])
         for message in await self.mailbox.receive_all():
             match message:
                 case StepResult() as result:
-                    out.append(self._scheduler.complete(result, time.monotonic()))
+                    _add(out, self._scheduler.complete(result, time.monotonic()))
                 case Submit() as request:
                     if (refused := self._scheduler.submit(request, time.monotonic())) is not None:
-                        out.append(refused)
+                        _add(out, refused)
                 case Abort(rid=rid, index=index):
                     if (aborted := self._scheduler.abort(rid, index)) is not None:
-                        out.append(aborted)
+                        _add(out, aborted)
                 case Failed(message=why):
-                    await self._send_batches(out)
+                    await self._send_batch(out)
                     await self._end_all(why)
                 case Shutdown():
                     return False
@@ -101,14 +103,13 @@ class EngineLoop(Actor[Message]):
                 await self._worker.send(encoder.encode(plan))
             except PeerDied:
                 break  # told by _pump_worker, once it has read what the worker still sent
-        await self._send_batches(out)
+        await self._send_batch(out)
         await self._send_stats()
         return True
 
-    async def _send_batches(self, batches: list[TokensBatch]) -> None:
-        for batch in batches:
-            if batch.tokens or batch.finished or batch.prompts:
-                await self._client.send(encoder.encode(batch))
+    async def _send_batch(self, batch: TokensBatch) -> None:
+        if batch.tokens or batch.finished or batch.prompts:
+            await self._client.send(encoder.encode(batch))
 
     async def _send_stats(self) -> None:
         """A few times a second while working, and once more when the work ends."""
@@ -126,11 +127,18 @@ class EngineLoop(Actor[Message]):
         try:
             while True:
                 for frame in await self._worker.receive():
-                    await self.mailbox.tell(decode_engine_worker.decode(frame))
+                    self.mailbox.push(decode_engine_worker.decode(frame))
         except PeerDied:
             await self._worker_child.wait()
-            await self.mailbox.tell(Failed(f"the worker process was lost: {self._worker_child.description}"))
+            self.mailbox.push(Failed(f"the worker process was lost: {self._worker_child.description}"))
 
     async def _end_all(self, why: str) -> None:
         await self._client.send(encoder.encode(self._scheduler.end_all("error", why)))
         raise WorkerLost(why)
+
+
+def _add(batch: TokensBatch, more: TokensBatch) -> None:
+    """Appends to ``batch`` what came later, so that a round sends one message; mutates it."""
+    batch.prompts.extend(more.prompts)
+    batch.tokens.extend(more.tokens)
+    batch.finished.extend(more.finished)

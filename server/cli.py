@@ -6,17 +6,22 @@ What an operator can put right is one line on stderr. Nothing heavy is imported 
 import argparse
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from stentor import __version__
+from stentor.engine import launch
+from stentor.engine.channel import ChannelError
+from stentor.engine.groups import one_line
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 from stentor.engine.logs import set_up_logging
 
 from .config import Config
 from .fetch_display import FetchDisplay
+from .listening import StartError, bind
 from .options import CONFIG_FILE, OPTIONS, ConfigError, Option, nearest, read_config
 
 FAILED: Final = 1
@@ -44,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from stentor.loadtest.tune import main as tune  # late: torch and every kernel
 
             return tune(given[1:])
+        if given[:1] == ["bench"]:
+            from stentor.loadtest.bench import main as bench  # late: it is not needed to serve
+
+            return bench(given[1:])
         arguments = _parse_arguments(given)
         if arguments.command == "env":
             from .environment import describe_environment
@@ -51,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(describe_environment(os.environ))
             return 0
         config = read_config(_given(arguments), os.environ)
-        return _pull(config) if arguments.command == "pull" else _serve(config)
+        if arguments.command == "pull":
+            return _pull(config)
+        with _told_to_end():
+            return _serve(config)
     except ConfigError as error:
         return _complain(str(error), MISUSED)
     except CheckpointError as error:
@@ -65,8 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(config: Config) -> int:
-    from .lifecycle import StartError, bind, serve  # late: they bring the whole server, which --help does without
-
     worker = config.engine.worker
     set_up_logging(worker.log_level, worker.log_format, "server")
     try:
@@ -74,9 +84,32 @@ def _serve(config: Config) -> int:
         located = _fetch(config)
         # keys given by environment stay in this process: the engine and its workers inherit the rest
         os.environ.pop("STENTOR_API_KEY", None)
-        return serve(located)
+        try:
+            engine = launch.launch_engine(located.engine)
+        except (ChannelError, OSError) as error:
+            raise StartError(f"cannot start the engine process: {one_line(error)}") from error
+        try:
+            from .lifecycle import serve  # late: it brings the whole server, and the engine loads its model meanwhile
+
+            return serve(located, engine)
+        finally:
+            engine.close()
     except StartError as error:
         return _complain(str(error), FAILED)
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """Until the server listens for signals itself, SIGTERM means to leave in good order."""
+
+    def leave(*_: object) -> NoReturn:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _pull(config: Config) -> int:
@@ -102,7 +135,7 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.command is None:
-        parser.error("expected a command: serve, pull, tune or env")
+        parser.error("expected a command: serve, pull, bench, tune or env")
     if unknown:
         command = commands[arguments.command]
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
@@ -123,6 +156,7 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     serve = subparsers.add_parser("serve", help="serve a model over HTTP", epilog=footer)
     pull = subparsers.add_parser("pull", help="fetch a model into the cache and print where it is", epilog=footer)
     subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
+    subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     environment = subparsers.add_parser("env", help="print versions, CPU, GPU, compiler and paths")
     _add_options(serve, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))

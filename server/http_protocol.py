@@ -1,11 +1,13 @@
 """HTTP/1.1 below the application: uvicorn's protocol, with bounds and with errors in the shape of all others."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from stentor.protocols.openai.errors import ErrorBody, ErrorResponse
 
@@ -15,6 +17,39 @@ HEAD_SECONDS: Final = 60.0
 """For a head to come in whole, from the connection's beginning or the head's own."""
 
 _PER_CONNECTION: Final = (b"upgrade", b"http2-settings")
+_EXTENSION: Final = "stentor.write_chunk"
+
+
+def chunk_writer(scope: Scope) -> Callable[[bytes], bool]:
+    """A short way for the pieces of a long body, past all middleware, once ``send`` has sent the head.
+
+    It writes one piece at once, or returns False where ``send`` is the way: before the head, to a client that
+    is behind or gone, after the end, and under any server but ours.
+    """
+    writer: Callable[[bytes], bool] = scope.get("extensions", {}).get(_EXTENSION, _cannot_write)
+    return writer
+
+
+def _cannot_write(_piece: bytes) -> bool:
+    return False
+
+
+class _ChunkWriter:
+    """Writes to one response; see :func:`chunk_writer`."""
+
+    __slots__ = ("_cycle", "_flow", "_write")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+
+    def __call__(self, piece: bytes) -> bool:
+        cycle = self._cycle
+        if self._flow.write_paused or cycle.disconnected or not cycle.chunked_encoding or cycle.response_complete:
+            return False
+        self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -84,6 +119,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._wishes_upgrade = upgrades and not self._should_upgrade()
         if not self._wishes_upgrade:
             super().on_headers_complete()
+            if self.cycle is not None:
+                extensions: dict[str, Any] = self.cycle.scope.setdefault("extensions", {})
+                extensions[_EXTENSION] = _ChunkWriter(self.cycle)
 
     def on_message_complete(self) -> None:
         self._in_head = True

@@ -1,7 +1,8 @@
 """From a configuration to a server that listens, and from a signal to an end that loses nothing.
 
-The socket is bound first, so that a port in use is known before a model is loaded; the engine starts in its own
-process while this one loads the tokenizer and begins to answer ``/ping`` and ``/health``.
+The socket is bound first, so that a port in use is known before a model is loaded. The engine has been launched before
+this module was imported: it loads the model while this process loads the tokenizer and begins to answer ``/ping`` and
+``/health``.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from stentor.engine.client import EngineClient, EngineUnavailable
 from stentor.engine.groups import first_cause
+from stentor.engine.launch import EngineProcess
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_defaults import GenerationDefaults as ModelDefaults
@@ -31,6 +33,7 @@ from stentor.engine.supervisor import ChildFailed, Supervisor
 from .app import create_app
 from .config import Config, HttpConfig
 from .http_protocol import HttpProtocol
+from .listening import StartError, address_of, allow_connections, bind
 from .metrics import Metrics
 from .startup import StartupDisplay, report_ready
 from .state import GenerationDefaults, ServerState
@@ -42,13 +45,8 @@ from .text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 2048
 _CLOSE_SECONDS = 5
 """For connections to finish writing once their requests have ended."""
-
-
-class StartError(Exception):
-    """The server cannot start; the message is one line for the operator."""
 
 
 class Listener(uvicorn.Server):
@@ -75,12 +73,13 @@ class Listener(uvicorn.Server):
             await self._ended.wait()
 
 
-def serve(config: Config) -> int:
+def serve(config: Config, engine: EngineProcess) -> int:
     """Runs the server until a signal or the engine ends it; returns the exit code.
 
-    ``config.engine.worker.model`` must be a local path. Raises :class:`StartError`.
+    ``config.engine.worker.model`` must be a local path, and ``engine`` launched with ``config.engine``. Raises
+    :class:`.listening.StartError`.
     """
-    began = time.monotonic()
+    allow_connections()
     sock = bind(config.http.host, config.http.port)
     with sock:
         try:
@@ -90,36 +89,13 @@ def serve(config: Config) -> int:
             raise StartError(str(error)) from error
         failure: BaseException
         try:
-            return anyio.run(_run, config, checkpoint, defaults, sock, began, backend_options={"use_uvloop": True})
+            return anyio.run(_run, config, checkpoint, defaults, sock, engine, backend_options={"use_uvloop": True})
         except* (StartError, ChildFailed) as group:
             failure = first_cause(group)
         if isinstance(failure, ChildFailed):
             logger.critical("%s", failure, exc_info=failure)
             return 1
         raise failure
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises :class:`StartError` naming the address when it is taken or is not ours."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-        sock.listen(_BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise StartError(
-            f"cannot listen on {host} port {port}: {(error.strerror or str(error)).lower()}; "
-            "choose another with --host or --port"
-        ) from error
-    return sock
-
-
-def address_of(sock: socket.socket) -> str:
-    """Where a listening socket is reached."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if sock.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
@@ -156,12 +132,12 @@ def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaul
 
 
 async def _run(
-    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, sock: socket.socket, began: float
+    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, sock: socket.socket, engine: EngineProcess
 ) -> int:
     console = Console(stderr=True)
     display = StartupDisplay(console)
     address = address_of(sock)
-    client = EngineClient(config.engine, display.update)
+    client = EngineClient(config.engine, display.update, engine)
     async with Supervisor() as supervisor:
         engine_ended = anyio.Event()
         supervisor.start("the engine", lambda: _run_engine(client, engine_ended))
@@ -178,7 +154,7 @@ async def _run(
             except EngineUnavailable as error:
                 raise StartError(str(error)) from error
         gc.freeze()  # what lives until the end need not be walked by every full collection
-        report_ready(console, ready, address, time.monotonic() - began)
+        report_ready(console, ready, address, time.monotonic() - engine.began)
         await engine_ended.wait()
         logger.error("the engine ended: %s", client.failure)
         # every stream has got its error by now; what is left is to write them out

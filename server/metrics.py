@@ -15,6 +15,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from stentor.protocols.actors import EngineReady, FinishReason, Stats
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 
+from .quick_metrics import QuickCounter, QuickHistogram
+
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
 _TTFT: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
@@ -44,7 +46,8 @@ class Metrics:
         self.registry.register(_EngineCollector(model, engine))
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
         self.prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
-        self.generation_tokens = self._counter("generation_tokens", "Tokens delivered.")
+        labels = {"model_name": model}
+        self.generation_tokens = QuickCounter("stentor:generation_tokens", "Tokens delivered.", labels, self.registry)
         success = Counter(
             "stentor:request_success",
             "Choices that ended, by reason.",
@@ -60,7 +63,9 @@ class Metrics:
         )
         self.rejected = {reason: rejections.labels(model, reason) for reason in ("starting", "draining", "failed")}
         self.ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
-        self.inter_token = self._histogram("inter_token_latency_seconds", "Between deliveries of one request.", _STEP)
+        self.inter_token = QuickHistogram(
+            "stentor:inter_token_latency_seconds", "Between deliveries of one request.", labels, self.registry, _STEP
+        )
         self.per_token = self._histogram(
             "request_time_per_output_token_seconds", "Mean time per token after the first, per request.", _STEP
         )
@@ -94,6 +99,18 @@ class Metrics:
 
 class RequestTracker:
     """What one request contributes; fed with every batch of deltas, closed once."""
+
+    __slots__ = (
+        "_arrival",
+        "_first",
+        "_generated",
+        "_last",
+        "_metrics",
+        "_open",
+        "_prefill_seconds",
+        "_prompt_seen",
+        "_prompt_tokens",
+    )
 
     def __init__(self, metrics: Metrics, prompt_tokens: int, n: int, arrival: float) -> None:
         self._metrics = metrics

@@ -7,16 +7,19 @@ nothing but listen, from the start.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Final, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
 from starlette.types import Receive, Scope, Send
 
 from .errors import ClientDisconnected, error_frame
+from .http_protocol import chunk_writer
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 DONE: Final = b"data: [DONE]\n\n"
@@ -29,53 +32,88 @@ _HEADERS: Final = [
 ]
 
 
-class EventStream:
-    """An ASGI response that sends ``frames`` as they come, each in one write.
+class Batches(Protocol[T_co]):
+    """What a generation brings, to be iterated once; an asynchronous generator is one."""
+
+    def __aiter__(self) -> AsyncIterator[T_co]: ...
+
+    def aclose(self) -> Awaitable[None]:
+        """Ends the generation; may be called at any time, and again."""
+
+
+class Encoder(Protocol[T_contra]):
+    """Turns what a generation brings into the frames of one response."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the frames so far end in an error, after which nothing more may be sent."""
+
+    def encode(self, batch: T_contra, /) -> bytes:
+        """The frames of one batch, joined; may be empty."""
+
+    def end(self) -> bytes:
+        """The frames that follow the last batch."""
+
+
+class EventStream(Generic[T]):
+    """An ASGI response that encodes ``batches`` as they come and sends the frames of each in one write.
 
     The status is only sent with the first frame, or with the first keep-alive comment: what fails
-    before that (``frames`` raising on its first step) is raised from the call and gets its own status.
-    What fails later becomes an error frame that ends the stream. ``frames`` is closed in every case,
+    before that (``batches`` raising on its first step) is raised from the call and gets its own status.
+    What fails later becomes an error frame that ends the stream. ``batches`` is closed in every case,
     at once when the client disconnects.
     """
 
     def __init__(
         self,
-        frames: AsyncGenerator[bytes, None],
+        batches: Batches[T],
+        encoder: Encoder[T],
         keep_alive: float = KEEP_ALIVE_SECONDS,
         to_frame: Callable[[Exception], bytes] = error_frame,
     ) -> None:
-        self._frames = frames
+        self._batches = batches
+        self._encoder = encoder
         self._keep_alive = keep_alive
         self._to_frame = to_frame
         self._started = False
         self._finished = False
+        self._failure: Exception | None = None
         self._last_sent = 0.0
         self._clock: Callable[[], float] = time.monotonic
         # A comment must not be written after the last frame while both wait for a slow client.
         self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        failure: Exception | None = None
         self._clock = asyncio.get_running_loop().time
         self._last_sent = self._clock()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._watch, receive, send, tasks.cancel_scope)
-            try:
-                async with aclosing(self._frames):
-                    await self._send_frames(send)
-            except Exception as error:
-                failure = error
+            # The frames get the task of their own: it is woken for every one of them, and each
+            # time Python walks down all the calls that the task has come through.
+            tasks.start_soon(self._run, scope, send, tasks.cancel_scope)
+            await self._watch(receive, send)
             tasks.cancel_scope.cancel()
-        if failure is None:
+        if self._failure is None:
             return
         if not self._started:
-            raise failure
-        await self._send(send, self._to_frame(failure), last=True)
+            raise self._failure
+        await self._send(send, self._to_frame(self._failure), last=True)
 
-    async def _send_frames(self, send: Send) -> None:
-        async for frame in self._frames:
-            await self._send(send, frame)
-        await self._send(send, b"", last=True)
+    async def _run(self, scope: Scope, send: Send, done: anyio.CancelScope) -> None:
+        encoder, clock, write = self._encoder, self._clock, chunk_writer(scope)
+        try:
+            async with aclosing(self._batches):
+                async for batch in self._batches:
+                    if frames := encoder.encode(batch):
+                        if write(frames):
+                            self._last_sent = clock()
+                        else:
+                            await self._send(send, frames)
+                    if encoder.failed:
+                        break
+                await self._send(send, b"" if encoder.failed else encoder.end(), last=True)
+        except Exception as error:
+            self._failure = error
+        done.cancel()
 
     async def _send(self, send: Send, body: bytes, last: bool = False) -> None:
         async with self._turn:
@@ -88,7 +126,8 @@ class EventStream:
             await send({"type": "http.response.body", "body": body, "more_body": not last})
             self._last_sent = self._clock()
 
-    async def _watch(self, receive: Receive, send: Send, scope: anyio.CancelScope) -> None:
+    async def _watch(self, receive: Receive, send: Send) -> None:
+        """Returns when the client has gone away; until then, breaks silences."""
         while True:
             message = None
             with anyio.move_on_at(self._last_sent + self._keep_alive):
@@ -97,7 +136,6 @@ class EventStream:
                 if self._clock() >= self._last_sent + self._keep_alive:
                     await self._send(send, _COMMENT)
             elif message["type"] == "http.disconnect":
-                scope.cancel()
                 return
 
 

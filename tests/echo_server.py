@@ -7,17 +7,18 @@ import sys
 
 import msgspec
 
-from stentor.server import cli, lifecycle
-from stentor.server.config import Config
+from stentor.engine import launch
+from stentor.engine.launch import EngineProcess
+from stentor.protocols.config import EngineConfig
+from stentor.server import cli
 
-_serve = lifecycle.serve
+_launch = launch.launch_engine
 
 
-def serve_echo(config: Config) -> int:
-    engine = msgspec.structs.replace(config.engine, worker_module="stentor.loadtest.echo_worker")
-    return _serve(msgspec.structs.replace(config, engine=engine))
+def launch_echo(config: EngineConfig) -> EngineProcess:
+    return _launch(msgspec.structs.replace(config, worker_module="stentor.loadtest.echo_worker"))
 
 
 if __name__ == "__main__":
-    lifecycle.serve = serve_echo
+    launch.launch_engine = launch_echo
     sys.exit(cli.main())

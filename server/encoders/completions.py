@@ -12,6 +12,7 @@ from stentor.protocols.openai.completions import CompletionChoice, CompletionLog
 from stentor.protocols.openai.usage import Usage
 
 from ..errors import GenerationFailed, error_frame
+from ..sse import DONE
 from .chunks import NULL, ChunkFrame, encode
 from .collect import Choice, Generation
 from .logprobs import CompletionLogprobsBuilder, TokenNames, joined, prompt_logprobs
@@ -128,6 +129,11 @@ class CompletionStream:
         self._opened = False
         self.failed = False
 
+    @classmethod
+    def alone(cls, shape: CompletionShape, prompt: Prompt) -> "CompletionStream":
+        """For a request with one prompt."""
+        return cls(shape, shape.frame(), prompt, Tally(len(prompt.tokens)))
+
     def encode(self, batch: list[Delta]) -> bytes:
         """The frames of one batch, joined; empty while everything is held back."""
         frames = []
@@ -149,6 +155,10 @@ class CompletionStream:
                 self._tally.cached += delta.cached_tokens
                 frames.append(self._open(delta))
         return b"".join(frames)
+
+    def end(self) -> bytes:
+        """What follows the last choice's end."""
+        return self._frame.last(self._tally.usage()) + DONE
 
     def _open(self, delta: PromptProcessed) -> bytes:
         """The chunks that come before any generated text: the prompt's text and ids, where asked for."""
@@ -182,3 +192,26 @@ class CompletionStream:
         reason = encode("length" if delta.reason == "length" else "stop")
         body = b'"","logprobs":null,"finish_reason":' + reason + b',"stop_reason":' + encode(delta.stop_reason) + b"}"
         return self._heads[delta.index] + body + self._frame.tail(self._tally.usage())
+
+
+class MergedCompletionStream:
+    """The same for the generations of several prompts, whose batches come with the number of their prompt."""
+
+    def __init__(self, shape: CompletionShape, prompts: list[Prompt]) -> None:
+        frame = shape.frame()
+        tally = Tally(sum(len(prompt.tokens) for prompt in prompts))
+        self._streams = [CompletionStream(shape, frame, prompt, tally) for prompt in prompts]
+        self.failed = False
+
+    def encode(self, batches: list[tuple[int, list[Delta]]]) -> bytes:
+        frames = []
+        for number, batch in batches:
+            stream = self._streams[number]
+            frames.append(stream.encode(batch))
+            if stream.failed:
+                self.failed = True
+                break
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        return self._streams[0].end()

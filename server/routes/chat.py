@@ -1,7 +1,6 @@
 """``POST /v1/chat/completions``."""
 
 import time
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from starlette.requests import Request
@@ -16,11 +15,11 @@ from stentor.protocols.openai.decoding import decode
 from ..encoders.chat import ChatShape, ChatStream, chat_response
 from ..encoders.collect import collect
 from ..encoders.logprobs import TokenNames
-from ..sse import EventStream, unless_disconnected
+from ..sse import Batches, EventStream, unless_disconnected
 from ..state import ServerState
 from .admission import Budget, check_prompt, context_length, output_room, resolve_sampling, truncate
 from .endpoint import GenerationEndpoint, json_response, read_body
-from .generation import generation_request, observed
+from .generation import Observed, generation_request
 from .identity import response_id
 from .rendering import render_messages
 
@@ -48,25 +47,15 @@ async def chat_completions(state: ServerState, request: Request) -> ASGIApp:
         prompt_logprobs=body.prompt_logprobs,
     )
     shape = _shape(state, body, request, model, prompt)
-    batches = observed(state, generation_request(body, prompt, params), arrival)
+    batches = Observed(state, generation_request(body, prompt, params), arrival)
     if body.stream:
-        return EventStream(_frames(batches, ChatStream(shape)), state.keep_alive)
+        return EventStream(batches, ChatStream(shape), state.keep_alive)
     return await unless_disconnected(request.receive, _respond(batches, shape))
 
 
-async def _respond(batches: AsyncGenerator[list[Delta], None], shape: ChatShape) -> Response:
+async def _respond(batches: Batches[list[Delta]], shape: ChatShape) -> Response:
     async with aclosing(batches):
         return json_response(chat_response(shape, await collect(batches, shape.n)))
-
-
-async def _frames(batches: AsyncGenerator[list[Delta], None], stream: ChatStream) -> AsyncGenerator[bytes, None]:
-    async with aclosing(batches):
-        async for batch in batches:
-            if frames := stream.encode(batch):
-                yield frames
-            if stream.failed:
-                return
-    yield stream.end()
 
 
 def _shape(state: ServerState, body: ChatRequest, request: Request, model: str, prompt: list[int]) -> ChatShape:

@@ -17,26 +17,30 @@ from stentor.protocols.openai.completions import Prompt as RawPrompt
 from stentor.protocols.openai.decoding import decode
 
 from ..encoders.collect import Generation, collect
-from ..encoders.completions import CompletionShape, CompletionStream, Prompt, Tally, completion_response
+from ..encoders.completions import (
+    CompletionShape,
+    CompletionStream,
+    MergedCompletionStream,
+    Prompt,
+    completion_response,
+)
 from ..encoders.logprobs import TokenNames
-from ..sse import DONE, EventStream, unless_disconnected
+from ..sse import Batches, EventStream, unless_disconnected
 from ..state import ServerState
 from ..text.errors import TextTooLong
 from .admission import Budget, check_prompt, context_length, output_room, resolve_sampling, too_long, truncate
 from .endpoint import GenerationEndpoint, json_response, read_body
-from .generation import generation_request, observed
+from .generation import Observed, generation_request
 from .identity import response_id
 from .merging import merge
 
 DEFAULT_MAX_TOKENS = 16
 
-Batches = AsyncGenerator[list[Delta], None]
-
 
 @dataclass(frozen=True)
 class Job:
     prompt: Prompt
-    batches: Batches
+    batches: Batches[list[Delta]]
 
 
 def routes(state: ServerState) -> list[Route]:
@@ -53,8 +57,11 @@ async def completions(state: ServerState, request: Request) -> ASGIApp:
     jobs = [await _job(state, body, index, raw[index], tokens, arrival) for index, tokens in enumerate(encoded)]
     shape = _shape(state, body, request, model)
     if body.stream:
-        frames = _one_frames if len(jobs) == 1 else _many_frames
-        return EventStream(frames(shape, jobs), state.keep_alive)
+        prompts = [job.prompt for job in jobs]
+        if len(jobs) == 1:
+            return EventStream(jobs[0].batches, CompletionStream.alone(shape, prompts[0]), state.keep_alive)
+        batches = merge([job.batches for job in jobs])
+        return EventStream(batches, MergedCompletionStream(shape, prompts), state.keep_alive)
     return await unless_disconnected(request.receive, _respond(shape, jobs))
 
 
@@ -91,11 +98,11 @@ async def _job(
         max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), context)
     params = resolve_sampling(body, state, max_tokens, logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
     echo = await _echo(state, raw, prompt, prompt is tokens) if body.echo else None
-    batches: Batches
+    batches: Batches[list[Delta]]
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
-        batches = observed(state, generation_request(body, prompt, params), arrival)
+        batches = Observed(state, generation_request(body, prompt, params), arrival)
         if prompt_only:
             batches = _only_prompt(batches, body.choices)
     return Job(Prompt(index, prompt, echo), batches)
@@ -108,12 +115,12 @@ async def _echo(state: ServerState, raw: RawPrompt, prompt: list[int], whole: bo
     return await state.pool.decode(prompt, skip_special_tokens=False)
 
 
-async def _nothing(n: int) -> Batches:
+async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
     """A generation of no tokens, for which the engine is not asked."""
     yield [PromptProcessed(0, None), *_ends(n)]
 
 
-async def _only_prompt(batches: Batches, n: int) -> Batches:
+async def _only_prompt(batches: Batches[list[Delta]], n: int) -> AsyncGenerator[list[Delta], None]:
     """The prompt's part of a generation; the rest is given up."""
     async with aclosing(batches):
         async for batch in batches:
@@ -149,37 +156,6 @@ async def _respond(shape: CompletionShape, jobs: list[Job]) -> Response:
         raise failures[0]
     ordered = [generations[job.prompt.index] for job in jobs]
     return json_response(completion_response(shape, [job.prompt for job in jobs], ordered))
-
-
-async def _one_frames(shape: CompletionShape, jobs: list[Job]) -> AsyncGenerator[bytes, None]:
-    job = jobs[0]
-    frame = shape.frame()
-    tally = Tally(len(job.prompt.tokens))
-    stream = CompletionStream(shape, frame, job.prompt, tally)
-    async with aclosing(job.batches):
-        async for batch in job.batches:
-            if frames := stream.encode(batch):
-                yield frames
-            if stream.failed:
-                return
-    yield frame.last(tally.usage()) + DONE
-
-
-async def _many_frames(shape: CompletionShape, jobs: list[Job]) -> AsyncGenerator[bytes, None]:
-    frame = shape.frame()
-    tally = Tally(sum(len(job.prompt.tokens) for job in jobs))
-    streams = [CompletionStream(shape, frame, job.prompt, tally) for job in jobs]
-    async with aclosing(merge([job.batches for job in jobs])) as merged:
-        async for items in merged:
-            frames = []
-            for number, batch in items:
-                frames.append(streams[number].encode(batch))
-                if streams[number].failed:
-                    yield b"".join(frames)
-                    return
-            if joined := b"".join(frames):
-                yield joined
-    yield frame.last(tally.usage()) + DONE
 
 
 def _shape(state: ServerState, body: CompletionRequest, request: Request, model: str) -> CompletionShape:

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import anyio
 
+from ..sse import Batches
+
 T = TypeVar("T")
 
 
@@ -18,7 +20,7 @@ class _End:
     error: Exception | None
 
 
-async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[list[tuple[int, T]], None]:
+async def merge(sources: Sequence[Batches[T]]) -> AsyncGenerator[list[tuple[int, T]], None]:
     """Yields what has come since the last step, each item with the number of its source.
 
     Every source is closed when this generator is. Raises what the first failing source raises.
@@ -47,7 +49,7 @@ async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[li
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _forward(number: int, source: AsyncGenerator[T, None], queue: asyncio.Queue[tuple[int, T] | _End]) -> None:
+async def _forward(number: int, source: Batches[T], queue: asyncio.Queue[tuple[int, T] | _End]) -> None:
     error = None
     try:
         async with aclosing(source):

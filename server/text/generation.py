@@ -1,6 +1,6 @@
 """One request on the engine, seen as typed deltas: engine events in, text, tokens and endings out."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol, Self, assert_never
 
 import msgspec
@@ -15,6 +15,7 @@ from .pool import TokenizerPool
 from .stop import StopMatcher, StopStrings
 
 EngineEvent = PromptDone | ChoiceTokens | Finished
+Observer = Callable[[list[Delta]], None]
 
 
 class EventStream(Protocol):
@@ -22,7 +23,7 @@ class EventStream(Protocol):
 
     def __aiter__(self) -> AsyncIterator[list[EngineEvent]]: ...
 
-    async def __anext__(self) -> list[EngineEvent]: ...
+    def __anext__(self) -> Awaitable[list[EngineEvent]]: ...
 
     def abort(self, index: int = -1) -> None:
         """Ends one choice, or with -1 the whole request. May be called at any time, and again."""
@@ -114,7 +115,11 @@ class Generation:
     ``contextlib.aclosing``: closing it, or cancelling an iteration, aborts what still runs.
     """
 
-    def __init__(self, client: Submitter, pool: TokenizerPool, request: GenerationRequest) -> None:
+    __slots__ = ("_choices", "_observe", "_open", "_stream")
+
+    def __init__(
+        self, client: Submitter, pool: TokenizerPool, request: GenerationRequest, observe: Observer | None
+    ) -> None:
         params = request.params
         stops = StopStrings(request.stop) if request.stop else None
         ends = frozenset[int]()
@@ -135,6 +140,7 @@ class Generation:
             for index in range(len(request.seeds))
         ]
         self._open = len(self._choices)
+        self._observe = observe
         self._stream: Final = client.submit(
             request.prompt, params, request.seeds, priority=request.priority, salt=request.salt
         )
@@ -145,14 +151,15 @@ class Generation:
     async def __anext__(self) -> list[Delta]:
         while self._open:
             try:
-                events = await self._stream.__anext__()
+                deltas = self._take(await self._stream.__anext__())
             except StopAsyncIteration:
-                return self._end_unfinished()
+                deltas = self._end_unfinished()
             except BaseException:
                 await self.aclose()
                 raise
-            deltas = self._take(events)
             if deltas:
+                if self._observe is not None:
+                    self._observe(deltas)
                 return deltas
         raise StopAsyncIteration
 
@@ -221,10 +228,12 @@ class Generation:
         return deltas
 
 
-def generate(client: Submitter, pool: TokenizerPool, request: GenerationRequest) -> Generation:
-    """Submits a request and returns its deltas, one batch per engine batch.
+def generate(
+    client: Submitter, pool: TokenizerPool, request: GenerationRequest, observe: Observer | None = None
+) -> Generation:
+    """Submits a request and returns its deltas, one batch per engine batch; ``observe`` sees each before it is read.
 
     Raises :class:`stentor.engine.client.EngineUnavailable` at once when the engine takes no
     requests, and ``ValueError`` for an empty stop string. What is returned must be closed.
     """
-    return Generation(client, pool, request)
+    return Generation(client, pool, request, observe)

@@ -17,6 +17,7 @@ from stentor.protocols.actors import (
     EngineReady,
     Failed,
     Finished,
+    Progress,
     Shutdown,
     StartEngine,
     Stats,
@@ -50,7 +51,7 @@ def _send(engine: Endpoint, *messages: EngineInbox) -> None:
 
 
 def _receive(engine: Endpoint) -> Iterator[ClientInbox]:
-    """What the engine sends until it ends, figures left out."""
+    """What the engine sends until it ends, figures and progress left out."""
     while True:
         try:
             frames = engine.receive_blocking(SOON)
@@ -59,7 +60,7 @@ def _receive(engine: Endpoint) -> Iterator[ClientInbox]:
         assert frames, "the engine is silent"
         for frame in frames:
             message = decode_client.decode(frame)
-            if not isinstance(message, Stats):
+            if not isinstance(message, Stats | Progress):
                 yield message
 
 

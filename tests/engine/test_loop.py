@@ -95,12 +95,14 @@ class Received:
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, Finished] = {}
         self.stats: Stats | None = None
+        self.batches = 0
 
     def take(self, message: ClientInbox) -> None:
         if isinstance(message, Stats):
             self.stats = message
             return
         assert isinstance(message, TokensBatch)
+        self.batches += 1
         for gained in message.tokens:
             assert gained.rid not in self.ends
             self.tokens.setdefault(gained.rid, []).extend(gained.tokens)
@@ -131,6 +133,44 @@ async def test_one_step_is_always_ahead_of_the_worker() -> None:
             await on.worker.send(encoder.encode(answer(first)))
             (third,) = await on.plans(1)
             assert third.step == 2
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_crowd_of_requests_does_not_hold_up_those_that_run() -> None:
+    with stage() as on:
+        on.submit(0, tokens=200)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            first, _ = await on.plans(2)
+            for rid in range(1, 501):
+                on.submit(rid, tokens=200)
+            assert on.worker.try_send(encoder.encode(answer(first)))
+            (third,) = await on.plans(1)
+            assert third.step == 2
+            assert on.loop._scheduler.stats().waiting < 250, "the step waited for the whole crowd"
+            with anyio.fail_after(5):
+                while on.loop._scheduler.stats().waiting < 493:
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+
+
+async def test_what_one_round_brings_goes_to_the_client_in_one_message() -> None:
+    with stage() as on:
+        on.submit(0, tokens=9)
+        on.submit(1, tokens=9)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            plan, _ = await on.plans(2)
+            on.client.try_receive()
+            on.submit(2, tokens=9, prompt=1000)
+            assert on.client.try_send(encoder.encode(Abort(1, -1)))
+            assert on.worker.try_send(encoder.encode(answer(plan)))
+            received = Received()
+            with anyio.fail_after(5):
+                await received.until_ended(on.client, 2)
+            assert received.batches == 1
+            assert received.tokens[0] == [4]
+            assert (received.ends[1].reason, received.ends[2].reason) == ("abort", "error")
             tasks.cancel_scope.cancel()
 
 

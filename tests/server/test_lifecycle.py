@@ -1,6 +1,7 @@
 """Binding, what the model's makers recommend, and an end that loses nothing that was written."""
 
 import json
+import resource
 import socket
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import uvicorn
 
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.server.lifecycle import Listener, StartError, address_of, bind, generation_defaults
+from stentor.server.lifecycle import Listener, generation_defaults
+from stentor.server.listening import StartError, address_of, allow_connections, bind
 from stentor.server.state import GenerationDefaults
 
 BODY = 24 << 20
@@ -42,6 +44,16 @@ def test_an_ipv6_address_is_told_in_brackets() -> None:
         pytest.skip("no IPv6 here")
     with sock:
         assert address_of(sock) == f"http://[::1]:{sock.getsockname()[1]}"
+
+
+def test_as_many_connections_are_allowed_as_the_hard_limit_says() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1, before[1]))
+        allow_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -199,3 +199,27 @@ async def test_an_actor_lives_once() -> None:
     with pytest.raises(RuntimeError, match="counter is stopped and cannot become"):
         await counter.run()
     assert counter.state is State.STOPPED
+
+
+@pytest.mark.anyio
+async def test_a_full_mailbox_still_takes_what_is_pushed_until_it_is_closed() -> None:
+    mailbox: Mailbox[int] = Mailbox("someone", 1)
+    mailbox.tell_nowait(1)
+    with pytest.raises(MailboxFull):
+        mailbox.tell_nowait(2)
+    mailbox.push(2)
+    assert await mailbox.receive_all() == [1, 2]
+    mailbox.close()
+    with pytest.raises(MailboxClosed):
+        mailbox.push(3)
+
+
+@pytest.mark.anyio
+async def test_waiters_that_give_up_are_forgotten() -> None:
+    mailbox: Mailbox[int] = Mailbox("someone", 1)
+    for _ in range(5):
+        with anyio.move_on_after(0.001):
+            await mailbox.receive()
+    assert not mailbox._waiters
+    mailbox.tell_nowait(7)
+    assert await mailbox.receive() == 7

@@ -1,0 +1,202 @@
+"""What the engine costs a step, without a model, by rows that run and requests that wait.
+
+    python -P -m stentor.loadtest.scheduler_cost --rows 1 32 128 --queue 0 2000 --json FILE
+
+*Scheduler*: all that the engine computes at a step (decode the result, complete it, plan, encode plan and tokens), in
+this process and with warm caches. *Engine process*: a real engine between a client and a worker that computes nothing,
+its CPU time over the steps it made; that adds what wakes it, the channels, and caches gone cold since the last step.
+Both are CPU time, so that neighbours disturb them as little as they can.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from stentor.engine.client import EngineClient
+from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from stentor.protocols.actors import Submit
+from stentor.protocols.codec import decode_engine_worker, encoder
+from stentor.protocols.config import EngineConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import StepPlan, StepResult
+
+from .processes import cpu_seconds
+
+BLOCK_SIZE = 32
+PROMPT_TOKENS = 128
+VOCABULARY = 32_000
+_TOKEN = 5
+_STEP_TOKENS = 512
+_ECHO_WORKER = "stentor.loadtest.echo_worker"
+_SETTLE_SECONDS = 0.6
+_POLL_SECONDS = 0.1
+
+
+class SchedulerCost(msgspec.Struct, frozen=True):
+    """CPU time of one step in microseconds; medians, and the worst percent."""
+
+    complete_us: float
+    plan_us: float
+    messages_us: float
+    """Decoding the result, encoding the plan and the tokens."""
+    total_us: float
+    total_p99_us: float
+
+
+class ProcessCost(msgspec.Struct, frozen=True):
+    step_us: float
+    """CPU time of the engine process a step, in microseconds."""
+    steps: int
+
+
+class Cost(msgspec.Struct, frozen=True):
+    rows: int
+    queue: int
+    scheduler: SchedulerCost
+    process: ProcessCost | None
+    """None where it was not measured."""
+
+
+class SteadyDecode:
+    """A scheduler with ``rows`` that decode, ``queue`` requests behind them, and always a step in flight."""
+
+    def __init__(self, rows: int, queue: int, steps: int) -> None:
+        prefill_steps = rows * PROMPT_TOKENS // _STEP_TOKENS + 2
+        length = PROMPT_TOKENS + prefill_steps + steps + MAX_IN_FLIGHT + 1
+        self.scheduler = Scheduler(
+            num_blocks=(rows + 1) * (length // BLOCK_SIZE + 2),
+            block_size=BLOCK_SIZE,
+            max_num_seqs=rows,
+            max_num_batched_tokens=max(_STEP_TOKENS, rows),
+            max_model_len=length,
+            config=SchedulerConfig(),
+        )
+        self._flying: deque[StepPlan] = deque()
+        for number, prompt in enumerate(_prompts(rows + queue)):
+            params = SamplingParams(max_tokens=length - PROMPT_TOKENS, temperature=0.0)
+            refused = self.scheduler.submit(Submit(number, prompt, params, [1], 0, "", float(number)), 0.0)
+            assert refused is None, "the measurement asks for what cannot run"
+        while len(self._flying) < 2 or not self._is_steady(rows):
+            if len(self._flying) == 2:
+                self.scheduler.complete(self._next_result(), 0.0)
+            plan = self.scheduler.plan(0.0)
+            assert plan is not None, "the rows end before they all decode"
+            self._flying.append(plan)
+
+    def step(self) -> tuple[int, int, int, int]:
+        """Nanoseconds of CPU to decode the result, complete it, plan, and encode plan and tokens."""
+        clock = time.thread_time_ns
+        frame = encoder.encode(self._next_result())
+        began = clock()
+        result = decode_engine_worker.decode(frame)
+        decoded = clock()
+        assert isinstance(result, StepResult)
+        batch = self.scheduler.complete(result, 0.0)
+        completed = clock()
+        plan = self.scheduler.plan(0.0)
+        planned = clock()
+        encoder.encode(plan)
+        encoder.encode(batch)
+        ended = clock()
+        assert plan is not None, "a row ended while it was measured"
+        self._flying.append(plan)
+        return decoded - began, completed - decoded, planned - completed, ended - planned
+
+    def _is_steady(self, rows: int) -> bool:
+        return all(len(plan.rows) == rows and all(row.count == 1 for row in plan.rows) for plan in self._flying)
+
+    def _next_result(self) -> StepResult:
+        plan = self._flying.popleft()
+        return StepResult(plan.epoch, plan.step, [_TOKEN for row in plan.rows if row.sample], None, [], 0.0)
+
+
+def measure_scheduler(rows: int, queue: int, steps: int) -> SchedulerCost:
+    """Of a step in which ``rows`` decode while ``queue`` requests wait, over so many steps."""
+    decode = SteadyDecode(rows, queue, steps)
+    times = [decode.step() for _ in range(steps)]
+    totals = [sum(parts) / 1e3 for parts in times]
+    decoding, completing, planning, encoding = (statistics.median(part) / 1e3 for part in zip(*times, strict=True))
+    return SchedulerCost(
+        complete_us=completing,
+        plan_us=planning,
+        messages_us=decoding + encoding,
+        total_us=statistics.median(totals),
+        total_p99_us=sorted(totals)[len(totals) * 99 // 100],
+    )
+
+
+async def measure_process(rows: int, queue: int, seconds: float) -> ProcessCost:
+    """The same of a whole engine process, over so many seconds."""
+    config = EngineConfig(WorkerConfig(model="", max_num_seqs=rows), worker_module=_ECHO_WORKER)
+    client = EngineClient(config)
+    running = asyncio.create_task(client.run())
+    try:
+        await client.wait_started()
+        params = SamplingParams(max_tokens=sys.maxsize, temperature=0.0)
+        for prompt in _prompts(rows + queue):
+            client.submit(prompt, params, [1])
+        while client.stats.running + client.stats.waiting < rows + queue or client.stats.running < rows:
+            await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(_SETTLE_SECONDS)
+        assert client.pid is not None
+        before, steps = cpu_seconds(client.pid), client.stats.steps
+        await asyncio.sleep(seconds)
+        spent, made = cpu_seconds(client.pid) - before, client.stats.steps - steps
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    return ProcessCost(1e6 * spent / max(1, made), made)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
+    parser.add_argument("--queue", type=int, nargs="+", default=[0, 2_000, 20_000])
+    parser.add_argument("--steps", type=int, default=300, help="of the scheduler (300)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of the engine process; 0 leaves it out (4)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
+    args = parser.parse_args(argv)
+    costs = []
+    for rows in args.rows:
+        for queue in args.queue:
+            scheduler = measure_scheduler(rows, queue, args.steps)
+            process = asyncio.run(measure_process(rows, queue, args.seconds)) if args.seconds > 0 else None
+            costs.append(Cost(rows, queue, scheduler, process))
+    _print(costs)
+    if args.json is not None:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(costs)))
+    return 0
+
+
+def _prompts(count: int) -> list[list[int]]:
+    draw = random.Random(0)
+    return [[draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
+
+
+def _print(costs: Sequence[Cost]) -> None:
+    table = Table(title="µs of CPU a step: medians, and of the engine process the mean")
+    for column in ("rows", "queue", "complete", "plan", "messages", "scheduler", "its p99", "engine process"):
+        table.add_column(column, justify="right")
+    for cost in costs:
+        parts = cost.scheduler
+        figures = (parts.complete_us, parts.plan_us, parts.messages_us, parts.total_us, parts.total_p99_us)
+        process = "" if cost.process is None else f"{cost.process.step_us:.0f}"
+        table.add_row(str(cost.rows), f"{cost.queue:,}", *(f"{figure:.1f}" for figure in figures), process)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

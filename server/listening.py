@@ -1,0 +1,44 @@
+"""The socket that the server listens on. Light: it is bound before the rest of the server is imported."""
+
+import contextlib
+import resource
+import socket
+
+_BACKLOG = 2048
+
+
+class StartError(Exception):
+    """The server cannot start; the message is one line for the operator."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises :class:`StartError` naming the address when it is taken or is not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise StartError(
+            f"cannot listen on {host} port {port}: {(error.strerror or str(error)).lower()}; "
+            "choose another with --host or --port"
+        ) from error
+    return sock
+
+
+def allow_connections() -> None:
+    """Let this process hold as many connections as its hard limit of descriptors allows.
+
+    A shell's soft limit is often 1,024, fewer than the requests that may well wait.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # an unlimited hard limit can be more than the kernel takes
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def address_of(sock: socket.socket) -> str:
+    """Where a listening socket is reached."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if sock.family == socket.AF_INET6 else f"http://{host}:{port}"

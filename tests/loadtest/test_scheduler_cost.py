@@ -1,0 +1,29 @@
+"""The measurement of the engine's own cost: that it measures what it says."""
+
+from pathlib import Path
+
+import msgspec
+
+from stentor.loadtest.scheduler_cost import Cost, SteadyDecode, main
+
+
+def test_every_row_decodes_in_each_step_that_is_measured_and_the_queue_stands() -> None:
+    decode = SteadyDecode(rows=20, queue=7, steps=40)
+    for _ in range(40):
+        assert all(nanoseconds >= 0 for nanoseconds in decode.step())
+        stats = decode.scheduler.stats()
+        assert (stats.running, stats.waiting) == (20, 7)
+        assert [len(plan.rows) for plan in decode._flying] == [20, 20]
+    decode.scheduler.check_integrity()
+
+
+def test_figures_of_scheduler_and_engine_process_are_written_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "costs.json"
+    assert main(["--rows", "2", "--queue", "0", "3", "--steps", "30", "--seconds", "0.6", "--json", str(file)]) == 0
+    costs = msgspec.json.decode(file.read_bytes(), type=list[Cost])
+    assert [(cost.rows, cost.queue) for cost in costs] == [(2, 0), (2, 3)]
+    for cost in costs:
+        assert 0 < cost.scheduler.total_us <= cost.scheduler.total_p99_us
+        assert cost.process is not None
+        assert cost.process.steps > 0
+        assert cost.process.step_us > 0

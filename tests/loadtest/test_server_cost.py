@@ -1,0 +1,34 @@
+"""The cost per streamed token: the yardstick sends what it was asked for, and a short run fills the report."""
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+
+from stentor.loadtest import bare_server, server_cost
+from stentor.loadtest.client import stream_completion
+from stentor.loadtest.server_process import ServerProcess
+
+
+def test_the_bare_server_sends_as_many_chunks_of_as_many_bytes_as_it_is_told() -> None:
+    body = {"max_tokens": 3, "chunk_bytes": 217}
+    with ServerProcess([], "stentor.loadtest.bare_server") as server:
+        url = f"http://127.0.0.1:{server.port}{bare_server.PATH}"
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as response:
+            frames: list[bytes] = response.read().split(b"\n\n")
+        stream = asyncio.run(stream_completion("127.0.0.1", server.port, body, bare_server.PATH))
+    assert [len(frame) + 2 for frame in frames[:3]] == [217] * 3
+    assert (stream.tokens, sum(chunks for _, chunks in stream.arrivals)) == (3, 3 + 2)
+
+
+def test_a_run_reports_what_each_process_spent_on_a_token(tmp_path: Path) -> None:
+    report = tmp_path / "cost.json"
+    server_cost.main(["--streams", "4", "--tokens", "24", "--rounds", "1", "--json", str(report)])
+    document = json.loads(report.read_text())
+    assert document["command"].endswith("--streams 4 --tokens 24 --rounds 1 --json " + str(report))
+    (ours,), (bare,) = document["streams"]["4"]["ours"], document["streams"]["4"]["bare"]
+    assert 0.9 < ours["tokens_per_chunk"] <= 2
+    # so short a run may even say that the longer streams cost less
+    assert all(abs(ours[part]) < 5_000 and ours[part] != 0 for part in ("request", "server", "engine", "worker"))
+    assert bare["server"] != 0
+    assert bare["engine"] == 0

@@ -1,0 +1,94 @@
+"""A chunk is written around its text from constant parts: the bytes are those of the whole chunk encoded at once."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET, UnsetType
+
+from stentor.protocols.deltas import Text
+from stentor.server.encoders.chat import ChatShape, ChatStream
+from stentor.server.encoders.completions import CompletionShape, CompletionStream, Prompt, Tally
+from stentor.server.encoders.logprobs import TokenNames
+from stentor.tests.fakes import byte_tokenizer
+
+NAMES = TokenNames(byte_tokenizer(), False)
+N = 3
+TEXTS = st.lists(st.tuples(st.integers(0, N - 1), st.text(min_size=1)), min_size=1, max_size=6)
+
+
+class ChatDelta(msgspec.Struct):
+    content: str
+
+
+class ChatChoice(msgspec.Struct):
+    index: int
+    delta: ChatDelta
+    logprobs: None = None
+    finish_reason: None = None
+
+
+class CompletionChoice(msgspec.Struct):
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: None = None
+
+
+class Chunk(msgspec.Struct):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: UnsetType | None = UNSET
+
+
+def frame(chunk: Chunk) -> bytes:
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text(), st.text(), st.integers(0, 2**40), st.booleans(), TEXTS)
+def test_a_chat_chunk(name: str, model: str, created: int, usage: bool, texts: list[tuple[int, str]]) -> None:
+    shape = ChatShape(name, created, model, [1, 2], N, NAMES, include_usage=usage)
+    stream = ChatStream(shape)
+    stream.encode([Text(0, "opens", [1], None)])
+    encoded = stream.encode([Text(index, text, [1], None) for index, text in texts])
+    assert encoded == b"".join(
+        frame(
+            Chunk(
+                name,
+                "chat.completion.chunk",
+                created,
+                model,
+                [ChatChoice(index, ChatDelta(text))],
+                None if usage else UNSET,
+            )
+        )
+        for index, text in texts
+    )
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text(), st.text(), st.integers(0, 2**40), st.booleans(), st.integers(0, 3), TEXTS)
+def test_a_completion_chunk(
+    name: str, model: str, created: int, usage: bool, prompt: int, texts: list[tuple[int, str]]
+) -> None:
+    shape = CompletionShape(name, created, model, N, NAMES, include_usage=usage)
+    stream = CompletionStream(shape, shape.frame(), Prompt(prompt, [1, 2], None), Tally(2))
+    encoded = stream.encode([Text(index, text, [1], None) for index, text in texts])
+    assert encoded == b"".join(
+        frame(
+            Chunk(
+                name,
+                "text_completion",
+                created,
+                model,
+                [CompletionChoice(prompt * N + index, text)],
+                None if usage else UNSET,
+            )
+        )
+        for index, text in texts
+    )

@@ -1,0 +1,37 @@
+"""A server that is told to end before it listens."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from stentor.loadtest.processes import alive, children
+from stentor.tests.e2e.processes import eventually
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "max_position_embeddings": 64,
+}
+
+
+def test_told_to_end_as_soon_as_its_engine_is_there_it_ends_in_good_order(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", str(tmp_path), "--load-format", "dummy"]
+    with subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
+        eventually(lambda: bool(children(server.pid)), 10.0, "the server launches its engine")
+        (engine,) = children(server.pid)
+        server.send_signal(signal.SIGTERM)
+        _, printed = server.communicate(timeout=10)
+        assert server.returncode == 0, printed.decode()
+        assert b"Traceback" not in printed
+    eventually(lambda: not alive(engine), 5.0, "the engine ends")
