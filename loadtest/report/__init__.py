@@ -1,0 +1,1 @@
+"""What results of the load test look like: pages, single pictures, and comparisons."""

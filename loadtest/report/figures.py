@@ -1,0 +1,119 @@
+"""The figures of a summary by dotted names, which way each is better, and medians over repeats."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..record import Result, Spread, StartupRound, Summary, Sweep
+
+SPREADS: Final = ("ttft", "itl", "tpot", "e2e")
+_STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
+READY: Final = "ready_s"
+_HIGHER: Final = (
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "requests_per_s",
+    "goodput_per_s",
+    "goodput_share",
+    "completed",
+)
+_NEITHER: Final = ("seconds", "requests", "prompt_tokens", "output_tokens", "peak_concurrency")
+_NAMES: Final = {
+    "output_tokens_per_s": "output tokens/s",
+    "total_tokens_per_s": "all tokens/s",
+    "requests_per_s": "requests/s",
+    "goodput_per_s": "goodput, requests/s",
+    "goodput_share": "within limits",
+    "seconds": "seconds",
+    "peak_concurrency": "most at a time",
+    READY: "ready, s",
+}
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a sweep's axis: the median of each figure over its repeats, and every repeat's own."""
+
+    value: float | str
+    medians: Figures
+    repeats: Sequence[Figures]
+    results: Sequence[Result]
+
+    def spread(self, name: str) -> tuple[float, float] | None:
+        """Lowest and highest of the repeats."""
+        values = [figures[name] for figures in self.repeats if name in figures]
+        return (min(values), max(values)) if values else None
+
+
+def figures_of(summary: Summary) -> Figures:
+    """``output_tokens_per_s``, ``ttft.p50`` and so on; what was not measured is left out."""
+    found: Figures = {}
+    for name in (*_HIGHER, "errors", *_NEITHER):
+        value = getattr(summary, name)
+        if value is not None:
+            found[name] = float(value)
+    for name in SPREADS:
+        spread: Spread = getattr(summary, name)
+        if spread.count:
+            found.update({f"{name}.{statistic}": getattr(spread, statistic) for statistic in _STATISTICS})
+    return found
+
+
+def startup_figures(one: StartupRound) -> Figures:
+    """``ready_s`` and the seconds of each phase, by its own name."""
+    return {READY: one.ready_s, **one.phases}
+
+
+def direction(name: str) -> int:
+    """1 where more is better, -1 where less is, 0 where neither."""
+    return 1 if name in _HIGHER else 0 if name in _NEITHER else -1
+
+
+def known_figures() -> list[str]:
+    """Every name that :func:`figures_of` may give, and that of a start."""
+    return [*_HIGHER, "errors", READY, *_NEITHER, *(f"{name}.{one}" for name in SPREADS for one in _STATISTICS)]
+
+
+def figure_name(name: str) -> str:
+    """A figure as a table names it, with its unit."""
+    measure, _, statistic = name.partition(".")
+    if statistic:
+        return f"{measure.upper()} {statistic}, ms"
+    return _NAMES.get(name, name.replace("_", " "))
+
+
+def show_figure(name: str, value: float) -> str:
+    """A figure as a table shows it."""
+    return f"{value:.1%}" if name == "goodput_share" else number(value)
+
+
+def number(value: float) -> str:
+    """Three digits of what is below a hundred, and all before the point of what is above."""
+    return f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.3g}"
+
+
+def medians(repeats: Sequence[Figures]) -> Figures:
+    """The median of each figure over the repeats that have it."""
+    names = dict.fromkeys(name for figures in repeats for name in figures)
+    return {name: statistics.median(each[name] for each in repeats if name in each) for name in names}
+
+
+def points_of(sweep: Sweep) -> list[Point]:
+    """The points of a sweep, those of one value joined, in ascending order; words in the order they came."""
+    grouped: dict[float | str, list[Result]] = {}
+    for point in sweep.points:
+        grouped.setdefault(point.value, []).append(point.result)
+    return [
+        Point(value, medians(repeats := [figures_of(result.summary) for result in results]), repeats, results)
+        for value, results in _ordered(grouped.items())
+    ]
+
+
+def _ordered(items: Iterable[tuple[float | str, list[Result]]]) -> list[tuple[float | str, list[Result]]]:
+    listed = list(items)
+    if any(isinstance(value, str) for value, _ in listed):
+        return listed
+    return sorted(listed, key=lambda item: float(item[0]))

@@ -1,0 +1,124 @@
+"""What the load needs of an API: how a request is written, and what one event of the answer says.
+
+A new API is a file with a class that satisfies :class:`Api`, and a line in :data:`stentor.loadtest.serving.apis.APIS`.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """The server's own count of tokens."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Event(msgspec.Struct, gc=False):
+    """What one event of a stream, or a whole answer, brought."""
+
+    text: str = ""
+    tokens: int = 0
+    """Output tokens in it: 1 for a chunk of text, unless the server says more; 0 for one without output."""
+    finish: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One turn of a conversation, as the chat API has it."""
+
+    role: str
+    content: str
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """What is asked: a conversation that ends with the user's turn, or token ids."""
+
+    messages: list[Message] = []
+    tokens: list[int] | None = None
+    output_tokens: int | None = None
+    """Most tokens of the answer; None leaves it to the server."""
+
+    @property
+    def nominal_tokens(self) -> int:
+        """The prompt's length where the server does not tell: ids, or words."""
+        if self.tokens is not None:
+            return len(self.tokens)
+        return sum(len(message.content.split()) for message in self.messages)
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What all requests of a run have in common."""
+
+    model: str
+    temperature: float | None = None
+    ignore_eos: bool = False
+    extra: dict[str, Any] = {}
+    """Fields put over the others; null removes one."""
+
+
+class Api(Protocol):
+    """One API of the server. Methods keep no state between requests."""
+
+    name: str
+    path: str
+    takes_tokens: bool
+    """Whether a prompt may be token ids."""
+
+    def body(self, prompt: Prompt, settings: Settings) -> bytes:
+        """The JSON body of one request."""
+
+    def read(self, data: bytes) -> Event:
+        """One event's data, ``[DONE]`` excepted. Raises :class:`msgspec.DecodeError` for what is no event."""
+
+    def read_whole(self, body: bytes) -> Event:
+        """The answer of a server that does not stream. Raises :class:`msgspec.DecodeError`."""
+
+
+class _ErrorAnswer(msgspec.Struct):
+    error: Any = None
+    message: Any = None
+    detail: Any = None
+
+
+_read_error_answer = msgspec.json.Decoder(_ErrorAnswer).decode
+
+
+def error_text(body: bytes) -> str:
+    """What the body of a failed request says, in one line."""
+    try:
+        answer = _read_error_answer(body)
+    except msgspec.DecodeError:
+        return one_line(body.decode(errors="replace"))
+    return describe_error(answer.error or answer.message or answer.detail or body.decode(errors="replace"))
+
+
+def describe_error(error: object) -> str:
+    """An error as servers send it, an object with a message or a text, in one line."""
+    return one_line(str(error["message"] if isinstance(error, dict) and "message" in error else error))
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """``text`` without line breaks, cut at ``limit`` characters."""
+    flat = " ".join(text[: 4 * limit].split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def stream_fields(prompt: Prompt, settings: Settings, prompt_field: str, value: object) -> dict[str, Any]:
+    """The body that completions and chat share; ``settings.extra`` has the last word."""
+    body: dict[str, Any] = {
+        "model": settings.model,
+        prompt_field: value,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if prompt.output_tokens is not None:
+        body["max_tokens"] = prompt.output_tokens
+    if settings.temperature is not None:
+        body["temperature"] = settings.temperature
+    if settings.ignore_eos:
+        body["ignore_eos"] = True
+    merged = {**body, **settings.extra}
+    return {name: field for name, field in merged.items() if field is not None}

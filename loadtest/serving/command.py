@@ -1,0 +1,99 @@
+"""``stentor bench serve``. Exit codes: 0 done, 1 nothing was answered, 2 used wrongly, 130 interrupted."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from ..record import Result, save_csv, save_result
+from .options import UsageError, build_load, build_parser
+from .run import LoadError, Outcome, measure
+from .table import print_result
+from .view import LineView, LiveView
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+WIDE: Final = 150
+"""Columns of a table that goes to a file."""
+
+
+def main(argv: list[str]) -> int:
+    """Run one load and return its exit code."""
+    try:
+        arguments = build_parser().parse_args(argv)
+        if arguments.self_test:
+            from .selftest import self_test  # late: only this needs its server
+
+            return self_test(Console(width=None if sys.stdout.isatty() else WIDE))
+        load = build_load(arguments, ["stentor", "bench", "serve", *_without_secrets(argv)])
+        for path in (arguments.save, arguments.csv, arguments.html):
+            _check_writable(path)
+    except UsageError as error:
+        return _complain(str(error), MISUSED)
+    try:
+        if arguments.quiet:
+            outcome = measure(load)
+        else:
+            with LiveView() if sys.stdout.isatty() else LineView(sys.stdout) as view:
+                outcome = measure(load, view)
+        if outcome.result.requests:  # an interrupt before the first answer leaves older files as they are
+            _save(outcome.result, arguments.save, arguments.csv, arguments.html)
+    except LoadError as error:
+        return _complain(str(error), FAILED)
+    except OSError as error:
+        return _complain(f"{error.filename or 'output'}: {error.strerror or error}", FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if not arguments.quiet:
+        print_result(Console(width=None if sys.stdout.isatty() else WIDE), outcome.result, outcome.interrupted)
+    return _verdict(outcome, arguments.quiet)
+
+
+def _verdict(outcome: Outcome, quiet: bool) -> int:
+    if outcome.interrupted:
+        return INTERRUPTED
+    summary = outcome.result.summary
+    if summary.completed:
+        return 0
+    if quiet and summary.errors:
+        first = next(request.error for request in outcome.result.requests if request.error is not None)
+        _complain(f"all {summary.errors} requests failed, the first with {first}", FAILED)
+    return FAILED
+
+
+def _save(result: Result, save: Path | None, csv: Path | None, html: Path | None) -> None:
+    if save is not None:
+        save_result(result, save)
+    if csv is not None:
+        save_csv(result, csv)
+    if html is not None:
+        from ..report.html import write_html  # late: plots are not for every run
+
+        write_html([result], html, result.name)
+
+
+def _check_writable(path: Path | None) -> None:
+    """A folder that is not there is told before the run, not after it."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.absolute().parent}; make it first")
+
+
+def _without_secrets(argv: list[str]) -> list[str]:
+    """The command as it is recorded: keys and headers stay out of files that are passed on."""
+    shown = list(argv)
+    for index, word in enumerate(argv):
+        for option in ("--api-key", "--header"):
+            if word == option and index + 1 < len(argv):
+                shown[index + 1] = "***"
+            elif word.startswith(f"{option}="):
+                shown[index] = f"{option}=***"
+    return shown
+
+
+def _complain(message: str, code: int) -> int:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"stentor bench serve: {message}", file=sys.stderr)
+    return code

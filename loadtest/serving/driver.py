@@ -1,0 +1,220 @@
+"""Sends sessions as the stages of a run want them, and keeps what came of each request."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from itertools import count
+from time import perf_counter
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from ..record import RequestRecord
+from .api import Api, Message, Prompt, Settings
+from .arrivals import Stage, gaps
+from .http import HttpClient
+from .meter import Meter
+from .stream import Stream
+from .workload import Part, Session, Workload, generator
+
+_PAUSE_AFTER_REFUSAL: Final = 0.1
+"""Seconds that a user waits who could not connect: a server that is gone is not asked as fast as the machine can."""
+_DIGITS: Final = 7
+"""Decimals of a recorded second."""
+
+
+class _Sent(msgspec.Struct):
+    """A request on its way to a record."""
+
+    stream: Stream
+    stage: str
+    scheduled: float
+    nominal_tokens: int
+
+    def record(self, origin: float) -> RequestRecord:
+        stream = self.stream
+        usage = stream.usage
+        return RequestRecord(
+            start=round(stream.began - origin, _DIGITS),
+            scheduled=round(self.scheduled - origin, _DIGITS),
+            prompt_tokens=usage.prompt_tokens if usage is not None and usage.prompt_tokens else self.nominal_tokens,
+            output_tokens=stream.output_tokens,
+            ttft=None if stream.first is None else round(stream.first - stream.began, _DIGITS),
+            itl=[round(gap, _DIGITS) for gap in stream.gaps],
+            chunk_tokens=stream.chunk_tokens,
+            e2e=round(stream.ended - stream.began, _DIGITS),
+            error=stream.error,
+            finish_reason=stream.finish,
+            stage=self.stage,
+        )
+
+
+class _Budget:
+    """How much of a stage is left, in requests and in time."""
+
+    def __init__(self, stage: Stage, now: float) -> None:
+        self.stage = stage
+        self.left = stage.requests
+        self.until = None if stage.seconds is None else now + stage.seconds
+        self.spent = asyncio.Event()
+        self.passed = asyncio.Event()
+
+    def cut(self, session: Session) -> Session | None:
+        """As much of a session as there is budget for; None where there is none."""
+        if self.until is not None and perf_counter() >= self.until:
+            return None
+        if self.left is None:
+            return session
+        turns = session.turns[: self.left]
+        self.left -= len(turns)
+        return msgspec.structs.replace(session, turns=turns) if turns else None
+
+
+class Driver:
+    """One run. ``records`` may be read at any time, also after a cancelled run."""
+
+    def __init__(
+        self,
+        client: HttpClient,
+        api: Api,
+        settings: Settings,
+        workload: Workload,
+        seed: int,
+        *,
+        path: str | None = None,
+        max_concurrency: int | None = None,
+    ) -> None:
+        self.meter = Meter()
+        self.origin = perf_counter()
+        self._client = client
+        self._api = api
+        self._settings = settings
+        self._workload = workload
+        self._path = path or api.path
+        self._seed = seed
+        self._slots = asyncio.Semaphore(max_concurrency) if max_concurrency else None
+        self._numbers: Iterator[int] = count()
+        self._sent: list[_Sent] = []
+        self._budget: _Budget | None = None
+        self._users: set[int] = set()
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        """One for each request that has ended, in order of sending."""
+        return sorted((sent.record(self.origin) for sent in self._sent), key=lambda record: record.start)
+
+    async def run(self, stages: Sequence[Stage]) -> None:
+        """Every stage in turn; returns when the last answer has come. Cancelling it ends all that is on its way."""
+        self.origin = perf_counter()
+        rng = generator(self._seed, Part.ARRIVALS)
+        async with asyncio.TaskGroup() as group:
+            for stage in stages:
+                self.meter.stage = stage.name
+                before, self._budget = self._budget, _Budget(stage, perf_counter())
+                if before is not None:
+                    before.passed.set()
+                if stage.concurrency is not None:
+                    await self._run_users(group, self._budget, stage.concurrency)
+                else:
+                    await self._run_arrivals(group, self._budget, rng)
+            if self._budget is not None:
+                last, self._budget = self._budget, None
+                last.passed.set()
+
+    async def warm_up(self, requests: int, concurrency: int) -> list[RequestRecord]:
+        """Sessions that are not counted."""
+        self._numbers = count(-1, -1)
+        await self.run([Stage(concurrency=concurrency, requests=requests)])
+        records = self.records
+        self._sent.clear()
+        self._numbers = count()
+        self.meter = Meter()
+        return records
+
+    # ---- fixed concurrency
+
+    async def _run_users(self, group: asyncio.TaskGroup, budget: _Budget, concurrency: int) -> None:
+        for user in range(concurrency):
+            if user not in self._users:
+                self._users.add(user)
+                group.create_task(self._user(user))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(budget.stage.seconds):
+                await budget.spent.wait()
+
+    async def _user(self, user: int) -> None:
+        """Asks, waits, asks again, for as long as stages want this many users."""
+        while (budget := self._budget) is not None and user < (budget.stage.concurrency or 0):
+            session = self._next(budget)
+            if session is None:
+                budget.spent.set()
+                await budget.passed.wait()
+            else:
+                await self._converse(session, budget.stage.name, perf_counter())
+        self._users.discard(user)
+
+    # ---- arrivals at a rate
+
+    async def _run_arrivals(self, group: asyncio.TaskGroup, budget: _Budget, rng: np.random.Generator) -> None:
+        stage = budget.stage
+        assert stage.rate is not None
+        when = perf_counter()
+        for gap in gaps(rng, stage.rate, stage.burstiness):
+            if budget.until is not None and when >= budget.until:
+                return await _sleep_until(budget.until)
+            await _sleep_until(when)
+            session = self._next(budget)
+            if session is None:
+                return None
+            group.create_task(self._converse(session, stage.name, when))
+            when += gap
+
+    # ----
+
+    def _next(self, budget: _Budget) -> Session | None:
+        return budget.cut(self._workload.session(next(self._numbers)))
+
+    async def _converse(self, session: Session, stage: str, scheduled: float) -> None:
+        """A session's turns, each with the answers before it; ends at the first that fails."""
+        messages = list(session.opening)
+        for index, turn in enumerate(session.turns):
+            if index:
+                scheduled = perf_counter() + turn.think
+                await asyncio.sleep(turn.think)
+            last = index + 1 == len(session.turns)
+            if turn.tokens is None:
+                messages.append(Message("user", turn.text))
+                prompt = Prompt(messages, output_tokens=turn.output_tokens)
+            else:
+                prompt = Prompt(tokens=turn.tokens, output_tokens=turn.output_tokens)
+            stream = await self._ask(prompt, stage, scheduled, keep_text=not last)
+            if stream.error is not None:
+                if stream.error.startswith("connection"):
+                    await asyncio.sleep(_PAUSE_AFTER_REFUSAL)
+                return
+            messages.append(Message("assistant", stream.text))
+
+    async def _ask(self, prompt: Prompt, stage: str, scheduled: float, keep_text: bool) -> Stream:
+        if self._slots is None:
+            return await self._send(prompt, stage, scheduled, keep_text)
+        async with self._slots:
+            return await self._send(prompt, stage, scheduled, keep_text)
+
+    async def _send(self, prompt: Prompt, stage: str, scheduled: float, keep_text: bool) -> Stream:
+        body = self._api.body(prompt, self._settings)
+        meter = self.meter
+        stream = Stream(self._api, meter, keep_text)
+        meter.began()
+        stream.begin()
+        try:
+            await self._client.post(self._path, body, stream)
+        finally:
+            meter.ended()
+        meter.count(failed=stream.error is not None)
+        self._sent.append(_Sent(stream, stage, scheduled, prompt.nominal_tokens))
+        return stream
+
+
+async def _sleep_until(when: float) -> None:
+    await asyncio.sleep(max(0.0, when - perf_counter()))

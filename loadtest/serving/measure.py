@@ -1,0 +1,98 @@
+"""The arithmetic of a run: percentiles, rates and goodput.
+
+TTFT: from sending to the first output. ITL: between successive chunks of output. TPOT: (e2e - TTFT) / (output tokens
+- 1). Goodput, after DistServe (https://arxiv.org/abs/2401.09670): requests a second within every stated limit.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from ..record import RequestRecord, Spread, Summary
+
+MEASURES: Final = ("ttft", "tpot", "itl", "e2e")
+_OTHER_NAMES: Final = {"e2el": "e2e", "latency": "e2e"}
+
+
+class LimitError(ValueError):
+    """A limit that is none; the message is one line."""
+
+
+def parse_limits(words: Iterable[str]) -> dict[str, float]:
+    """``ttft:500 tpot:50`` as milliseconds by measure. Raises :class:`LimitError`."""
+    limits = {}
+    for word in words:
+        name, _, value = word.partition(":")
+        name = _OTHER_NAMES.get(name, name)
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = 0.0
+        if name not in MEASURES or not limit > 0:
+            raise LimitError(f"{word} is no limit: expected MEASURE:MILLISECONDS with {', '.join(MEASURES)}")
+        limits[name] = limit
+    return limits
+
+
+def spread(seconds: Sequence[float]) -> Spread:
+    """Mean and percentiles of durations, in milliseconds; between two values a percentile is interpolated."""
+    if not len(seconds):
+        return Spread()
+    values = np.asarray(seconds, dtype=np.float64) * 1e3
+    p50, p90, p95, p99 = np.percentile(values, (50, 90, 95, 99)).tolist()
+    return Spread(float(values.mean()), p50, p90, p95, p99, float(values.max()), len(values))
+
+
+def keeps(request: RequestRecord, limits: Mapping[str, float]) -> bool:
+    """Whether a request was answered within every limit (milliseconds); ``itl`` limits its longest gap.
+
+    A measure that a request does not have (the gap of a single token) is within any limit.
+    """
+    if request.error is not None:
+        return False
+    measured = {
+        "ttft": request.ttft,
+        "tpot": request.tpot,
+        "itl": max(request.itl, default=None),
+        "e2e": request.e2e,
+    }
+    return all(value is None or value * 1e3 <= limits[name] for name, value in measured.items() if name in limits)
+
+
+def summarise(
+    requests: Sequence[RequestRecord], seconds: float, limits: Mapping[str, float], peak_concurrency: int = 0
+) -> Summary:
+    """What ``requests`` came to in ``seconds``. Latencies and rates are those of complete answers."""
+    done = [request for request in requests if request.error is None]
+    prompt = sum(request.prompt_tokens for request in done)
+    output = sum(request.output_tokens for request in done)
+    per_second = 1.0 / seconds if seconds > 0 else 0.0
+    kept = sum(keeps(request, limits) for request in done) if limits else None
+    return Summary(
+        seconds=seconds,
+        requests=len(requests),
+        completed=len(done),
+        errors=len(requests) - len(done),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        output_tokens_per_s=output * per_second,
+        total_tokens_per_s=(prompt + output) * per_second,
+        requests_per_s=len(done) * per_second,
+        ttft=spread([request.ttft for request in done if request.ttft is not None]),
+        itl=spread([gap for request in done for gap in request.itl]),
+        tpot=spread([tpot for request in done if (tpot := request.tpot) is not None]),
+        e2e=spread([request.e2e for request in done]),
+        goodput_per_s=None if kept is None else kept * per_second,
+        goodput_share=None if kept is None else kept / len(requests) if requests else 0.0,
+        peak_concurrency=peak_concurrency,
+        errors_by_kind=dict(Counter(kind for request in requests if (kind := request.error_kind) is not None)),
+    )
+
+
+def span(requests: Sequence[RequestRecord]) -> float:
+    """Seconds from the first request's start to the last one's end."""
+    if not requests:
+        return 0.0
+    return max(one.start + one.e2e for one in requests) - min(one.start for one in requests)

@@ -1,0 +1,5 @@
+"""``stentor bench sweep``: the same load over a range of concurrency, rate or any other parameter."""
+
+from .command import main
+
+__all__ = ["main"]

@@ -1,0 +1,117 @@
+"""Our worker beside transformers: the demo model as it is served, and that a model which went wrong is noticed."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.loadtest.quality.check import Case, Work, check, make_cases, make_works
+from stentor.loadtest.quality.corpus import corpus
+from stentor.loadtest.quality.ours import TOP, Scorer, batches
+from stentor.loadtest.quality.reference import Reference, ReferenceError
+from stentor.protocols.config import WorkerConfig
+from stentor.server.text.loading import load_tokenizer
+from stentor.tests.parity import tiny
+
+SMALL: dict[str, Any] = {
+    "device": "cpu", "max_num_seqs": 8, "max_num_batched_tokens": 48, "block_size": 16, "kv_cache_memory": 16 << 20,
+}  # fmt: skip
+
+
+def _prompt(seed: int, length: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(3, tiny.VOCAB) for _ in range(length)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.make("llama", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scorer(folder: Path) -> Iterator[Scorer]:
+    scorer = Scorer(WorkerConfig(str(folder), dtype="float32", **SMALL))
+    yield scorer
+    scorer.close()
+
+
+def test_one_by_one_and_in_chunks_the_same_is_said(scorer: Scorer) -> None:
+    first, second = _prompt(1, 100), _prompt(2, 100)
+    prefilled = [scorer.prefill(first), scorer.prefill(second)]
+    decoded = scorer.decode([first, second])
+    for one, other in zip(prefilled, decoded, strict=True):
+        assert one.logprobs.shape == (99,)
+        assert one.top_ids.shape == one.top_logprobs.shape == (99, TOP)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+        np.testing.assert_allclose(one.top_logprobs, other.top_logprobs, atol=1e-4)
+    assert np.abs(prefilled[0].logprobs - prefilled[1].logprobs).max() > 0.1
+
+
+def test_windows_of_two_lengths_do_not_decode_together(scorer: Scorer) -> None:
+    with pytest.raises(ValueError, match="one length"):
+        scorer.decode([_prompt(1, 10), _prompt(1, 11)])
+
+
+def test_batches_are_at_most_as_large_as_asked() -> None:
+    assert [list(batch) for batch in batches([[1], [2], [3]], 2)] == [[[1], [2]], [[3]]]
+
+
+def test_a_model_that_went_wrong_is_noticed(folder: Path, tmp_path: Path) -> None:
+    """One norm weight of one layer, doubled: less than a slip in a kernel would do."""
+    reference = Reference(open_checkpoint(folder))
+    spoiled = Reference(open_checkpoint(folder))
+    with torch.no_grad():
+        spoiled._model.model.layers[1].input_layernorm.weight[7] *= 2
+    spoiled.save(tmp_path)
+    config = WorkerConfig(str(folder), dtype="float32", **SMALL)
+    cases = [Case("right", config), Case("wrong", WorkerConfig(str(tmp_path), dtype="float32", **SMALL))]
+    tokens = _prompt(4, 300)
+    works = [Work("prefill", [tokens[:120], tokens[100:200]]), Work("decode", [tokens[:40], tokens[40:80]], 2)]
+    said: list[str] = []
+    right, right_decode, wrong, wrong_decode = check(cases, works, reference, said.append)
+    assert (right.case, right.work, wrong_decode.work) == ("right", "prefill", "decode")
+    for verdict, positions in ((right, 218), (right_decode, 78)):
+        assert verdict.agreement.positions == positions
+        assert verdict.agreement.within(1e-4)
+        assert verdict.agreement.same_greedy == 1.0
+        assert verdict.agreement.divergence_p99 < 1e-5
+    for verdict in (wrong, wrong_decode):
+        assert verdict.agreement.divergence_mean > 1e-4
+    assert abs(wrong.agreement.difference) > 100 * abs(right.agreement.difference)
+    assert any("transformers" in line for line in said)
+
+
+def test_the_demo_model_as_it_is_served_keeps_its_perplexity(demo_gguf: Path) -> None:
+    """``make quality`` in small: few tokens, so that the limit is wider than there."""
+    checkpoint = open_checkpoint(demo_gguf)
+    reference = Reference(checkpoint)
+    tokens = load_tokenizer(demo_gguf).encode(corpus())[:256]
+    served = WorkerConfig(str(demo_gguf), device="cpu", max_model_len=512, kv_cache_memory=64 << 20, max_num_seqs=4)
+    works = make_works(tokens, [256], [3])
+    assert [(work.name, len(work.windows)) for work in works] == [("prefill of 256", 1), ("decode of 2", 2)]
+    with make_cases(checkpoint, reference, served, ["served", "bfloat16"]) as (as_stored, expanded):
+        assert as_stored.config == served
+        assert expanded.config.dtype == "bfloat16"
+        plain = open_checkpoint(Path(expanded.config.model))
+        assert (plain.format, plain.dtype, plain.config) == ("safetensors", "float32", checkpoint.config)
+        verdicts = check([as_stored], works, reference, lambda text: None)
+    assert not plain.folder.exists(), "the expanded weights are left behind"
+    for verdict in verdicts:
+        print(verdict)
+        assert 5 < verdict.agreement.reference_perplexity < 60, "the text was not read as text"
+        assert verdict.agreement.within(0.03)
+        assert verdict.agreement.divergence_mean < 0.01
+
+
+def test_a_model_that_transformers_cannot_read_is_one_line(folder: Path, tmp_path: Path) -> None:
+    reference = Reference(open_checkpoint(folder))
+    with pytest.raises(ReferenceError, match="transformers cannot load") as caught:
+        reference.tokenize("there is no tokenizer beside it")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,29 @@
+"""The text that Prometheus reads."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from stentor.loadtest.serving.metrics import changes, parse_metrics
+
+
+def test_what_the_client_library_writes_is_read() -> None:
+    registry = CollectorRegistry()
+    counter = Counter("hits", 'says "hits"', ["model_name"], registry=registry)
+    counter.labels('a "b" {c}').inc(3)
+    Gauge("load", "now", registry=registry).set(0.5)
+    Gauge("gone", "never", registry=registry).set(float("nan"))
+    Histogram("seconds", "each", buckets=(0.1,), registry=registry).observe(0.05)
+    found = parse_metrics(generate_latest(registry).decode())
+    assert found['hits_total{model_name="a \\"b\\" {c}"}'] == 3
+    assert found["load"] == 0.5
+    assert found['seconds_bucket{le="+Inf"}'] == 1
+    assert not any(name.startswith("gone") or "_created" in name for name in found)
+
+
+def test_a_time_stamp_is_passed_over_and_nonsense_left_out() -> None:
+    assert parse_metrics("up 1 1395066363000\nwhat is this\n\n# HELP up 2\n<html>\nx y") == {"up": 1.0}
+
+
+def test_only_counters_that_rose_have_changed() -> None:
+    before = {"a_total": 1.0, "b_total": 5.0, "load": 1.0, 's_bucket{le="1"}': 1.0}
+    after = {"a_total": 4.0, "b_total": 5.0, "load": 9.0, "c_sum": 2.5, 's_bucket{le="1"}': 4.0}
+    assert changes(before, after) == {"a_total": 3.0, "c_sum": 2.5}

@@ -1,0 +1,82 @@
+"""A start is timed from outside, and its phases are told apart by what the server logs."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stentor.loadtest.startup import drop_pages, resident_bytes, starts_of_round, weight_files
+from stentor.loadtest.timed_start import StartFailed, TimedStart, read_phases
+from stentor.tests.loadtest.made_up import made_up
+
+BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def _line(seconds: float, message: str) -> str:
+    at = (BEGAN + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    content = {"time": at, "level": "info", "process": "server", "logger": "stentor.server", "message": message}
+    return msgspec.json.encode(content).decode()
+
+
+def test_phases_follow_one_another_and_add_up_to_the_start() -> None:
+    log = [
+        "a line of some library",
+        _line(1.5, "loading weights…"),
+        _line(2.25, "loading weights: done"),
+        _line(2.5, "warming up…"),
+        '{"half": ',
+        _line(2.75, "warming up…"),
+        _line(3.0, "ready in 3 s"),
+    ]
+    phases = read_phases("\n".join(log), BEGAN.timestamp(), 4.0)
+    assert phases == pytest.approx({"starting processes": 1.5, "loading weights": 1.0, "warming up": 1.5})
+
+
+def test_a_silent_server_has_one_phase() -> None:
+    assert read_phases("", BEGAN.timestamp(), 2.0) == {"starting processes": 2.0}
+
+
+def test_a_warm_start_follows_a_cold_one_that_counts_only_where_it_was_asked_for() -> None:
+    assert starts_of_round(None) == [(True, True), (False, True)]
+    assert starts_of_round("cold") == [(True, True)]
+    assert starts_of_round("warm") == [(True, False), (False, True)]
+
+
+def test_pages_that_were_dropped_are_seen_to_be_gone(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"x" * 100_000)
+    (tmp_path / "empty.gguf").touch()
+    files = weight_files(tmp_path)
+    assert {each.name for each in files} == {"model.gguf", "empty.gguf"}
+    assert weight_files(file) == [file]
+    file.read_bytes()
+    assert resident_bytes(files) >= 100_000
+    drop_pages(files)
+    if resident_bytes(files) >= 100_000:
+        pytest.skip("this file system lives in memory")
+    assert resident_bytes(files) == 0
+
+
+def test_a_real_start_reaches_its_milestones_in_order(tmp_path: Path) -> None:
+    _, _, *options = made_up(tmp_path)
+    with TimedStart(tmp_path, options, {}, timeout=60) as start:
+        listening = start.wait_until_listening()
+        ready = start.wait_until_ready()
+        first_token = asyncio.run(start.first_token())
+        phases, memory = start.phases(ready), start.memory()
+    assert 0 < listening <= ready < first_token
+    assert sum(phases.values()) == pytest.approx(ready)
+    assert {"starting processes", "loading weights", "warming up"} <= set(phases)
+    assert min(phases.values()) >= 0
+    assert {"server", "engine", "worker"} <= set(memory)
+    assert min(memory.values()) > 1 << 20
+
+
+def test_a_server_that_cannot_start_is_told_with_what_it_printed(tmp_path: Path) -> None:
+    with (
+        TimedStart(tmp_path, [], {}, timeout=60) as start,
+        pytest.raises(StartFailed, match=r"ended with 1:\n.*no model in"),
+    ):
+        start.wait_until_ready()

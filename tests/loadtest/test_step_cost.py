@@ -1,0 +1,118 @@
+"""Step times against batch and context: the shapes, their work, and what counts as a surprise."""
+
+import argparse
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from stentor.engine.models.config import DecoderConfig
+from stentor.loadtest import step_cost
+from stentor.loadtest.step_cost import make_shapes
+from stentor.loadtest.step_curves import CHUNK, Figure, surprises
+from stentor.loadtest.step_runs import decode_length, forward_flops
+from stentor.tests.loadtest.made_up import made_up
+
+MODEL = DecoderConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=100,
+    hidden_size=8,
+    intermediate_size=16,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=2,
+    max_position=128,
+    rms_eps=1e-5,
+)
+
+
+def _figure(kind: str, milliseconds: float, rows: int = 1, tokens: int = 1, context: int = 16) -> Figure:
+    return Figure(kind, rows, tokens, context, milliseconds, milliseconds, 5, 1.0, 1.0, 1.0, 0.5)
+
+
+def test_a_prompt_is_as_much_work_as_its_tokens_one_by_one() -> None:
+    whole = forward_flops(MODEL, tokens=20, context=5, sampled=0)
+    assert whole == pytest.approx(sum(forward_flops(MODEL, 1, 5 + i, 0) for i in range(20)))
+    logits = forward_flops(MODEL, 1, 0, sampled=1) - forward_flops(MODEL, 1, 0, sampled=0)
+    assert logits == 2 * 8 * 100
+    products = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
+    assert forward_flops(MODEL, 1, 0, 0) == 3 * (2 * products + 4 * 8)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {1: 5.0, 2: 5.0, 4: 5.2, 8: 8.0, 16: 16.0},  # memory first, then arithmetic
+        {1: 5.0, 2: 10.0, 4: 20.0},
+        {1: 5.0, 2: 4.6},  # noise
+    ],
+)
+def test_a_curve_that_grows_with_its_work_is_no_surprise(times: dict[int, float]) -> None:
+    assert surprises([_figure("decode", time, rows=rows) for rows, time in times.items()]) == []
+    assert surprises([_figure("prefill", time, tokens=rows) for rows, time in times.items()]) == []
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ({16: 20.0, 24: 21.0, 32: 60.0}, "21.00 ms at 24 rows, 60.00 ms at 32: 2.86 times, for 1.33 times the work"),
+        ({16: 20.0, 24: 15.0}, "although there is more to do"),
+    ],
+)
+def test_a_cliff_and_a_dip_are_surprises(times: dict[int, float], told: str) -> None:
+    (found,) = surprises([_figure("decode", time, rows=rows) for rows, time in times.items()])
+    assert told in found
+
+
+def test_time_over_context_is_a_straight_line() -> None:
+    straight = {0: 10.0, 1000: 12.0, 4000: 18.0}
+    assert surprises([_figure("chunk", time, tokens=CHUNK, context=at) for at, time in straight.items()]) == []
+    bent = straight | {2000: 18.0}
+    (found,) = surprises([_figure("chunk", time, tokens=CHUNK, context=at) for at, time in bent.items()])
+    assert found == f"a chunk of {CHUNK}: 18.00 ms at 2000 context, 14.00 ms on the line from 0 to 4000"
+
+
+def test_shapes_are_cut_to_the_longest_sequence() -> None:
+    asked = argparse.Namespace(batch=[1, 4], context=[16, 4000, 9000], prefill=[32, 9000])
+    shapes = make_shapes(asked, 4096)
+    room = 4096 - decode_length(0)
+    assert all(shape.length <= 4096 for shape in shapes)
+    assert [(each.rows, each.context) for each in shapes if each.kind == "decode"] == [
+        (1, 16), (1, 4000), (1, room), (4, 16), (4, 4000), (4, room),
+    ]  # fmt: skip
+    assert [each.tokens for each in shapes if each.kind == "prefill"] == [32]
+    assert [each.context for each in shapes if each.kind == "chunk"] == [16, 4096 - CHUNK]
+
+
+def test_a_small_model_is_measured_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [option for option in made_up(tmp_path) if option not in ("--device", "cpu")]
+    grid = ["--batch", "1", "4", "--context", "16", "64", "--prefill", "8", "32", "--cache-tokens", "1024"]
+    cheap = ["--seconds", "0", "--repeats", "1", "--read-bytes", str(1 << 20)]
+    files = ["--json", str(tmp_path / "steps.json"), "--svg", str(tmp_path / "steps.svg")]
+    assert step_cost.main([*grid, *cheap, *options, *files]) == 0
+    content = json.loads((tmp_path / "steps.json").read_text())
+    figures = content["figures"]
+    assert [(each["kind"], each["rows"], each["context"]) for each in figures if each["kind"] == "decode"] == [
+        ("decode", 1, 16), ("decode", 1, 64), ("decode", 4, 16), ("decode", 4, 64),
+    ]  # fmt: skip
+    limit = content["ceilings"]["read_bytes_per_second"]
+    for each in figures:
+        seconds = each["milliseconds"] / 1e3
+        assert each["fastest_milliseconds"] <= each["milliseconds"]
+        assert each["tokens_per_second"] == pytest.approx(each["rows"] * each["tokens"] / seconds)
+        if each["kind"] == "decode":
+            assert each["share"] == pytest.approx(1e6 * each["megabytes"] / limit / seconds)
+    one, four = (each for each in figures if each["kind"] == "decode" and each["context"] == 64)
+    keys_and_values = 65 * 2 * 2 * 2 * 32  # tokens, K and V, layers, heads, dimensions
+    bytes_each = 1e6 * (four["megabytes"] - one["megabytes"]) / 3 / keys_and_values
+    assert bytes_each in (pytest.approx(2), pytest.approx(4)), "of bfloat16 or float32"
+    picture = ElementTree.parse(tmp_path / "steps.svg").getroot()
+    assert len(picture.findall("{http://www.w3.org/2000/svg}svg")) == 4
+    assert "GB/s read" in capsys.readouterr().out
+
+
+def test_a_model_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert step_cost.main(["--model", str(tmp_path / "nothing")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
