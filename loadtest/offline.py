@@ -1,0 +1,135 @@
+"""An engine and its worker without a server: what ``stentor bench latency`` and ``throughput`` measure.
+
+The processes and channels are those of ``stentor serve``; HTTP, tokenizer and text are left out.
+"""
+
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import msgspec
+from rich.console import Console
+
+from stentor.engine.client import EngineClient, EngineUnavailable
+from stentor.engine.groups import first_cause
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, Progress
+from stentor.protocols.config import EngineConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.sampling import SamplingParams
+
+
+class OfflineError(Exception):
+    """A measurement cannot be made; the message is one line for the operator."""
+
+
+@dataclass
+class Answer:
+    """What one request got, in ``time.perf_counter()`` seconds."""
+
+    sent: float
+    arrivals: list[float] = field(default_factory=list)
+    """One for each batch of tokens that the engine sent."""
+    tokens: int = 0
+    ended: float = 0.0
+
+
+class Engine:
+    """A running engine. Prompts are random tokens, drawn from ``seed``: nothing is shared between two of them."""
+
+    def __init__(self, client: EngineClient, ready: EngineReady, vocab_size: int, seed: int) -> None:
+        self.ready = ready
+        self._client = client
+        self._vocab_size = vocab_size
+        self._random = random.Random(seed)
+
+    async def run(self, lengths: Sequence[tuple[int, int]]) -> list[Answer]:
+        """Sends greedy requests of (prompt, output) tokens all at once and waits for all.
+
+        Raises :class:`OfflineError` where one is refused, or the engine ends.
+        """
+        prompts = [[self._random.randrange(self._vocab_size) for _ in range(prompt)] for prompt, _ in lengths]
+        answers: list[Answer] = []
+        async with anyio.create_task_group() as tasks:
+            for prompt, (_, output) in zip(prompts, lengths, strict=True):
+                answer = Answer(time.perf_counter())
+                answers.append(answer)
+                tasks.start_soon(self._one, prompt, output, answer)
+        return answers
+
+    async def _one(self, prompt: list[int], output: int, answer: Answer) -> None:
+        params = SamplingParams(max_tokens=output, temperature=0.0)
+        try:
+            stream = self._client.submit(prompt, params, [0])
+        except EngineUnavailable as error:
+            raise OfflineError(f"the engine takes no more requests: {error}") from error
+        async for events in stream:
+            now = time.perf_counter()
+            for event in events:
+                if isinstance(event, ChoiceTokens):
+                    answer.arrivals.append(now)
+                    answer.tokens += len(event.tokens)
+                elif isinstance(event, Finished) and event.reason == "error":
+                    raise OfflineError(f"a request of {len(prompt)} tokens in, {output} out failed: {event.message}")
+        answer.ended = time.perf_counter()
+
+
+@asynccontextmanager
+async def running_engine(config: WorkerConfig, console: Console, seed: int) -> AsyncIterator[Engine]:
+    """An engine that is ready; its processes end with the block. Raises :class:`OfflineError` where it cannot start.
+
+    Raises :class:`stentor.engine.loading.errors.CheckpointError` for a model that cannot be used.
+    """
+    vocab_size = open_checkpoint(Path(config.model), config.load_format).config.vocab_size
+    with console.status("starting the engine") as status:
+
+        def show(progress: Progress) -> None:
+            status.update(f"{progress.phase} {progress.done / max(progress.total, 1):.0%}")
+
+        client = EngineClient(EngineConfig(config, SchedulerConfig(prefix_cache=False)), show)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.run)
+            try:
+                ready = await client.wait_started()
+            except EngineUnavailable as error:
+                raise OfflineError(str(error)) from error
+            status.stop()
+            try:
+                yield Engine(client, ready, vocab_size, seed)
+            finally:
+                tasks.cancel_scope.cancel()
+
+
+T = TypeVar("T")
+
+
+def run_offline(measure: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs a measurement on a loop of its own; what it raises comes out without a group around it."""
+    failure: BaseException
+    try:
+        return anyio.run(measure, backend_options={"use_uvloop": True})
+    except* Exception as group:
+        failure = first_cause(group)
+    raise failure
+
+
+def wide_console() -> Console:
+    """Standard output; where that is no terminal, wide enough for a table not to be folded."""
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def save(record: msgspec.Struct, path: Path) -> None:
+    """Indented JSON, whole or not at all; folders on the way are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,185 @@
+"""The run itself: every side started and weighed alone, then all of them up, and one at a time under load."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .disturbance import Disturbance
+from .figures import PREFILL, START, Column, Round, prefill_round, streams_round
+from .prompts import Words
+from .running import Server, ServerError
+from .sides import HOST
+from .stream import Answer, StreamError, complete
+
+Say = Callable[[str], None]
+
+REST_SECONDS: Final = 0.3
+"""How long idleness is watched before each measurement."""
+REST_LIMIT: Final = 6.0
+"""How long is waited for it: some thread pools and queues wait busily for seconds after work."""
+SPINNING: Final = 0.05
+"""Cores' worth of CPU time from which a server is not idle."""
+ANSWER_SECONDS: Final = 1800.0
+SLOW_START: Final = 30.0
+"""Seconds from which a start is not repeated."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run does."""
+
+    shapes: list[str]
+    rounds: int = 5
+    starts: int = 3
+    prompt: int = 128
+    output: int = 128
+    long_prompt: int = 2048
+    seed: int = 0
+
+
+@dataclass
+class Entry:
+    """A side under measurement."""
+
+    server: Server
+    column: Column
+
+    @property
+    def live(self) -> bool:
+        return self.column.failed is None
+
+
+def weigh_starts(entries: Sequence[Entry], settings: Settings, words: Words, say: Say) -> None:
+    """Start and weigh each side while no other is up: memory that servers share would otherwise be split."""
+    for entry in entries:
+        found: list[Round] = []
+        entry.column.rounds[START] = found
+        try:
+            for number in range(settings.starts):
+                say(f"{entry.column.name}: start {number + 1} of {settings.starts}")
+                seconds = entry.server.start(words)
+                found.append({"ready_s": seconds, "memory_mib": entry.server.memory() / 2**20})
+                entry.server.stop()
+                if seconds > SLOW_START:
+                    break
+        except (ServerError, OSError) as error:
+            _fail(entry, error)
+
+
+def start_all(entries: Sequence[Entry], words: Words, say: Say) -> None:
+    """Start every side; all stay up."""
+    for entry in entries:
+        say(f"{entry.column.name}: starting")
+        try:
+            entry.server.start(words)
+        except (ServerError, OSError) as error:
+            _fail(entry, error)
+
+
+def run_rounds(entries: Sequence[Entry], settings: Settings, words: Words, say: Say) -> None:
+    """A B A B: in every round each shape goes through all sides with the same prompts. Round 0 warms up."""
+    for number in range(settings.rounds + 1):
+        for shape in settings.shapes:
+            for entry in entries:
+                if not entry.live or (shape.isdecimal() and int(shape) > 1 and not entry.server.side.parallel):
+                    continue
+                say(f"{f'round {number}' if number else 'warm-up'}: {entry.column.name}, {_describe(shape)}")
+                rng = random.Random(f"{settings.seed} {number} {shape}")
+                try:
+                    figures = _measure(entry, entries, shape, settings, words, rng, warming=number == 0)
+                except (ServerError, StreamError, OSError) as error:
+                    _fail(entry, error)
+                    continue
+                if number:
+                    entry.column.rounds.setdefault(shape, []).append(figures)
+
+
+def _measure(
+    entry: Entry,
+    entries: Sequence[Entry],
+    shape: str,
+    settings: Settings,
+    words: Words,
+    rng: random.Random,
+    *,
+    warming: bool,
+) -> Round:
+    others = [other for other in entries if other is not entry and other.live]
+    entry.server.resume()
+    _rest(others)
+    disturbance = Disturbance(entry.server, [other.server for other in others])
+    if shape == PREFILL:
+        figures = asyncio.run(_in_time(_prefill(entry.server, settings, words, rng)))
+    else:
+        output = min(16, settings.output) if warming else settings.output
+        work = _streams(entry.server, int(shape), settings.prompt, output, words, rng)
+        figures = asyncio.run(_in_time(work))
+    figures.update(disturbance.figures())
+    if entry.column.paused:
+        entry.server.pause()
+    return figures
+
+
+def _rest(others: Sequence[Entry]) -> None:
+    """Wait until nobody but the side in turn computes; a server that goes on is stopped until its own turn."""
+    limit = time.monotonic() + REST_LIMIT
+    while True:
+        before = [other.server.cpu() for other in others]
+        time.sleep(REST_SECONDS)
+        busy = [
+            other
+            for other, used in zip(others, before, strict=True)
+            if other.server.cpu() - used > SPINNING * REST_SECONDS
+        ]
+        if not busy:
+            return
+        if time.monotonic() > limit:
+            for other in busy:
+                other.column.paused = True
+                other.server.pause()
+
+
+async def _in_time(work: Awaitable[Round]) -> Round:
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await work
+    except TimeoutError:
+        raise StreamError(f"it did not answer within {ANSWER_SECONDS:.0f} s") from None
+
+
+async def _streams(server: Server, streams: int, prompt: int, output: int, words: Words, rng: random.Random) -> Round:
+    bodies = [server.side.body(server.weights, words.prompt(prompt, rng), output) for _ in range(streams)]
+    answers = await asyncio.gather(*(complete(HOST, server.port, body) for body in bodies))
+    for answer in answers:
+        _check(answer, prompt, output)
+    return streams_round(answers)
+
+
+async def _prefill(server: Server, settings: Settings, words: Words, rng: random.Random) -> Round:
+    body = server.side.body(server.weights, words.prompt(settings.long_prompt, rng), 1)
+    answers = [await complete(HOST, server.port, body) for _ in range(2)]
+    for answer in answers:
+        _check(answer, settings.long_prompt, 1)
+    return prefill_round(*answers)
+
+
+def _check(answer: Answer, prompt: int, output: int) -> None:
+    """A server that did other work than was asked for is not compared."""
+    if (answer.prompt_tokens, answer.tokens) != (prompt, output):
+        raise StreamError(
+            f"it counts {answer.prompt_tokens} tokens in and {answer.tokens} out, expected {prompt} and {output}"
+        )
+
+
+def _fail(entry: Entry, error: Exception) -> None:
+    entry.column.failed = " ".join(str(error).split())[:400]
+    entry.server.stop()
+
+
+def _describe(shape: str) -> str:
+    if shape == PREFILL:
+        return "a long prompt twice"
+    return "alone" if shape == "1" else f"{shape} streams"

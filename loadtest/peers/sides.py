@@ -1,0 +1,145 @@
+"""Who can be measured: a server, the weights it serves, how it is started, and how a request is put to it.
+
+Every server is started as someone who wants throughput from all cores would start it, and with room for the same
+number of tokens in its KV cache: 32 requests of 2,304 tokens each.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from .places import installed, llama_binary, script
+from .prompts import Prompt
+from .weights import Form
+
+HOST: Final = "127.0.0.1"
+MODEL: Final = "peer"
+"""The name that requests use, where a server lets one choose it."""
+SLOTS: Final = 32
+SLOT_TOKENS: Final = 2304
+"""A prompt of 2,048 and an answer, in whole blocks of any server."""
+OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
+
+
+class Launch(NamedTuple):
+    """A server's command and what is added to its environment."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+class Side(NamedTuple):
+    """One column of the table."""
+
+    name: str
+    peer: str
+    """Whose it is: ``stentor``, or a peer's name."""
+    form: Form
+    bits: str
+    """What is compared with what: bf16 with bf16, q4_0 with q4_0."""
+    launch: Callable[[Path, int], Launch]
+    body: Callable[[Path, Prompt, int], dict[str, Any]]
+    """(weights, prompt, tokens to put out) → the request."""
+    parallel: bool = True
+    """False for one that serves a request at a time: many streams would only wait."""
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot be measured here; None where it can."""
+        if self.peer == "stentor" or installed(self.peer) is not None:
+            return None
+        return f"{self.peer} is not installed; run: make peers ARGS={self.peer}"
+
+
+def cores() -> list[int]:
+    """Those this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def _stentor(weights: Path, port: int) -> Launch:
+    dtype = ["--dtype", "bfloat16"]
+    command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", str(weights), *dtype]
+    return Launch([*command, "--served-model-name", MODEL, "--host", HOST, "--port", str(port)], {})
+
+
+def _llama_cpp(weights: Path, port: int) -> Launch:
+    command = [str(llama_binary("llama-server")), "--model", str(weights), "--alias", MODEL]
+    command += ["--threads", str(len(cores())), "--parallel", str(SLOTS), "--ctx-size", str(SLOTS * SLOT_TOKENS)]
+    command += ["--flash-attn", "on", "--cont-batching"]
+    return Launch([*command, "--host", HOST, "--port", str(port)], dict(OFFLINE))
+
+
+def _vllm(weights: Path, port: int) -> Launch:
+    command = [str(script("vllm", "vllm")), "serve", str(weights), "--served-model-name", MODEL]
+    command += ["--dtype", "bfloat16", "--max-model-len", "8192", "--host", HOST, "--port", str(port)]
+    bound = f"{cores()[0]}-{cores()[-1]}" if _contiguous(cores()) else ",".join(map(str, cores()))
+    environment = {
+        "VLLM_CPU_OMP_THREADS_BIND": bound,
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # it would otherwise leave one core out
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    return Launch(command, {**OFFLINE, **environment})
+
+
+def _transformers(weights: Path, port: int) -> Launch:
+    command = [str(script("transformers", "transformers")), "serve", str(weights)]
+    command += ["--dtype", "bfloat16", "--device", "cpu", "--host", HOST, "--port", str(port)]
+    return Launch(command, dict(OFFLINE))
+
+
+def _transformers_batching(weights: Path, port: int) -> Launch:
+    blocks = SLOTS * SLOT_TOKENS // 256  # its pages hold 256 tokens
+    command, environment = _transformers(weights, port)
+    return Launch([*command, "--continuous-batching", "--cb-num-blocks", str(blocks)], environment)
+
+
+def _openai(weights: Path, prompt: Prompt, tokens: int) -> dict[str, Any]:
+    del weights
+    return {
+        "model": MODEL,
+        "prompt": prompt.ids,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def _transformers_body(weights: Path, prompt: Prompt, tokens: int) -> dict[str, Any]:
+    """It takes text alone, and knows no ``ignore_eos``: an end token that no model draws does the same."""
+    generation = {"do_sample": False, "eos_token_id": -1}
+    return {
+        "model": str(weights),
+        "prompt": prompt.text,
+        "max_tokens": tokens,
+        "stream": True,
+        "generation_config": json.dumps(generation),
+    }
+
+
+def _contiguous(numbers: list[int]) -> bool:
+    return numbers == list(range(numbers[0], numbers[-1] + 1))
+
+
+def _sides() -> Mapping[str, Side]:
+    found = [
+        Side("stentor-bf16", "stentor", "hf", "bf16", _stentor, _openai),
+        Side("stentor-q4_0", "stentor", "q4_0", "q4_0", _stentor, _openai),
+        Side("stentor-q4_1", "stentor", "q4_1", "q4_1", _stentor, _openai),
+        Side("llama.cpp-bf16", "llama.cpp", "bf16", "bf16", _llama_cpp, _openai),
+        Side("llama.cpp-q4_0", "llama.cpp", "q4_0", "q4_0", _llama_cpp, _openai),
+        Side("llama.cpp-q4_1", "llama.cpp", "q4_1", "q4_1", _llama_cpp, _openai),
+        Side("vllm-bf16", "vllm", "hf", "bf16", _vllm, _openai),
+        Side("transformers-bf16", "transformers", "hf", "bf16", _transformers, _transformers_body, parallel=False),
+        Side("transformers-batching", "transformers", "hf", "bf16", _transformers_batching, _transformers_body),
+    ]
+    return {side.name: side for side in found}
+
+
+SIDES: Final = _sides()
+"""By name, in the order of the table's columns."""

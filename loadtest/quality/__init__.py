@@ -1,0 +1,1 @@
+"""Whether the numbers that a model computes here are those it computes elsewhere: perplexity beside transformers'."""

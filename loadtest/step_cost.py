@@ -1,0 +1,236 @@
+"""How a worker's step grows with its batch and its context, beside what the machine can do at most.
+
+    python -P -m stentor.loadtest.step_cost --json steps.json --svg steps.svg
+
+One process, no scheduler: plans are made by hand and handed to the runner. Decode steps are timed over a grid of
+sequences at once and tokens that each has in the cache; prefill steps over their tokens, and a chunk over what is
+in the cache before it. Shapes are taken in random order, so that a machine that slows down bends no curve. The
+limit of a decode step is reading all weights once and every key and value; that of a prefill, its products.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from stentor.engine.layers.weights import WeightError
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.models.config import DecoderConfig
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.setup import set_up
+from stentor.protocols.actors import WorkerReady
+
+from .ceilings import CpuCeilings, measure_cpu_ceilings
+from .offline import wide_console
+from .record import now_iso
+from .serving.machine import describe_machine
+from .step_curves import CHUNK, Figure, draw_all, make_plots, surprises
+from .step_runs import StepRunner, StepTimes, decode_length, forward_flops
+from .worker_options import add_worker_options, at_least, describe, worker_config
+
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+CONTEXTS = (16, 128, 512, 1024, 2048, 4096, 8192)
+PREFILLS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+class Shape(NamedTuple):
+    """One kind of step. ``length`` is what each of its sequences needs of the cache."""
+
+    kind: str
+    """``decode``, ``prefill`` (of a whole prompt) or ``chunk`` (after some context)."""
+    rows: int
+    tokens: int
+    """Of each row."""
+    context: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.rows} x {self.tokens} at {self.context}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = _parser().parse_args(given)
+    console = wide_console()
+    started = now_iso()
+    try:
+        figures, ceilings, worker = measure(arguments, Console(stderr=True))
+    except (CheckpointError, SetupError, WeightError) as error:
+        print(f"step_cost: {error}", file=sys.stderr)
+        return 1
+    found = surprises(figures)
+    print_figures(console, figures, ceilings)
+    for line in found:
+        console.print(f"surprise: {line}", highlight=False)
+    if arguments.json:
+        content = {
+            "kind": "step cost",
+            "started_at": started,
+            "command": ["python", "-P", "-m", "stentor.loadtest.step_cost", *given],
+            "machine": describe_machine(),
+            "worker": worker,
+            "ceilings": asdict(ceilings),
+            "figures": [asdict(figure) for figure in figures],
+            "surprises": found,
+        }
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    if arguments.svg:
+        arguments.svg.parent.mkdir(parents=True, exist_ok=True)
+        arguments.svg.write_text(draw_all(make_plots(figures)))
+    return 0
+
+
+def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figure], CpuCeilings, dict[str, object]]:
+    """Loads the model, fills the cache, and times every shape that fits into it."""
+    named = worker_config(arguments)
+    model = open_checkpoint(Path(named.model), named.load_format).config
+    length = min(model.max_position, max(decode_length(max(arguments.context)), CHUNK + max(arguments.context) + 1))
+    config = worker_config(
+        arguments,
+        max_model_len=max(length, min(model.max_position, max(arguments.prefill, default=0))),
+        max_num_seqs=max(arguments.batch),
+        max_num_batched_tokens=max([CHUNK, *arguments.prefill]),
+        kv_cache_memory=arguments.kv_cache_memory or _cache_bytes(model, arguments.cache_tokens),
+        device="cpu",
+    )
+    with console.status("loading") as status:
+        setup = set_up(config, lambda phase, done, total: status.update(f"{phase} {done / max(total, 1):.0%}"))
+        status.update("measuring what the machine can do")
+        ceilings = measure_cpu_ceilings(arguments.read_bytes)
+        runner = StepRunner(setup, model, arguments.cache_tokens, config.seed)
+        status.update("filling the KV cache")
+        runner.fill()
+        shapes = [shape for shape in make_shapes(arguments, length) if runner.fits(shape.rows, shape.length)]
+        random.Random(config.seed).shuffle(shapes)
+        times = []
+        for number, shape in enumerate(shapes, 1):
+            status.update(f"{number} of {len(shapes)}: {shape}")
+            if shape.kind == "decode":
+                times.append((shape, runner.decode(shape.rows, shape.context, arguments.seconds)))
+            else:
+                times.append((shape, runner.prefill(shape.tokens, shape.context, arguments.repeats)))
+    weights, per_token = read_bytes(setup.ready, model), kv_bytes(setup.ready)
+    figures = [make_figure(shape.kind, each, model, weights, per_token, ceilings) for shape, each in times]
+    figures.sort(key=lambda each: (each.kind, each.rows, each.tokens, each.context))
+    return figures, ceilings, describe(config)
+
+
+def make_shapes(arguments: argparse.Namespace, longest: int) -> list[Shape]:
+    """Every shape that was asked for; a context is cut where a sequence would outgrow ``longest`` tokens."""
+    room = longest - decode_length(0)
+    decode = [
+        Shape("decode", rows, 1, context, decode_length(context))
+        for rows in arguments.batch
+        for context in dict.fromkeys(min(context, room) for context in arguments.context)
+    ]
+    prefill = [Shape("prefill", 1, tokens, 0, tokens) for tokens in arguments.prefill if tokens <= longest]
+    before = dict.fromkeys(min(context, longest - CHUNK) for context in arguments.context)
+    chunks = [Shape("chunk", 1, CHUNK, context, CHUNK + context) for context in before if context > 0]
+    return [*decode, *prefill, *(chunks if arguments.prefill else [])]
+
+
+def read_bytes(ready: WorkerReady, model: DecoderConfig) -> float:
+    """Of weights, in a decode step: all but an embedding table that is not the head too, taken as stored like the
+    average of the rest."""
+    total = next(line.bytes for line in ready.memory if line.what == "weights")
+    if model.tie_embeddings:
+        return float(total)
+    table = model.vocab_size * model.hidden_size
+    query, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    products = model.hidden_size * (2 * query + 2 * kv + 3 * model.intermediate_size)
+    return total * (1 - table / (2 * table + model.num_layers * products))
+
+
+def kv_bytes(ready: WorkerReady) -> float:
+    """Keys and values of one token, over all layers."""
+    total = next(line.bytes for line in ready.memory if line.what == "KV cache")
+    return total / (ready.num_blocks * ready.limits.block_size)
+
+
+def make_figure(
+    kind: str, times: StepTimes, model: DecoderConfig, weights: float, per_token: float, ceilings: CpuCeilings
+) -> Figure:
+    read = weights + times.rows * (times.context + times.tokens) * per_token
+    flops = times.rows * forward_flops(model, times.tokens, times.context - (kind == "decode"), sampled=1)
+    by_memory = read / ceilings.read_bytes_per_second
+    by_products = flops / ceilings.flops_per_second
+    return Figure(
+        kind,
+        times.rows,
+        times.tokens,
+        times.context,
+        1e3 * times.median,
+        1e3 * times.low,
+        times.steps,
+        times.rows * times.tokens / times.median,
+        read / 1e6,
+        flops / 1e9,
+        (by_memory if kind == "decode" else by_products) / times.median,
+    )
+
+
+def print_figures(console: Console, figures: Sequence[Figure], ceilings: CpuCeilings) -> None:
+    products = ", ".join(f"{side}: {rate / 1e9:,.0f}" for side, rate in ceilings.product_flops_per_second.items())
+    table = Table(
+        caption="share: of the bytes that can be read for decode, of the products for prefill; "
+        f"measured in this run with {torch.get_num_threads()} threads: "
+        f"{ceilings.read_bytes_per_second / 1e9:.1f} GB/s read; GFLOP/s of bfloat16 products by side: {products}"
+    )
+    for title in ("step", "ms", "fastest", "tokens/s", "GB/s", "GFLOP/s", "share"):
+        table.add_column(title, justify="left" if title == "step" else "right")
+    for each in figures:
+        seconds = each.milliseconds / 1e3
+        shape = f"{each.rows} rows" if each.kind == "decode" else f"{each.tokens} tokens"
+        table.add_row(
+            f"{each.kind}, {shape}" + (f" at {each.context:,}" if each.kind != "prefill" else ""),
+            f"{each.milliseconds:,.2f}",
+            f"{each.fastest_milliseconds:,.2f}",
+            f"{each.tokens_per_second:,.0f}",
+            f"{each.megabytes / 1e3 / seconds:,.1f}",
+            f"{each.gigaflops / seconds:,.0f}",
+            f"{each.share:.0%}",
+        )
+    console.print(table)
+
+
+def _cache_bytes(model: DecoderConfig, tokens: int) -> int:
+    """Room for ``tokens`` in the widest type that a cache has."""
+    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * 4 * (tokens + 1024)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="step_cost", description="Times a worker's steps on the CPU against batch size and context length."
+    )
+    number = at_least(1)
+    parser.add_argument("--batch", type=number, nargs="+", default=list(BATCHES), metavar="ROWS")
+    parser.add_argument("--context", type=number, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
+    parser.add_argument("--prefill", type=number, nargs="*", default=list(PREFILLS), metavar="TOKENS")
+    parser.add_argument(
+        "--cache-tokens",
+        type=number,
+        default=40960,
+        metavar="TOKENS",
+        help="of KV cache, filled first; shapes that need more are left out (40960)",
+    )
+    parser.add_argument("--seconds", type=float, default=0.5, help="of decode steps of one shape (0.5)")
+    parser.add_argument("--repeats", type=number, default=5, help="of a prefill step (5)")
+    parser.add_argument("--read-bytes", type=at_least(1 << 20), default=512 << 20, help="to measure bandwidth (2**29)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the curves into this file")
+    add_worker_options(parser, without=("device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

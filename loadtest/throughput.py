@@ -1,0 +1,154 @@
+"""``stentor bench throughput``: many requests at once through an engine, without a server.
+
+    stentor bench throughput --requests 256 --input uniform:64:256 --output 128
+
+Every request is sent at the start of a round, which lasts until the last one has ended; rates are over that time.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from stentor.engine.loading.errors import CheckpointError
+
+from .offline import Answer, OfflineError, run_offline, running_engine, save, wide_console
+from .record import FORMAT, now_iso
+from .serving.lengths import LENGTHS_HELP, LengthError, Lengths, parse_lengths, whole
+from .serving.machine import describe_machine
+from .worker_options import add_worker_options, at_least, describe, worker_config
+
+_WARMUP_REQUESTS = 4
+_WARMUP_OUTPUT = 16
+
+
+class Round(msgspec.Struct, frozen=True):
+    """All requests once."""
+
+    seconds: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``stentor bench throughput`` saves. Rates are medians over the rounds, a second."""
+
+    format: int = FORMAT
+    kind: Literal["throughput"] = "throughput"
+    started_at: str
+    command: list[str] = []
+    machine: dict[str, Any] = {}
+    worker: dict[str, Any] = {}
+    requests: int
+    input: str
+    """As it was asked for: a number of tokens, or their distribution."""
+    output: str
+    prompt_tokens_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    requests_per_s: float
+    rounds: list[Round] = []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = _parser().parse_args(given)
+    try:
+        result = run_offline(lambda: measure(arguments, given, Console(stderr=True)))
+    except LengthError as error:
+        print(f"stentor bench throughput: {error}", file=sys.stderr)
+        return 2
+    except (OfflineError, CheckpointError) as error:
+        print(f"stentor bench throughput: {error}", file=sys.stderr)
+        return 1
+    print_result(wide_console(), result)
+    if arguments.save:
+        save(result, arguments.save)
+    return 0
+
+
+async def measure(arguments: argparse.Namespace, given: list[str], console: Console) -> Throughput:
+    """Loads the model, warms up, and times every round. All rounds have requests of the same lengths."""
+    started = now_iso()
+    prompts, outputs = parse_lengths(arguments.input), parse_lengths(arguments.output)
+    config = worker_config(arguments)
+    lengths = draw_lengths(arguments.requests, prompts, outputs, config.seed)
+    rounds: list[Round] = []
+    async with running_engine(config, console, config.seed) as engine:
+        with console.status("warming up") as status:
+            await engine.run([(prompt, min(out, _WARMUP_OUTPUT)) for prompt, out in lengths[:_WARMUP_REQUESTS]])
+            for number in range(arguments.rounds):
+                status.update(f"round {number + 1} of {arguments.rounds}")
+                rounds.append(read_round(lengths, await engine.run(lengths)))
+
+    def rate(counts: Sequence[int]) -> float:
+        return statistics.median(count / each.seconds for count, each in zip(counts, rounds, strict=True))
+
+    return Throughput(
+        started_at=started,
+        command=["stentor", "bench", "throughput", *given],
+        machine=describe_machine(),
+        worker=describe(config),
+        requests=arguments.requests,
+        input=arguments.input,
+        output=arguments.output,
+        prompt_tokens_per_s=rate([each.prompt_tokens for each in rounds]),
+        output_tokens_per_s=rate([each.output_tokens for each in rounds]),
+        total_tokens_per_s=rate([each.prompt_tokens + each.output_tokens for each in rounds]),
+        requests_per_s=rate([arguments.requests] * len(rounds)),
+        rounds=rounds,
+    )
+
+
+def draw_lengths(requests: int, prompts: Lengths, outputs: Lengths, seed: int) -> list[tuple[int, int]]:
+    """(prompt, output) tokens of each request."""
+    rng = np.random.default_rng(seed)
+    return [(whole(prompts, rng), whole(outputs, rng)) for _ in range(requests)]
+
+
+def read_round(lengths: Sequence[tuple[int, int]], answers: Sequence[Answer]) -> Round:
+    """What a round came to, from the first request that was sent to the last that ended."""
+    seconds = max(answer.ended for answer in answers) - min(answer.sent for answer in answers)
+    return Round(seconds, sum(prompt for prompt, _ in lengths), sum(answer.tokens for answer in answers))
+
+
+def print_result(console: Console, result: Throughput) -> None:
+    table = Table(
+        title=f"{result.requests} requests, {result.input} tokens in, {result.output} out; "
+        f"median of {len(result.rounds)} rounds"
+    )
+    for column in ("seconds", "prompt tokens/s", "output tokens/s", "total tokens/s", "requests/s"):
+        table.add_column(column, justify="right")
+    table.add_row(
+        f"{statistics.median(each.seconds for each in result.rounds):,.2f}",
+        f"{result.prompt_tokens_per_s:,.0f}",
+        f"{result.output_tokens_per_s:,.0f}",
+        f"{result.total_tokens_per_s:,.0f}",
+        f"{result.requests_per_s:,.2f}",
+    )
+    console.print(table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stentor bench throughput",
+        description="Tokens a second of many requests sent at once through an engine, without a server.",
+    )
+    parser.add_argument("--requests", type=at_least(1), default=64, metavar="N", help="in each round (64)")
+    parser.add_argument("--input", default="128", metavar="LENGTHS", help=f"tokens of a prompt: {LENGTHS_HELP} (128)")
+    parser.add_argument("--output", default="128", metavar="LENGTHS", help="tokens of an answer, likewise (128)")
+    parser.add_argument("--rounds", type=at_least(1), default=3, metavar="N", help="of which the median is told (3)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the figures and every round here")
+    add_worker_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
