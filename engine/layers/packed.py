@@ -20,10 +20,13 @@ from stentor.kernels.linear_packed import (
     pack_plain_,
     unpack_rows,
 )
+from stentor.kernels.linear_w4 import W4Weight
+from stentor.kernels.linear_w4.planes import unpack_codes
+from stentor.kernels.linear_w4.weight import SYMMETRIC_ZERO
 
 from ..quantization.choose import PACKED_GGUF
-from ..quantization.formats import Format, GGUFFormat, Int8Format, OnlineFormat
-from ..quantization.stored import StoredError, checked_weight, endings, expand, scale_rows
+from ..quantization.formats import Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
+from ..quantization.stored import StoredError, checked_weight, endings, expand, pack_int4, scale_rows
 from .placement import Placement
 from .weights import WeightError, WeightMap, check_plain, check_shape
 
@@ -141,6 +144,8 @@ def _kind(format: Format | None, placement: Placement) -> PackedKind:
             return PLAIN[placement.dtype]
         case GGUFFormat(kind=stored):
             return kind_of(_stored(stored))
+        case Int4Format():
+            return "q4m"
         case _:
             return "q8"
 
@@ -191,6 +196,16 @@ def _gather(
 
             needed, ignored = endings(chosen)
             weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
+        case Int4Format():
+
+            def place(stored: dict[str, torch.Tensor]) -> None:
+                try:
+                    _pack_int4(weight, first, pack_int4(chosen, stored, *shape))
+                except StoredError as error:
+                    raise WeightError(f"{part}: {error}") from error
+
+            needed, ignored = endings(chosen)
+            weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)
         case OnlineFormat():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
@@ -225,3 +240,14 @@ def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: to
     codes = values.view(torch.uint8) ^ 0x80
     scales = scale.float().reshape(-1, 1, 1).expand(-1, blocks, 1)
     pack_codes_(weight, first, codes, scales)
+
+
+def _pack_int4(weight: PackedWeight, first: int, stored: W4Weight) -> None:
+    """Blocks repeat the scale of their group, which is a whole number of them or the row."""
+    inputs = stored.shape[1]
+    blocks = -(-inputs // _BLOCK)
+    groups = inputs // (stored.group or inputs)
+    scale = stored.scales[:groups].T.float()  # [outputs, groups]
+    zero = SYMMETRIC_ZERO if stored.zeros is None else stored.zeros[:groups].T.float()
+    parts = torch.stack([scale, -scale * zero], dim=2).repeat_interleave(blocks // groups, dim=1)
+    pack_codes_(weight, first, unpack_codes(stored.codes, inputs), parts)

@@ -51,7 +51,7 @@ class Selection:
         if self.name == "kernels":
             return f"weights in {format.name}: multiplied as they are stored"
         if self.name == "packed":
-            return f"weights in {format.name}: multiplied by inputs of 8 bits, in blocks of 32"
+            return f"weights in {format.name}: packed for this CPU, multiplied by rounded inputs"
         plain = str(dtype).removeprefix("torch.")
         return f"weights in {format.name}: expanded to {plain}, since {'; '.join(self.refusals)}"
 
@@ -59,13 +59,14 @@ class Selection:
 def select(layer: Layer, wanted: Backend = "auto") -> Selection:
     """The implementation of one layer. Raises ValueError where none can take it, with every reason.
 
-    ``kernels`` asks for them on any device, where their plain torch versions run.
+    Another than ``auto`` passes over those preferred to it; ``kernels`` also asks for them on any device, where
+    their plain torch versions run.
     """
     refusals: list[str] = []
-    for name, obstacles in _PREFERENCE.items():
-        if wanted == "expanded" and name != "expanded":
-            continue
-        checks = obstacles[1:] if wanted == "kernels" else obstacles
+    preference = list(_PREFERENCE)
+    for name in preference if wanted == "auto" else preference[preference.index(wanted) :]:
+        obstacles = _PREFERENCE[name]
+        checks = obstacles[1:] if name == wanted == "kernels" else obstacles
         obstacle = next((found for check in checks if (found := check(layer)) is not None), None)
         if obstacle is None:
             return Selection(name, tuple(refusals))
@@ -89,12 +90,16 @@ def _packed(layer: Layer) -> str | None:
     if not layer.packed:
         return "there are no CPU kernels"
     if layer.dtype != torch.bfloat16:
-        return f"{str(layer.dtype).removeprefix('torch.')} asks for exact inputs, which they would meet in 8 bits"
+        return f"{str(layer.dtype).removeprefix('torch.')} asks for exact inputs, and packed weights round them"
     match layer.format:
         case GGUFFormat(kind=kind) if kind not in PACKED_GGUF:
             return f"they take {', '.join(PACKED_GGUF)}"
-        case FP8Format() | Int4Format() | OnlineFormat(dtype="fp8"):
-            return "they take int8 and GGUF's blocks"
+        case Int4Format(act_order=True):
+            return "packed groups lie in the order of the inputs"
+        case Int4Format():
+            return _int4_shape(layer)
+        case FP8Format() | OnlineFormat(dtype="fp8"):
+            return "they take int8, int4 and GGUF's blocks"
     return None
 
 

@@ -93,6 +93,8 @@ class Forward:
                 raise ValueError(f"forward: {obstacle}")
             if k_cache.dtype not in (torch.float32, torch.bfloat16):
                 raise ValueError(f"forward: caches are float32 or bfloat16, not {describe(k_cache)}")
+        ops = {instruction.op for instruction in program.instructions}
+        self._needs = {"ids": "embed" in ops, "positions": "rotate" in ops, "a batch": bool(ops & {"rotate", "attend"})}
         self._structs: ctypes.Array[InstructionStruct] = program.structs(self._caches)
         self._rows = 0
         self._buffers: list[Tensor] = []
@@ -122,9 +124,13 @@ class Forward:
 
         Raises:
             IndexError: an id, a position, a slot or a block table that leads outside; nothing was written then.
+            ValueError: what the program needs is missing, or has another shape or dtype.
         """
         if rows == 0:
             return
+        for (name, needed), given in zip(self._needs.items(), (ids, positions, batch), strict=True):
+            if needed and given is None:
+                raise ValueError(f"forward: the program needs {name}")
         self._reserve(rows)
         if self.variant == "reference":
             buffers = [buffer[:rows] for buffer in self._buffers]

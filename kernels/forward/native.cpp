@@ -201,15 +201,19 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
     Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
             std::vector<int64_t>(count, -1), {}};
     // Layers of one shape share the checks and the cut of their rows.
+    const auto alike = [](const Instruction* a, const Instruction& b) {
+        return a && a->blocks == b.blocks && a->block_size == b.block_size && a->table_rows == b.table_rows &&
+               a->window == b.window && a->heads == b.heads && a->kv_heads == b.kv_heads && a->dim == b.dim;
+    };
     const Instruction *rotated = nullptr, *attended[2] = {};
     int64_t cut[2] = {-1, -1};
     for (int64_t i = 0; i < count; ++i) {
         const Instruction& op = program.instructions[i];
-        if (op.kind == ROTATE && rotated && rotated->table_rows == op.table_rows && rotated->blocks == op.blocks) continue;
+        if (op.kind == ROTATE && alike(rotated, op)) continue;
         if (op.kind == ROTATE) rotated = &op;
         if (op.kind == ATTEND) {
             const int slot = op.window > 0;
-            if (attended[slot] && attended[slot]->window == op.window && attended[slot]->blocks == op.blocks) {
+            if (alike(attended[slot], op)) {
                 run.queries_of[i] = cut[slot];
                 continue;
             }

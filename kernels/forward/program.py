@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..activation import ActivationKind
-from ..linear_packed import FORMS, Form, PackedStruct, PackedWeight
+from ..linear_packed import FORMS, Form, PackedStruct, PackedWeight, form_of
 
 Op = Literal["embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate"]
 OPS: tuple[Op, ...] = ("embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate")
@@ -85,6 +85,8 @@ class Program:
 
     instructions: list[Instruction] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
+    _input: tuple[Form, int] | None = None
+    """What the last ``prepare`` or ``activate`` left for the linears after it: its form and width."""
 
     def buffer(self, width: int) -> int:
         """A new buffer; returns its number."""
@@ -92,6 +94,7 @@ class Program:
         return len(self.widths) - 1
 
     def embed(self, dst: int, weight: PackedWeight, scale: float) -> None:
+        self._check(dst, weight.shape[1])
         self._append(Instruction("embed", dst=dst, weight=weight, scale=scale))
 
     def prepare(
@@ -111,11 +114,21 @@ class Program:
         self._append(Instruction("add", src=src, add=add, scale=scale, width=self.widths[src]))
 
     def norm(self, src: int, weight: Tensor, eps: float, *, column: int = 0, groups: int = 1) -> None:
+        self._check(src, column + groups * len(weight))
         self._append(
             Instruction("norm", src=src, norm=weight, eps=eps, column=column, groups=groups, width=len(weight))
         )
 
     def linear(self, dst: int, weight: PackedWeight, *, column: int = 0, bias: Tensor | None = None) -> None:
+        """Raises ValueError for a weight that does not take what was prepared, or outputs past their buffer."""
+        wanted = form_of(weight.kind), weight.shape[1]
+        if self._input != wanted:
+            raise ValueError(
+                f"program: a {weight.kind} weight {weight.shape} takes {wanted}, prepared is {self._input}"
+            )
+        self._check(dst, column + weight.shape[0])
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise ValueError(f"program: bias {tuple(bias.shape)} does not fit a weight {weight.shape}")
         self._append(Instruction("linear", dst=dst, weight=weight, column=column, bias=bias))
 
     def rotate(
@@ -129,6 +142,7 @@ class Program:
         eps: float = 0.0,
     ) -> None:
         """``heads``: query heads, kv heads, dims of a head."""
+        self._check(src, (heads[0] + 2 * heads[1]) * heads[2])
         q_norm, k_norm = norms or (None, None)
         self._append(
             Instruction(
@@ -148,6 +162,8 @@ class Program:
     def attend(
         self, src: int, dst: int, layer: int, heads: tuple[int, int, int], *, scale: float, window: int, softcap: float
     ) -> None:
+        self._check(src, heads[0] * heads[2])
+        self._check(dst, heads[0] * heads[2])
         self._append(
             Instruction(
                 "attend",
@@ -165,6 +181,10 @@ class Program:
 
     def activate(self, src: int, activation: ActivationKind, form: Form) -> None:
         self._append(Instruction("activate", src=src, activation=activation, form=form, width=self.widths[src] // 2))
+
+    def _check(self, buffer: int, width: int) -> None:
+        if width > self.widths[buffer]:
+            raise ValueError(f"program: {width} columns do not fit buffer {buffer} of {self.widths[buffer]}")
 
     @property
     def prepared_bytes(self) -> int:
@@ -213,6 +233,8 @@ class Program:
 
     def _append(self, instruction: Instruction) -> None:
         """Keeps it, with what the native interpreter reads through a pointer contiguous and in float32."""
+        if instruction.op in ("prepare", "activate"):
+            self._input = instruction.form, instruction.width
         self.instructions.append(
             replace(
                 instruction,

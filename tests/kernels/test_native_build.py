@@ -64,6 +64,18 @@ def test_a_changed_source_or_header_is_another_library(source: Path, tmp_path: P
     assert answer(third) == 43
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
+def test_another_processor_is_another_library(tmp_path: Path) -> None:
+    source = tmp_path / "native.cpp"
+    source.write_text(
+        'extern "C" __attribute__((visibility("default"))) int answer() {\n'
+        "#ifdef __AVX2__\n    return 2;\n#else\n    return 1;\n#endif\n}\n"
+    )
+    built = [build(sources=[source], cache_dir=tmp_path / "cache", march=march) for march in ("x86-64", "haswell")]
+    assert [answer(library) for library in built] == [1, 2]
+    assert built[0] == build(sources=[source], cache_dir=tmp_path / "cache", march="x86-64")
+
+
 def test_a_compile_error_is_one_line_that_names_the_file_and_leaves_nothing_behind(
     source: Path, tmp_path: Path
 ) -> None:
@@ -156,11 +168,11 @@ def test_a_home_that_nobody_has_is_one_clear_line(source: Path, monkeypatch: pyt
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
 @pytest.mark.parametrize("arch", ["x86-64", "x86-64-v3", "skylake-avx512"])
-def test_the_product_compiles_for_other_processors(arch: str) -> None:
-    source = next(path for path in find_sources() if path.parent.name == "linear")
-    flags = [flag for flag in FLAGS if not flag.startswith("-march")]
+@pytest.mark.parametrize("folder", ["linear", "linear_packed", "forward"])
+def test_the_kernels_compile_for_other_processors(arch: str, folder: str) -> None:
+    source = next(path for path in find_sources() if path.parent.name == folder)
     include = f"-I{Path(native.__file__).parent}"
-    command = [find_compiler(), *flags, f"-march={arch}", "-fsyntax-only", "-Wall", "-Werror", include, str(source)]
+    command = [find_compiler(), *FLAGS, f"-march={arch}", "-fsyntax-only", "-Wall", "-Werror", include, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

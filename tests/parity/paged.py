@@ -15,6 +15,8 @@ from stentor.engine.worker.batch import build_batch
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.rows import RowTable
 from stentor.engine.worker.setup_parts import placement
+from stentor.kernels import native
+from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.config import OnlineQuantization, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import NewRow, RowStep
@@ -35,16 +37,23 @@ class PagedDecoder:
         invariant: bool = False,
         backend: Backend = "auto",
         quantization: OnlineQuantization = "none",
-        cache_dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32,
+        cache_dtype: torch.dtype | None = None,
+        packed: bool | None = None,
     ) -> None:
+        """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
+        a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
+        another is named."""
         checkpoint = open_checkpoint(path, "auto")
         self.config = checkpoint.config
         config = WorkerConfig(model=str(path), batch_invariant=invariant, quantization=quantization)
-        place = replace(placement(checkpoint, config, torch.device("cpu"), torch.float32), backend=backend)
+        if packed is None:
+            packed = native.library() is not None and dtype in PLAIN and backend != "kernels"
+        place = replace(placement(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
         self.model = Decoder(checkpoint.config, place, max_model_len)
         weights = self.model.weights
         weights.load(iterate_weights(checkpoint, place.dtype, raw=weights.raw), ignore=self.model.ignored_weights)
-        self._caches = allocate_caches(checkpoint.config, BLOCKS, BLOCK, place.device, cache_dtype)
+        self._caches = allocate_caches(checkpoint.config, BLOCKS, BLOCK, place.device, cache_dtype or dtype)
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
         self._free = list(range(BLOCKS))
         random.Random(0).shuffle(self._free)
@@ -62,4 +71,5 @@ class PagedDecoder:
         steps = [RowStep(slot, start, count, [], False) for slot, start, count in spans]
         batch = build_batch(steps, self._rows, torch.device("cpu"))
         hidden = self.model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
-        return list(torch.split_with_sizes(self.model.logits(hidden), [count for _, _, count in spans]))
+        logits = self.model.logits(hidden).clone()  # packed, they are good until the next step only
+        return list(torch.split_with_sizes(logits, [count for _, _, count in spans]))

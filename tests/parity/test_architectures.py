@@ -1,4 +1,8 @@
-"""Every architecture agrees with transformers in float32, however the work is cut."""
+"""Every architecture agrees with transformers in float32, however the work is cut.
+
+A pass is a program over packed weights where there is a C++ compiler; the tests that say so run it as a call an
+operation, which is what runs without one and on a GPU.
+"""
 
 import random
 from pathlib import Path
@@ -13,6 +17,8 @@ from stentor.tests.parity import tiny
 from stentor.tests.parity.paged import BLOCK, PagedDecoder
 
 LENGTH = 75
+BF16_MEAN, BF16_MOST = 0.03, 0.35
+"""How far logits in bfloat16 may be from those in float32, in units of the spread of all logits."""
 
 
 @pytest.fixture(scope="module", params=sorted(tiny.ARCHITECTURES))
@@ -65,6 +71,31 @@ def test_chunks_decodes_and_neighbours_change_nothing(pair: tuple[Any, Path]) ->
             pieces[span[0]].append(logits)
     _assert_close(torch.cat(pieces[3]), _expected(model, first))
     _assert_close(torch.cat(pieces[5]), _expected(model, second)[:39])
+
+
+def test_a_call_an_operation_gives_transformers_logits_too(pair: tuple[Any, Path]) -> None:
+    model, folder = pair
+    ours = PagedDecoder(folder, packed=False)
+    first, second = _prompt(6), _prompt(7, 40)
+    ours.add(0, first)
+    ours.add(1, second)
+    start, whole = ours.run((0, 0, 50), (1, 0, 40))
+    rest = [ours.run((0, at, 1))[0] for at in range(50, 54)]
+    (end,) = ours.run((0, 54, LENGTH - 54))
+    _assert_close(torch.cat([start, *rest, end]), _expected(model, first))
+    _assert_close(whole, _expected(model, second))
+
+
+def test_bfloat16_stays_near_transformers_in_float32(pair: tuple[Any, Path]) -> None:
+    model, folder = pair
+    ours = PagedDecoder(folder, dtype=torch.bfloat16)
+    prompt = _prompt(8)
+    ours.add(0, prompt)
+    logits = torch.cat([*ours.run((0, 0, 60)), *(ours.run((0, at, 1))[0] for at in range(60, LENGTH))])
+    expected = _expected(model, prompt)
+    error = (logits - expected).abs() / expected.std()
+    assert error.mean() < BF16_MEAN
+    assert error.max() < BF16_MOST
 
 
 def test_blocks_shared_with_another_row_are_read_as_if_computed_here(pair: tuple[Any, Path]) -> None:

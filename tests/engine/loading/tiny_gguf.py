@@ -10,6 +10,8 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from stentor.tests.engine.loading.k_quants import quantize
+
 ARCHITECTURES = {
     "llama": ("LlamaConfig", "LlamaForCausalLM"),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
@@ -80,8 +82,10 @@ def write_gguf(
     arch: str,
     quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     extra: dict[str, Any] | None = None,
+    others: dict[str, gguf.GGMLQuantizationType] | None = None,
 ) -> None:
-    """Matrices are stored as ``quantization``; ``extra`` are further tensors by name, or uint32 metadata."""
+    """Matrices are stored as ``quantization``, those that ``others`` lists by a part of their name otherwise;
+    ``extra`` are further tensors by name, or uint32 metadata."""
     writer = gguf.GGUFWriter(path, arch)
     _write_metadata(writer, model.config, arch)
     for name, value in (extra or {}).items():
@@ -99,9 +103,9 @@ def write_gguf(
         values = _as_converted(tensor.float().numpy(), name, model.config, arch)
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
-        if values.ndim == 2 and quantization != gguf.GGMLQuantizationType.F32:
-            raw = gguf.quants.quantize(values, quantization)
-            writer.add_tensor(stored, raw, raw_dtype=quantization)
+        kind = next((kind for part, kind in (others or {}).items() if part in name), quantization)
+        if values.ndim == 2 and kind != gguf.GGMLQuantizationType.F32:
+            writer.add_tensor(stored, quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(stored, values)
     writer.write_header_to_file()

@@ -36,18 +36,18 @@ class Made:
 
 def tiny_llama(**fields: Any) -> Any:
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=HIDDEN,
-        intermediate_size=INNER,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        bos_token_id=1,
-        eos_token_id=2,
-        **fields,
-    )
+    shape = {
+        "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INNER,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    config = transformers.LlamaConfig(**(shape | fields))
     model = transformers.LlamaForCausalLM(config).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:

@@ -131,7 +131,7 @@ def test_quantised_inputs_give_what_their_format_defines(made: Callable[[str], M
     expected = make.with_int8_inputs(found.folder) if "int8" in name else found.logits
     error = (our_logits(found.folder, "kernels") - expected).abs()
     assert error.mean() < 0.01 * expected.std()
-    assert error.max() < 0.1 * expected.std()
+    assert error.max() < 0.25 * expected.std()
     rough = (our_logits(found.folder, "expanded") - expected).abs()
     assert rough.mean() > 2 * error.mean(), "inputs were not quantised, or the check cannot tell"
 
@@ -150,8 +150,11 @@ def test_quantised_at_load_is_what_a_quantised_checkpoint_gives(
 
 def test_quantising_at_load_is_refused_where_no_kernel_multiplies_the_result(tmp_path: Path) -> None:
     make.tiny_llama().save_pretrained(tmp_path)
-    with pytest.raises(WeightError, match="the kernels for it run on CUDA, not on cpu; plain weights would gain"):
-        PagedDecoder(tmp_path, quantization="fp8")
+    for packed, obstacle in ((True, "float32 asks for exact inputs, .*"), (False, "there are no CPU kernels")):
+        with pytest.raises(WeightError, match=f"run on CUDA, not on cpu; {obstacle}; plain weights would gain"):
+            PagedDecoder(tmp_path, quantization="fp8", packed=packed)
+    with pytest.raises(WeightError, match="they take int8, int4 and GGUF's blocks; plain weights would gain"):
+        PagedDecoder(tmp_path, quantization="fp8", dtype=torch.bfloat16)
 
 
 def test_quantising_what_is_quantised_is_refused(made: Callable[[str], Made]) -> None:
@@ -202,8 +205,8 @@ def test_the_kernels_are_refused_on_a_cpu_and_say_so(made: Callable[[str], Made]
     ours = PagedDecoder(made("awq").folder)
     (line,) = ours.model.weights.note_lines()
     assert line == (
-        "weights in int4 (awq, groups of 64): expanded to float32, since the kernels for it run on CUDA, not on cpu "
-        "(14 projections)"
+        "weights in int4 (awq, groups of 64): expanded to float32, since the kernels for it run on CUDA, not on cpu; "
+        "float32 asks for exact inputs, and packed weights round them (14 projections)"
     )
 
 

@@ -1,0 +1,220 @@
+"""Small decoders as programs, and sequences over a shuffled paged cache to run them on."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from stentor.kernels.activation import ActivationKind
+from stentor.kernels.attention import AttentionBatch
+from stentor.kernels.forward import NONE, Form, Forward, Program, form_of
+from stentor.kernels.kv_cache import make_kv_cache
+from stentor.kernels.linear_packed import PackedKind, PackedWeight
+from stentor.kernels.variants import Choice
+from stentor.tests.kernels.helpers import normal
+from stentor.tests.kernels.packed_weights import packed_weight
+
+VOCAB = 50
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a decoder is made of."""
+
+    hidden: int = 40
+    inner: int = 52
+    heads: int = 4
+    kv_heads: int = 2
+    dim: int = 16
+    turned: int = 16
+    """Dims of a head that turn with its position."""
+    windows: tuple[int, ...] = (0, 0)
+    """Of each layer; 0 sees all."""
+    norms: Literal["pre", "post", "sandwich"] = "pre"
+    qk_norm: Literal["none", "head", "full"] = "none"
+    biased: bool = False
+    softcap: float = 0.0
+    residual_scale: float = 1.0
+    activation: ActivationKind = "silu"
+    cache: torch.dtype = torch.float32
+    kinds: tuple[tuple[PackedKind, bool], ...] = (("f32", False),)
+    """Of the parts of each layer in turn, with whether their scales are wide; all want their input in one form."""
+    block_size: int = 16
+    positions: int = 128
+
+    @property
+    def form(self) -> Form:
+        return form_of(self.kinds[0][0])
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.heads, self.kv_heads, self.dim
+
+
+class _Recorder:
+    """Draws weights as they are needed."""
+
+    def __init__(self, shape: Shape, program: Program) -> None:
+        self.shape, self.program, self._drawn = shape, program, 0
+
+    def _seed(self) -> int:
+        self._drawn += 1
+        return self._drawn
+
+    def norm_weight(self, width: int) -> Tensor:
+        return 1 + 0.3 * normal(width, seed=self._seed())
+
+    def linear(self, dst: int, inputs: int, *parts: int) -> None:
+        column = 0
+        for number, outputs in enumerate(parts):
+            kind, wide = self.shape.kinds[number % len(self.shape.kinds)]
+            weight = packed_weight(kind, outputs, inputs, wide=wide, seed=self._seed())
+            bias = 0.1 * normal(outputs, seed=self._seed()) if self.shape.biased else None
+            self.program.linear(dst, weight, column=column, bias=bias)
+            column += outputs
+
+    def prepare(self, src: int, *, add: int = NONE, normed: bool = False) -> None:
+        norm = self.norm_weight(self.shape.hidden) if normed else None
+        scale = self.shape.residual_scale
+        self.program.prepare(src, self.shape.form, add=add, scale=scale, norm=norm, eps=EPS)
+
+
+def rotary_of(shape: Shape, positions: int) -> tuple[Tensor, Tensor]:
+    inverse = 100.0 ** -(torch.arange(0, shape.turned, 2) / shape.turned)
+    angles = torch.outer(torch.arange(positions).float(), inverse)
+    return angles.cos(), angles.sin()
+
+
+def make_program(shape: Shape) -> tuple[Program, int]:
+    """The decoder, and the buffer that ends as its hidden states."""
+    program = Program()
+    q_size, kv_size = shape.heads * shape.dim, shape.kv_heads * shape.dim
+    residual, delta = program.buffer(shape.hidden), program.buffer(shape.hidden)
+    qkv, attended = program.buffer(q_size + 2 * kv_size), program.buffer(q_size)
+    gate_up = program.buffer(2 * shape.inner)
+    recorder = _Recorder(shape, program)
+    before, after = shape.norms != "post", shape.norms != "pre"
+    program.embed(residual, embedding_of(shape), 1.5)
+    rotary = rotary_of(shape, shape.positions)
+    for layer, window in enumerate(shape.windows):
+        recorder.prepare(residual, add=delta if layer else NONE, normed=before)
+        recorder.linear(qkv, shape.hidden, q_size, kv_size, kv_size)
+        norms = None
+        if shape.qk_norm == "full":
+            program.norm(qkv, recorder.norm_weight(q_size), EPS)
+            program.norm(qkv, recorder.norm_weight(kv_size), EPS, column=q_size)
+        elif shape.qk_norm == "head":
+            norms = recorder.norm_weight(shape.dim), recorder.norm_weight(shape.dim)
+        program.rotate(qkv, layer, shape.sizes, rotary, norms=norms, eps=EPS)
+        program.attend(qkv, attended, layer, shape.sizes, scale=shape.dim**-0.5, window=window, softcap=shape.softcap)
+        recorder.prepare(attended)
+        recorder.linear(delta, q_size, shape.hidden)
+        if after:
+            program.norm(delta, recorder.norm_weight(shape.hidden), EPS)
+        recorder.prepare(residual, add=delta, normed=before)
+        recorder.linear(gate_up, shape.hidden, shape.inner, shape.inner)
+        program.activate(gate_up, shape.activation, shape.form)
+        recorder.linear(delta, shape.inner, shape.hidden)
+        if after:
+            program.norm(delta, recorder.norm_weight(shape.hidden), EPS)
+    program.add(residual, delta, shape.residual_scale)
+    return program, residual
+
+
+def embedding_of(shape: Shape) -> PackedWeight:
+    return packed_weight(shape.kinds[0][0], VOCAB, shape.hidden, wide=shape.kinds[0][1], seed=1000)
+
+
+Span = tuple[int, int, int]
+"""A sequence, its first new token, and how many of them."""
+
+
+class Sequences:
+    """A program over sequences of known tokens. What nobody wrote into the cache is NaN for the native variant."""
+
+    def __init__(self, shape: Shape, lengths: Sequence[int], variant: Choice = "native") -> None:
+        size, generator = shape.block_size, torch.Generator().manual_seed(7)
+        counts = [-(-length // size) for length in lengths]
+        blocks = sum(counts) + 2
+        free = list(range(1, blocks))
+        random.Random(5).shuffle(free)
+        self.tables = torch.full((len(lengths), max(counts) + 1), -9, dtype=torch.int32)  # unused entries lead nowhere
+        for s, count in enumerate(counts):
+            self.tables[s, :count] = torch.tensor([free.pop() for _ in range(count)])
+        self.ids = [torch.randint(0, VOCAB, (length,), generator=generator) for length in lengths]
+        self.caches = [
+            make_kv_cache(blocks, shape.kv_heads, shape.dim, size, shape.cache, "cpu") for _ in shape.windows
+        ]
+        if variant == "native":
+            for k, v in self.caches:
+                k.fill_(torch.nan)
+                v.fill_(torch.nan)
+        program, self.hidden = make_program(shape)
+        self.forward = Forward(program, self.caches, variant=variant)
+        self.shape = shape
+
+    def inputs(self, spans: Sequence[Span]) -> tuple[Tensor, Tensor, AttentionBatch]:
+        """Ids, positions and the batch of a step."""
+        size = self.shape.block_size
+        ids = torch.cat([self.ids[s][start : start + count] for s, start, count in spans])
+        places = [torch.arange(start, start + count) for _, start, count in spans]
+        slots = [
+            self.tables[s].long()[at // size] * size + at % size for (s, _, _), at in zip(spans, places, strict=True)
+        ]
+        counts, lengths = [count for _, _, count in spans], [start + count for _, start, count in spans]
+        batch = AttentionBatch(
+            torch.tensor([0, *counts]).cumsum(0).int(),
+            torch.tensor(lengths, dtype=torch.int32),
+            self.tables[[s for s, _, _ in spans]].contiguous(),
+            torch.cat(slots),
+            max(counts),
+            max(lengths),
+        )
+        return ids, torch.cat(places), batch
+
+    def step(self, *spans: Span) -> list[Tensor]:
+        """Hidden states [count, hidden] of each span."""
+        ids, positions, batch = self.inputs(spans)
+        self.forward.run(len(ids), ids, positions, batch)
+        hidden = self.forward.buffer(self.hidden, len(ids)).clone()
+        return list(hidden.split([count for _, _, count in spans]))
+
+    def run(self, steps: Sequence[Sequence[Span]]) -> list[Tensor]:
+        """Hidden states [length, hidden] of each sequence, over all steps."""
+        found: list[list[Tensor]] = [[] for _ in self.ids]
+        for spans in steps:
+            for (s, _, _), hidden in zip(spans, self.step(*spans), strict=True):
+                found[s].append(hidden)
+        return [torch.cat(pieces) for pieces in found]
+
+
+def whole(lengths: Sequence[int]) -> list[list[Span]]:
+    """Each sequence in a step of its own."""
+    return [[(s, 0, length)] for s, length in enumerate(lengths)]
+
+
+def one_by_one(lengths: Sequence[int], start: int = 0) -> list[list[Span]]:
+    """All sequences beside each other, a token a step once ``start`` tokens are there."""
+    first: list[list[Span]] = [[(s, 0, min(start, length)) for s, length in enumerate(lengths)]] if start else []
+    rest = [[(s, at, 1) for s, length in enumerate(lengths) if at < length] for at in range(start, max(lengths))]
+    return first + rest
+
+
+def shuffled(lengths: Sequence[int], seed: int, most: int) -> list[list[Span]]:
+    """Chunks of up to ``most`` tokens of some of the sequences in any order."""
+    rng = random.Random(seed)
+    done = [0] * len(lengths)
+    steps: list[list[Span]] = []
+    while open_ := [s for s, length in enumerate(lengths) if done[s] < length]:
+        spans = []
+        for s in rng.sample(open_, rng.randint(1, len(open_))):
+            count = rng.choice((1, rng.randint(1, most)))
+            count = min(count, lengths[s] - done[s])
+            spans.append((s, done[s], count))
+            done[s] += count
+        steps.append(spans)
+    return steps

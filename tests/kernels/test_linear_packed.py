@@ -1,0 +1,351 @@
+"""Packed weights: they hold what was put in, and their product is the reference's, each row by itself."""
+
+import gc
+import os
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from stentor.kernels import force_variant, native
+from stentor.kernels.linear_packed import (
+    PackedKind,
+    Stored,
+    choose,
+    empty_packed,
+    kind_of,
+    linear_packed,
+    obstacle,
+    pack_codes_,
+    pack_gguf_,
+    pack_plain_,
+    unpack_rows,
+)
+from stentor.kernels.linear_packed.reference import dequantize
+from stentor.kernels.linear_packed.weight import OFFSETS, PARTS
+from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, packed_weight
+from stentor.tests.kernels.test_linear_gguf import random_blocks
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
+
+STORED: tuple[Stored, ...] = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+SHAPES = ((1, 1), (15, 31), (16, 32), (17, 33), (37, 95), (50, 257), (130, 64))
+"""Outputs and inputs: tiles, blocks and pairs that are whole and that are not."""
+BYTES = 1e-6
+"""Rounded alike, sums of integers: only the order of the blocks' sums differs from the reference's."""
+TOLERANCE: dict[PackedKind, float] = {"f32": 2e-6, "bf16": 4e-6, "q4": BYTES, "q4m": BYTES, "q8": BYTES, "q8h": BYTES}
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+# ---- what is packed
+
+
+@pytest.mark.parametrize(
+    ("stored", "wide"), [*((stored, False) for stored in STORED), *((stored, True) for stored in STORED[1:])]
+)
+def test_packed_blocks_are_what_the_format_says(stored: Stored, wide: bool) -> None:
+    """Scales that are one half-precision number are kept exactly; products of two are rounded unless wide."""
+    blocks = random_blocks(stored, 37, 512)
+    expected = torch.from_numpy(gguf.dequantize(blocks.numpy(), gguf.GGMLQuantizationType[stored])).float()
+    weight = empty_packed(37, 512, kind_of(stored), wide=wide)
+    pack_gguf_(weight, 0, blocks, stored)
+    if stored in ("Q4_K", "Q6_K") and not wide:
+        largest = expected.view(37, -1, 32).abs().amax(2).repeat_interleave(32, 1)
+        assert bool(((dequantize(weight) - expected).abs() <= 2e-3 * largest + 1e-6).all())
+        assert not torch.equal(dequantize(weight), expected)
+    else:
+        assert torch.equal(dequantize(weight), expected)
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_rows_put_in_piece_by_piece_are_those_put_in_at_once(stored: Stored) -> None:
+    """Parts of a fused layer meet inside a tile."""
+    blocks = random_blocks(stored, 50, 256, seed=1)
+    whole, pieces = (empty_packed(50, 256, kind_of(stored)) for _ in range(2))
+    pack_gguf_(whole, 0, blocks, stored)
+    for first, end in ((40, 50), (0, 7), (7, 8), (8, 40)):
+        pack_gguf_(pieces, first, blocks[first:end], stored)
+    assert torch.equal(whole.codes, pieces.codes)
+    assert torch.equal(whole.scales, pieces.scales)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_plain_rows_are_kept_in_the_dtype_of_the_weight(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    rows = normal(outputs, inputs + 3, seed=1, dtype=dtype)[:, 3:]
+    kinds: tuple[tuple[PackedKind, torch.dtype], ...] = (("f32", torch.float32), ("bf16", torch.bfloat16))
+    for kind, kept in kinds:
+        weight = empty_packed(outputs, inputs, kind)
+        pack_plain_(weight, 0, rows)
+        assert_same_bits(dequantize(weight), rows.to(kept).float())
+        again = empty_packed(outputs, inputs, kind)
+        pack_plain_(again, 0, rows.T.contiguous().T)
+        assert torch.equal(again.codes, weight.codes)
+
+
+@pytest.mark.parametrize(("kind", "wide"), [pair for pair in KINDS if PARTS[pair[0]]])
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+def test_codes_and_scales_are_kept(kind: PackedKind, wide: bool, outputs: int, inputs: int) -> None:
+    codes, scales = codes_and_scales(kind, outputs, inputs, seed=3)
+    weight = packed_weight(kind, outputs, inputs, wide=wide, seed=3)
+    if not wide:
+        scales = scales.half().float()
+    spread = (
+        scales.repeat_interleave(32, 1)[:, :inputs] if kind != "q8h" else scales.flatten(1).repeat_interleave(16, 1)
+    )
+    if kind == "q4m":
+        expected = codes * spread[:, :, 0] + spread[:, :, 1]
+    else:
+        expected = (codes.float() - OFFSETS[kind]) * spread.reshape(outputs, -1)[:, :inputs]
+    assert_same_bits(dequantize(weight), expected)
+    assert weight.nbytes == weight.codes.nbytes + weight.scales.nbytes
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, 5e-8, -3.1e-6, 6.1e-5, 6.103e-5, 2049.0, 2051.0, 65504.0, 65519.9])
+def test_scales_are_rounded_to_half_precision_as_torch_rounds(value: float) -> None:
+    weight = empty_packed(1, 32, "q4")
+    pack_codes_(weight, 0, torch.zeros(1, 32, dtype=torch.uint8), torch.full((1, 1, 1), value))
+    expected = torch.tensor(value).half()
+    assert_same_bits(weight.scales[0, 0, 0, :1], expected[None])
+    assert unpack_rows(weight, torch.tensor([0]))[0, 0] == -8 * expected.float()
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize("inputs", [32, 45])
+def test_rows_are_unpacked_in_any_order(kind: PackedKind, wide: bool, inputs: int) -> None:
+    weight = packed_weight(kind, 61, inputs, wide=wide)
+    rows = torch.randint(0, 61, (300,), generator=torch.Generator().manual_seed(0))
+    assert_same_bits(unpack_rows(weight, rows), dequantize(weight)[rows])
+    assert_same_bits(unpack_rows(weight, rows[::3]), dequantize(weight)[rows[::3]])
+    assert unpack_rows(weight, rows[:0]).shape == (0, inputs)
+
+
+# ---- products
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+def test_the_native_product_is_the_references_for_every_number_of_rows(
+    kind: PackedKind, wide: bool, outputs: int, inputs: int
+) -> None:
+    weight, bias = packed_weight(kind, outputs, inputs, wide=wide), normal(outputs, seed=5)
+    x = normal(40, inputs, seed=6)
+    x[7] = 0
+    assert choose(x, "native") == "native"
+    expected = linear_packed(x, weight, variant="reference")
+    for count in range(1, 41):
+        chosen = bias if count % 2 else None
+        wanted = expected[:count] if chosen is None else expected[:count] + bias
+        assert_close(linear_packed(x[:count], weight, chosen, variant="native"), wanted, TOLERANCE[kind])
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+def test_the_product_is_close_to_the_exact_one(kind: PackedKind, wide: bool) -> None:
+    """So that native and reference are not wrong alike. Inputs of eight bits cost about half a percent."""
+    weight, x = packed_weight(kind, 64, 256, wide=wide), normal(9, 256, seed=1)
+    exact = (x.double() @ dequantize(weight).double().T).float()
+    error = (linear_packed(x, weight) - exact).abs().mean() / exact.abs().mean()
+    assert error < {"f32": 1e-6, "bf16": 4e-3}.get(kind, 1e-2)
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+def test_large_products_are_cut_without_a_seam(kind: PackedKind, wide: bool) -> None:
+    """More rows than stay in a cache and more tiles than an item has."""
+    weight, x = packed_weight(kind, 530, 1100, wide=wide), normal(300, 1100, seed=1)
+    assert_close(
+        linear_packed(x, weight, variant="native"), linear_packed(x, weight, variant="reference"), 2 * TOLERANCE[kind]
+    )
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+def test_rows_of_bfloat16_are_taken_and_given_back(kind: PackedKind, wide: bool) -> None:
+    weight, x = packed_weight(kind, 40, 70, wide=wide), normal(5, 70, seed=1).bfloat16()
+    out = linear_packed(x, weight)
+    assert_same_bits(out, linear_packed(x.float(), weight).bfloat16())
+
+
+def test_rows_may_be_strided() -> None:
+    weight, wide = packed_weight("q4m", 40, 70), normal(70, 9, seed=1)
+    expected = linear_packed(wide.T.contiguous(), weight)
+    assert_same_bits(linear_packed(wide.T, weight), expected)
+    padded = torch.cat([torch.full((9, 5), torch.nan), wide.T, torch.full((9, 2), torch.nan)], dim=1)
+    assert_same_bits(linear_packed(padded[:, 5:75], weight), expected)
+    assert_same_bits(linear_packed(wide.T[:1].expand(4, 70), weight), expected[:1].expand(4, 40))
+    assert linear_packed(wide.T[:0], weight).shape == (0, 40)
+
+
+# ---- a row by itself
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    outputs=st.integers(1, 200),
+    inputs=st.integers(1, 300),
+    rows=st.integers(1, 60),
+    threads=st.sampled_from([1, 2, 3, 5, 16]),
+    data=st.data(),
+)
+def test_a_row_depends_on_nothing_but_itself(
+    kind: PackedKind, wide: bool, outputs: int, inputs: int, rows: int, threads: int, data: st.DataObject
+) -> None:
+    weight = packed_weight(kind, outputs, inputs, wide=wide, seed=inputs)
+    x, bias = normal(rows, inputs, seed=outputs), normal(outputs, seed=rows)
+    x[data.draw(st.integers(0, rows - 1), label="outlier")] *= 1e4
+    row = data.draw(st.integers(0, rows - 1), label="row")
+    with thread_count(1):
+        alone = linear_packed(x[row : row + 1], weight, bias)
+    with thread_count(threads):
+        assert_same_bits(linear_packed(x, weight, bias)[row : row + 1], alone)
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+def test_sums_over_many_inputs_are_the_same_in_one_go_and_in_stretches(kind: PackedKind, wide: bool) -> None:
+    """Many rows meet a part of the inputs after the other; whole tiles, one that has no neighbour, and one cut off."""
+    weight, x, bias = packed_weight(kind, 85, 3301, wide=wide), normal(21, 3301, seed=1), normal(85, seed=2)
+    alone = torch.cat([linear_packed(row[None], weight, bias) for row in x])
+    assert_close(alone, linear_packed(x, weight, bias, variant="reference"), 1e-5)
+    for count in (2, 3, 7, 9, 21):
+        assert_same_bits(linear_packed(x[-count:], weight, bias), alone[-count:])
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+def test_a_row_of_nan_or_infinity_spoils_no_other(kind: PackedKind, wide: bool) -> None:
+    weight, x = packed_weight(kind, 33, 65, wide=wide), normal(13, 65, seed=1)
+    expected = linear_packed(x, weight)
+    x[4], x[8] = torch.nan, torch.inf
+    kept = [row for row in range(13) if row not in (4, 8)]
+    assert_same_bits(linear_packed(x, weight)[kept], expected[kept])
+
+
+# ---- what is refused
+
+
+def test_without_the_library_the_reference_runs() -> None:
+    assert obstacle() is None
+    weight, x = packed_weight("q8", 20, 40), normal(3, 40, seed=1)
+    with force_variant("reference"):
+        assert choose(x) == "reference"
+        assert_close(linear_packed(x, weight), linear_packed(x, weight, variant="native"), BYTES)
+    with pytest.raises(ValueError, match="takes float32 or bfloat16, not float16"):
+        choose(x.half(), "native")
+
+
+@pytest.mark.parametrize(
+    "x", [torch.ones(40), torch.ones(2, 39), torch.ones(1, 2, 40), torch.ones(2, 40).half(), torch.ones(2, 40).double()]
+)
+def test_rows_that_do_not_fit_are_refused(x: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"linear_packed: x .* does not fit a q4 weight \(20, 40\)"):
+        linear_packed(x, packed_weight("q4", 20, 40))
+
+
+@pytest.mark.parametrize("bias", [torch.ones(19), torch.ones(20).bfloat16(), torch.ones(40)[::2], torch.ones(1, 20)])
+def test_a_bias_that_does_not_fit_is_refused(bias: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"linear_packed: bias .* must be contiguous float32 \[20\]"):
+        linear_packed(torch.ones(2, 40), packed_weight("q4", 20, 40), bias)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(0, 32), (16, 0), (-1, 32)])
+def test_a_weight_of_nothing_is_refused(outputs: int, inputs: int) -> None:
+    with pytest.raises(ValueError, match="cannot be packed"):
+        empty_packed(outputs, inputs, "bf16")
+
+
+def test_scales_in_float32_are_refused_where_nothing_reads_them() -> None:
+    for kind in ("f32", "bf16", "q4"):
+        with pytest.raises(ValueError, match=f"a packed {kind} weight has no scales in float32"):
+            empty_packed(16, 32, kind, wide=True)
+
+
+def test_plain_rows_that_do_not_fit_are_refused() -> None:
+    weight = empty_packed(20, 40, "bf16")
+    for rows in (torch.ones(20, 39), torch.ones(40), torch.ones(20, 1, 40)):
+        with pytest.raises(ValueError, match="do not fit a packed bf16 weight"):
+            pack_plain_(weight, 0, rows)
+    with pytest.raises(ValueError, match="do not fit a packed q4 weight"):
+        pack_plain_(empty_packed(20, 40, "q4"), 0, torch.ones(20, 40))
+    for first, count in ((-1, 4), (17, 4), (0, 21)):
+        with pytest.raises(ValueError, match="lie outside a packed weight"):
+            pack_plain_(weight, first, torch.ones(count, 40))
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    weight, blocks = empty_packed(16, 256, "q4"), random_blocks("Q4_0", 16, 256)
+    for wrong in (blocks[:, :-18], blocks.int(), blocks[0], blocks.view(16, 8, 18)):
+        with pytest.raises(ValueError, match=r"Q4_0 blocks .* do not fit a packed q4 weight"):
+            pack_gguf_(weight, 0, wrong, "Q4_0")
+    with pytest.raises(ValueError, match="Q4_1 blocks"):
+        pack_gguf_(weight, 0, random_blocks("Q4_1", 16, 256), "Q4_1")
+    with pytest.raises(ValueError, match="lie outside"):
+        pack_gguf_(weight, 1, blocks, "Q4_0")
+    with pytest.raises(ValueError, match="Q6_K blocks"):  # 288 columns are not whole blocks of 256
+        pack_gguf_(empty_packed(4, 288, "q8h"), 0, torch.zeros(4, 236, dtype=torch.uint8), "Q6_K")
+
+
+def test_codes_that_do_not_fit_are_refused() -> None:
+    weight = empty_packed(16, 40, "q4m")
+    codes, scales = codes_and_scales("q4m", 16, 40, seed=0)
+    for wrong_codes, wrong_scales in (
+        (codes.int(), scales),
+        (codes[:, :39], scales),
+        (codes[0], scales),
+        (codes, scales.half()),
+        (codes, scales[:, :1]),
+        (codes, scales[:, :, :1]),
+        (codes[:8], scales),
+    ):
+        with pytest.raises(ValueError, match="do not fit a packed q4m weight"):
+            pack_codes_(weight, 0, wrong_codes, wrong_scales)
+    with pytest.raises(ValueError, match="do not fit a packed bf16 weight"):
+        pack_codes_(empty_packed(16, 40, "bf16"), 0, codes, scales)
+    with pytest.raises(ValueError, match="lie outside"):
+        pack_codes_(weight, 9, codes[:8], scales[:8])
+
+
+def test_rows_outside_a_weight_are_not_unpacked() -> None:
+    weight = packed_weight("q8", 20, 32)
+    for row in (-1, 20):
+        with pytest.raises(IndexError, match="unpack_rows"):
+            unpack_rows(weight, torch.tensor([3, row]))
+    for rows in (torch.tensor([1], dtype=torch.int32), torch.tensor(1), torch.tensor([1.0])):
+        with pytest.raises(ValueError, match=r"must be int64 \[n\]"):
+            unpack_rows(weight, rows)
+
+
+# ---- memory
+
+
+def test_memory_is_given_back() -> None:
+    size = 96 << 20
+    before = resident()
+    weight = empty_packed(size // 2048, 2048, "q8")
+    weight.codes.fill_(1)
+    assert resident() - before > size * 0.9
+    del weight
+    gc.collect()
+    assert resident() - before < size * 0.1
+
+
+def test_prepared_rows_are_given_back() -> None:
+    weight, x = packed_weight("bf16", 16, 2048), normal(256, 2048, seed=1)
+    linear_packed(x, weight)
+    before = resident()
+    for _ in range(64):
+        linear_packed(x, weight)  # 1 MiB of prepared rows
+    assert resident() - before < 16 << 20
+
+
+def test_a_weight_without_memory_has_the_size_of_one_with() -> None:
+    for kind, wide in KINDS:
+        kept, shape = (empty_packed(37, 95, kind, wide=wide, device=device) for device in ("cpu", "meta"))
+        assert shape.nbytes == kept.nbytes
+        assert shape.codes.is_meta
+        assert not kept.codes.any()

@@ -1,0 +1,136 @@
+"""The packed product and the pass as other processors compute them: built for theirs, run on this one."""
+
+import platform
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from stentor.kernels.linear_packed import PackedKind, empty_packed, linear_packed, pack_codes_, unpack_rows
+from stentor.kernels.linear_packed.reference import dequantize
+from stentor.kernels.linear_packed.weight import PARTS
+from stentor.kernels.native import library as native_library
+from stentor.kernels.native.build import build, find_sources
+from stentor.kernels.native.load import NativeFunction, NativeLibrary, load
+from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, packed_weight
+from stentor.tests.kernels.programs import Sequences, shuffled, whole
+from stentor.tests.kernels.test_forward import LENGTHS, SHAPES, assert_agrees, same
+from stentor.tests.kernels.test_linear_packed import TOLERANCE
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or native_library() is None, reason="names x86 processors, and compiles for them"
+)
+
+NEEDS = {
+    "x86-64": set[str](),
+    "x86-64-v3": {"avx2", "fma", "f16c", "bmi2", "movbe"},
+    "skylake-avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
+}
+"""Plain SSE2, AVX2, and AVX-512 without its instructions for bytes and bfloat16, with what the kernel calls them."""
+PRODUCT, ALL = ("linear_packed", "native"), ("linear_packed", "forward", "native")
+"""Folders whose units are compiled, some seconds each."""
+PRODUCTS = [
+    ("x86-64-v3", ALL),
+    *(pytest.param((march, PRODUCT), marks=pytest.mark.slow) for march in ("x86-64", "skylake-avx512")),
+]
+MODULES = ("linear_packed", "linear_packed.weight", "forward")
+
+
+def _flags() -> set[str]:
+    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
+@pytest.fixture(scope="module")
+def library(request: pytest.FixtureRequest) -> NativeLibrary:
+    """Kept in the cache as the product's own is: it is compiled where a source has changed."""
+    march, units = request.param
+    if missing := NEEDS[march] - _flags():
+        pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
+    sources = [path for path in find_sources() if path.parent.name in units]
+    assert len(sources) == len(units)
+    return load(build(sources=sources, march=march))
+
+
+@pytest.fixture(autouse=True)
+def _calls_go_there(library: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in MODULES:
+        module = sys.modules[f"stentor.kernels.{name}"]
+        found = {key: value for key, value in vars(module).items() if isinstance(value, NativeFunction)}
+        assert found
+        for key, value in found.items():
+            monkeypatch.setattr(module, key, _of(library, value))
+
+
+def _of(library: NativeLibrary, function: NativeFunction) -> NativeFunction:
+    """The function of that library; one that it lacks is not called."""
+    there = NativeFunction(function.name, *function._argtypes, restype=function._restype)
+    bound = getattr(library.handle, function.name, None)
+    if bound is not None:
+        bound.argtypes, bound.restype = list(function._argtypes), function._restype
+    there._bound, there._resolved = bound, True
+    return there
+
+
+@pytest.mark.parametrize("library", PRODUCTS, indirect=True)
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(17, 33), (50, 257), (53, 3301)])
+def test_the_product_is_the_references(kind: PackedKind, wide: bool, outputs: int, inputs: int) -> None:
+    weight, x, bias = (
+        packed_weight(kind, outputs, inputs, wide=wide),
+        normal(19, inputs, seed=1),
+        normal(outputs, seed=2),
+    )
+    expected = linear_packed(x, weight, bias, variant="reference")
+    for threads in (1, 3):
+        with thread_count(threads):
+            assert_close(
+                linear_packed(x, weight, bias, variant="native"), expected, max(TOLERANCE[kind], 2e-9 * inputs)
+            )
+            alone = torch.cat([linear_packed(row[None], weight, bias, variant="native") for row in x])
+            assert_same_bits(linear_packed(x, weight, bias, variant="native"), alone)
+            assert_same_bits(linear_packed(x[3:8], weight, bias, variant="native"), alone[3:8])
+
+
+@pytest.mark.parametrize("library", PRODUCTS, indirect=True)
+@pytest.mark.parametrize(("kind", "wide"), [pair for pair in KINDS if PARTS[pair[0]]])
+def test_codes_of_any_size_are_summed_without_overflow(kind: PackedKind, wide: bool) -> None:
+    """The largest codes meet the largest inputs, in 16 bits where there is nothing wider."""
+    codes, scales = codes_and_scales(kind, 16, 64, seed=0)
+    for code in (0, 15 if kind in ("q4", "q4m") else 255):
+        weight = empty_packed(16, 64, kind, wide=wide)
+        pack_codes_(weight, 0, codes.fill_(code), scales)
+        for sign in (-1.0, 1.0):
+            x = torch.full((3, 64), sign)
+            expected = linear_packed(x, weight, variant="reference")
+            assert_close(linear_packed(x, weight, variant="native"), expected, TOLERANCE[kind])
+
+
+@pytest.mark.parametrize("library", PRODUCTS, indirect=True)
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+def test_what_is_packed_there_means_what_it_means_here(
+    kind: PackedKind, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes may lie in another order."""
+    there = packed_weight(kind, 37, 95, wide=wide)
+    rows, values = unpack_rows(there, torch.arange(37)), dequantize(there)
+    monkeypatch.undo()
+    here = packed_weight(kind, 37, 95, wide=wide)
+    assert torch.equal(there.scales, here.scales)
+    assert_same_bits(rows, dequantize(here))
+    assert_same_bits(values, dequantize(here))
+
+
+@pytest.mark.parametrize("library", PRODUCTS[:1], indirect=True)
+@pytest.mark.parametrize("name", ["gemma", "softcapped", "olmo", "partial", "brain", "mixed", "granite"])
+def test_a_pass_is_the_references_and_one_however_it_is_cut(name: str) -> None:
+    shape = SHAPES[name]
+    with thread_count(1):
+        found = Sequences(shape, LENGTHS).run(whole(LENGTHS))
+    with thread_count(2):
+        same(Sequences(shape, LENGTHS).run(shuffled(LENGTHS, 2, 15)), found)
+    for mine, theirs in zip(found, Sequences(shape, LENGTHS, "reference").run(whole(LENGTHS)), strict=True):
+        assert_agrees(shape, mine, theirs)
