@@ -1,5 +1,5 @@
-// Codes meet inputs of bfloat16: a block's codes are turned into bfloat16, which holds them exactly, once for all
-// rows, and its sums are scaled once a row.
+// Codes meet inputs of bfloat16: a block's codes are turned into bfloat16, which holds them exactly, on their way to
+// the product, again for each group of rows (that is cheaper than to keep them), and a block's sums are scaled once.
 #pragma once
 
 #include "stream.h"
@@ -7,8 +7,6 @@
 namespace stentor {
 
 constexpr int PAIRS = BLOCK / 2;
-constexpr int64_t STRETCH = 8;  // blocks of two tiles that stay in the first-level cache once they are unpacked
-constexpr int64_t MANY = 8;     // rows from which unpacking first, and only once, pays
 
 // The bytes of the bfloat16 of each code of four bits.
 struct CodeTable {
@@ -73,9 +71,8 @@ struct Cell {
         }
     }
 
-    // Adds one block: pair(t, half, v, out) gives two pairs of its codes.
-    template <class Pairs>
-    void add(int64_t block, const Pairs& pair) {
+    // Adds one block.
+    void add(int64_t block, const CodeTable& table) {
         __m512 acc[R][T];
         for (int half = 0; half < 2; ++half) {
             if (half == 0 || KIND == Q8H)
@@ -83,7 +80,7 @@ struct Cell {
                     for (int t = 0; t < T; ++t) acc[r][t] = _mm512_setzero_ps();
             for (int v = 0; v < 4; ++v) {
                 __m512bh codes_of[T][2];
-                for (int t = 0; t < T; ++t) pair(t, half, v, codes_of[t]);
+                for (int t = 0; t < T; ++t) two_pairs<KIND>(codes[t] + block * BYTES, half, v, table, codes_of[t]);
                 for (int r = 0; r < R; ++r)
                     for (int i = 0; i < 2; ++i) {
                         const __m512bh x = broadcast_pair(from[r] + block * BLOCK * 2 + half * 32 + v * 8 + i * 4);
@@ -108,9 +105,9 @@ struct Cell {
     }
 };
 
-// A few rows meet T tiles: codes are unpacked where they are used.
+// R rows meet T tiles, all sums in registers.
 template <int64_t KIND, class Scale, int R, int T>
-static void few_rows(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Destination& to) {
+static void meet(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Destination& to) {
     using Here = Cell<KIND, Scale, R, T>;
     Here cell(w, tile, x, row);
     const CodeTable table = CodeTable::of<KIND>();
@@ -122,66 +119,28 @@ static void few_rows(const Packed& w, int64_t tile, const Prepared& x, int64_t r
             for (int64_t line = 0; line < Here::BYTES; line += 64) fetch(cell.codes[t] + block * Here::BYTES + line);
             fetch((const uint8_t*)(cell.scales[t] + block * Here::PARTS * TILE));
         }
-        cell.add(block, [&](int t, int half, int v, __m512bh* out) {
-            two_pairs<KIND>(cell.codes[t] + block * Here::BYTES, half, v, table, out);
-        });
+        cell.add(block, table);
     }
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, cell.sums[r][t], true);
 }
 
-// R of many rows meet a stretch of blocks that is unpacked already.
+// R rows meet T tiles: one tile at a time where the sums of two would not fit into registers.
 template <int64_t KIND, class Scale, int R, int T>
-static void rows_of_stretch(const Packed& w, int64_t tile, const Prepared& x, int64_t row, int64_t begin, int64_t end,
-                            const __m512bh (*unpacked)[STRETCH][PAIRS], const Destination& to) {
-    Cell<KIND, Scale, R, T> cell(w, tile, x, row);
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t)
-            cell.sums[r][t] = begin ? sums_so_far(to, row + r, (tile + t) * TILE, w.outputs) : f32x16{};
-    for (int64_t block = begin; block < end; ++block)
-        cell.add(block, [&](int t, int half, int v, __m512bh* out) {
-            out[0] = unpacked[t][block - begin][8 * half + 2 * v];
-            out[1] = unpacked[t][block - begin][8 * half + 2 * v + 1];
-        });
-    const bool last = end == ceil_div(w.inputs, BLOCK);
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, cell.sums[r][t], last);
-}
-
-template <int64_t KIND, class Scale, int T>
-static void many_rows(const Packed& w, int64_t tile, const Prepared& x, int64_t first, int64_t last,
-                      const Destination& to) {
-    constexpr int64_t BYTES = Cell<KIND, Scale, 1, T>::BYTES;
-    const int64_t blocks = ceil_div(w.inputs, BLOCK), apart = tile_bytes(KIND, w.inputs);
-    const CodeTable table = CodeTable::of<KIND>();
-    alignas(64) __m512bh unpacked[T][STRETCH][PAIRS];
-    for (int64_t begin = 0; begin < blocks; begin += STRETCH) {
-        const int64_t end = std::min(begin + STRETCH, blocks);
-        for (int t = 0; t < T; ++t)
-            for (int64_t block = begin; block < end; ++block)
-                for (int half = 0; half < 2; ++half)
-                    for (int v = 0; v < 4; ++v)
-                        two_pairs<KIND>(w.codes + (tile + t) * apart + block * BYTES, half, v, table,
-                                        &unpacked[t][block - begin][8 * half + 2 * v]);
-        int64_t row = first;
-        for (; row + 6 <= last; row += 6) rows_of_stretch<KIND, Scale, 6, T>(w, tile, x, row, begin, end, unpacked, to);
-        if (row + 4 <= last) rows_of_stretch<KIND, Scale, 4, T>(w, tile, x, row, begin, end, unpacked, to), row += 4;
-        if (row + 2 <= last) {
-            rows_of_stretch<KIND, Scale, 2, T>(w, tile, x, row, begin, end, unpacked, to);
-            row += 2;
-        }
-        if (row < last) rows_of_stretch<KIND, Scale, 1, T>(w, tile, x, row, begin, end, unpacked, to);
-    }
+static void rows_of_blocks(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Destination& to) {
+    if constexpr (R <= 4) return meet<KIND, Scale, R, T>(w, tile, x, row, to);
+    for (int t = 0; t < T; ++t) meet<KIND, Scale, R, 1>(w, tile + t, x, row, to);
 }
 
 // Rows [row, end) meet T tiles.
 template <int64_t KIND, class Scale, int T>
 static void brain_blocks(const Packed& w, int64_t tile, const Prepared& x, int64_t row, int64_t end,
                          const Destination& to) {
-    if (end - row >= MANY) return many_rows<KIND, Scale, T>(w, tile, x, row, end, to);
-    if (row + 4 <= end) few_rows<KIND, Scale, 4, T>(w, tile, x, row, to), row += 4;
-    if (row + 2 <= end) few_rows<KIND, Scale, 2, T>(w, tile, x, row, to), row += 2;
-    if (row < end) few_rows<KIND, Scale, 1, T>(w, tile, x, row, to);
+    for (; row + 12 <= end; row += 12) rows_of_blocks<KIND, Scale, 12, T>(w, tile, x, row, to);
+    if (row + 8 <= end) rows_of_blocks<KIND, Scale, 8, T>(w, tile, x, row, to), row += 8;
+    if (row + 4 <= end) rows_of_blocks<KIND, Scale, 4, T>(w, tile, x, row, to), row += 4;
+    if (row + 2 <= end) rows_of_blocks<KIND, Scale, 2, T>(w, tile, x, row, to), row += 2;
+    if (row < end) rows_of_blocks<KIND, Scale, 1, T>(w, tile, x, row, to);
 }
 
 }  // namespace stentor
