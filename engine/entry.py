@@ -91,6 +91,7 @@ async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: Engin
         block_size=ready.limits.block_size,
         max_num_seqs=ready.limits.max_num_seqs,
         max_num_batched_tokens=ready.limits.max_num_batched_tokens,
+        max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
         max_model_len=ready.max_model_len,
         config=config.scheduler,
     )

@@ -27,6 +27,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_num_seqs: int = 0
     """Here and in the next ones 0 takes what suits the device."""
     max_num_batched_tokens: int = 0
+    max_mixed_prefill_tokens: int = 0
     kv_cache_memory: int | None = None
     """Bytes for KV blocks; None lets the worker choose."""
     gpu_memory_fraction: float = 0.9
@@ -56,6 +57,8 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens in a block of the KV cache."""
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_mixed_prefill_tokens: int
+    """Tokens of prompts beside rows that decode, which wait for them."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -130,6 +130,14 @@ OPTIONS: Final = (
         "engine",
     ),
     Option(
+        "max-mixed-prefill-tokens",
+        "engine.worker.max_mixed_prefill_tokens",
+        kinds.integer(0, 2**24),
+        "tokens of prompts that a step takes beside rows that decode, which wait for them; 0 takes what suits the "
+        "device: 96 on a CPU, 2048 on a GPU",
+        "engine",
+    ),
+    Option(
         "kv-cache-memory",
         "engine.worker.kv_cache_memory",
         kinds.size(),

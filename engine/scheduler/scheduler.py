@@ -49,12 +49,17 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_model_len: int,
         config: SchedulerConfig,
+        max_mixed_prefill_tokens: int | None = None,
     ) -> None:
+        """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode; None leaves them the
+        whole budget."""
+        mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
         for name, value in (
             ("block_size", block_size),
             ("max_num_seqs", max_num_seqs),
             ("max_num_batched_tokens", max_num_batched_tokens),
             ("max_model_len", max_model_len),
+            ("max_mixed_prefill_tokens", mixed),
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
@@ -62,6 +67,7 @@ class Scheduler:
         if not math.isfinite(aging) or aging < 0:
             raise ValueError(f"priority_aging_seconds is {aging}; it must be a finite number of seconds, 0 or more")
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_mixed_prefill_tokens = mixed
         self._max_model_len = max_model_len
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
@@ -114,7 +120,10 @@ class Scheduler:
             return None
         memory = self._memory
         draft = StepDraft(self._max_num_batched_tokens)
-        plan_chunks(draft, plan_decodes(draft, memory))
+        unfinished = plan_decodes(draft, memory)
+        if draft.rows:
+            draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
+        plan_chunks(draft, unfinished)
         admit_waiting(draft, memory, now)
         if not draft.rows:
             return None

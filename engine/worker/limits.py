@@ -6,9 +6,9 @@ from stentor.protocols.config import StepLimits, WorkerConfig
 
 SUITED = {
     # a CPU is busy with few rows, and a chunk of prefill holds up those that decode
-    "cpu": StepLimits(block_size=32, max_num_seqs=128, max_num_batched_tokens=512),
+    "cpu": StepLimits(block_size=32, max_num_seqs=128, max_num_batched_tokens=512, max_mixed_prefill_tokens=96),
     # a GPU reads a block at once, and needs a thousand tokens before products are worth the weights they read
-    "cuda": StepLimits(block_size=64, max_num_seqs=256, max_num_batched_tokens=2048),
+    "cuda": StepLimits(block_size=64, max_num_seqs=256, max_num_batched_tokens=2048, max_mixed_prefill_tokens=2048),
 }
 
 
@@ -22,4 +22,6 @@ def with_limits(config: WorkerConfig, device: str) -> WorkerConfig:
 
 def limits_of(config: WorkerConfig) -> StepLimits:
     """Those that a config names."""
-    return StepLimits(config.block_size, config.max_num_seqs, config.max_num_batched_tokens)
+    return StepLimits(
+        config.block_size, config.max_num_seqs, config.max_num_batched_tokens, config.max_mixed_prefill_tokens
+    )

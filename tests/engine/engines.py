@@ -12,7 +12,9 @@ from stentor.protocols.config import EngineConfig, WorkerConfig
 
 def odd_config(manner: str) -> EngineConfig:
     """An engine whose worker behaves as :mod:`.odd_worker` says of ``manner``."""
-    worker = WorkerConfig(manner, max_num_seqs=64, max_num_batched_tokens=256, block_size=16)
+    worker = WorkerConfig(
+        manner, max_num_seqs=64, max_num_batched_tokens=256, max_mixed_prefill_tokens=256, block_size=16
+    )
     return EngineConfig(worker, worker_module="stentor.tests.engine.odd_worker")
 
 

@@ -186,6 +186,7 @@ class Engine:
         block_size: int = 4,
         max_num_seqs: int = 4,
         max_num_batched_tokens: int = 16,
+        max_mixed_prefill_tokens: int | None = None,
         max_model_len: int = 64,
         prefix_cache: bool = True,
         aging_seconds: float = 10.0,
@@ -198,7 +199,12 @@ class Engine:
             "max_num_batched_tokens": max_num_batched_tokens,
         }
         config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
-        self.scheduler = Scheduler(**self.sizes, max_model_len=max_model_len, config=config)
+        self.scheduler = Scheduler(
+            **self.sizes,
+            max_model_len=max_model_len,
+            config=config,
+            max_mixed_prefill_tokens=max_mixed_prefill_tokens,
+        )
         self.worker = FakeWorker(**self.sizes)
         self.results: deque[StepResult] = deque()
         self.lost: list[StepResult] = []

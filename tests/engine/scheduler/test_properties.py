@@ -44,11 +44,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         block_size=st.sampled_from([1, 2, 3, 4]),
         max_num_seqs=st.integers(1, 8),
         budget=st.sampled_from([1, 2, 3, 7, 16, 64]),
+        mixed=st.sampled_from([1, 3, 64]),
         prefix_cache=st.booleans(),
         seed=st.integers(0, 2**16),
     )
     def start(
-        self, capacity: int, block_size: int, max_num_seqs: int, budget: int, prefix_cache: bool, seed: int
+        self,
+        capacity: int,
+        block_size: int,
+        max_num_seqs: int,
+        budget: int,
+        mixed: int,
+        prefix_cache: bool,
+        seed: int,
     ) -> None:
         self.rng = random.Random(seed)
         self.engine = Engine(
@@ -56,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
+            max_mixed_prefill_tokens=mixed,
             max_model_len=48,
             prefix_cache=prefix_cache,
         )

@@ -108,6 +108,17 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_draws_only_after_the_last() ->
     assert [(row.start, row.count, row.sample) for row in rows] == [(0, 4, False), (4, 4, False), (8, 2, True)]
 
 
+def test_prompts_beside_rows_that_decode_come_in_smaller_chunks() -> None:
+    engine = Engine(max_num_batched_tokens=16, max_mixed_prefill_tokens=3, num_blocks=32)
+    engine.submit([1, 2, 3, 4, 5, 6], max_tokens=3)
+    engine.submit(list(range(20)), max_tokens=1)
+    engine.drain()
+    counts = [[row.count for row in plan.rows] for plan in engine.plans]
+    assert counts[0] == [6, 10], "nobody decodes yet"
+    assert counts[1:3] == [[1, 3], [1, 3]]
+    assert counts[3] == [4], "nobody decodes any more"
+
+
 def test_the_next_step_is_planned_before_the_token_it_decodes_is_known() -> None:
     engine = Engine()
     engine.submit([1, 2, 3], max_tokens=3)
