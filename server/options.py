@@ -162,7 +162,7 @@ OPTIONS: Final = (
         "block-size",
         "engine.worker.block_size",
         kinds.integer(0, 1024),
-        "tokens in a block of the KV cache; 0 takes what suits the device: 32 on a CPU, 64 on a GPU",
+        "tokens in a block of the KV cache; 0 takes what suits the device: 16 on a CPU, 64 on a GPU",
         "engine",
     ),
     Option(

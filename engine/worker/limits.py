@@ -5,8 +5,9 @@ import msgspec
 from stentor.protocols.config import StepLimits, WorkerConfig
 
 SUITED = {
-    # a CPU is busy with few rows, and a chunk of prefill holds up those that decode
-    "cpu": StepLimits(block_size=32, max_num_seqs=128, max_num_batched_tokens=512, max_mixed_prefill_tokens=96),
+    # a CPU is busy with few rows, a chunk of prefill holds up those that decode, and of a prompt that is known up to a
+    # block's length is computed again
+    "cpu": StepLimits(block_size=16, max_num_seqs=128, max_num_batched_tokens=512, max_mixed_prefill_tokens=96),
     # a GPU reads a block at once, and needs a thousand tokens before products are worth the weights they read
     "cuda": StepLimits(block_size=64, max_num_seqs=256, max_num_batched_tokens=2048, max_mixed_prefill_tokens=2048),
 }

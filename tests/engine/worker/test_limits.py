@@ -3,7 +3,7 @@ from stentor.protocols.config import StepLimits, WorkerConfig
 
 
 def test_what_the_operator_left_open_suits_the_device() -> None:
-    assert limits_of(with_limits(WorkerConfig("m"), "cpu")) == StepLimits(32, 128, 512, 96)
+    assert limits_of(with_limits(WorkerConfig("m"), "cpu")) == StepLimits(16, 128, 512, 96)
     assert limits_of(with_limits(WorkerConfig("m"), "cuda")) == StepLimits(64, 256, 2048, 2048)
 
 
