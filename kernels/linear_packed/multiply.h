@@ -11,13 +11,13 @@
 namespace stentor {
 
 #if defined(__AVX512F__)
-constexpr int DEEPEST = 8;  // rows of the largest kernel
+constexpr int DEEPEST = 12; // rows of the largest kernel
 constexpr int DEEPEST_OF_BLOCKS = 4;
 #else
 constexpr int DEEPEST = 2;
 constexpr int DEEPEST_OF_BLOCKS = 2;
 #endif
-constexpr int64_t STRETCH_BYTES = 24 * 1024;  // of weights that many rows meet one after the other
+constexpr int64_t STRETCH_BYTES = 12 * 1024;  // of weights that many rows meet one after the other
 
 // T tiles that follow each other, `apart` bytes from one to the next.
 template <int R, int T>
@@ -100,6 +100,7 @@ static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int6
         int64_t row = first;
         for (; row + DEEP <= end; row += DEEP) some_tiles<KIND, Scale, DEEP, T>(w, tile, x, row, k, to);
 #if defined(__AVX512F__)
+        if (DEEP > 8 && row + 8 <= end) some_tiles<KIND, Scale, 8, T>(w, tile, x, row, k, to), row += 8;
         if (DEEP > 4 && row + 4 <= end) some_tiles<KIND, Scale, 4, T>(w, tile, x, row, k, to), row += 4;
         if (row + 2 <= end) some_tiles<KIND, Scale, 2, T>(w, tile, x, row, k, to), row += 2;
 #endif
