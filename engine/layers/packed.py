@@ -87,6 +87,10 @@ class PackedLinear:
         """How it wants its input."""
         return form_of(self._pieces[0].weight.kind)
 
+    @property
+    def inputs(self) -> int:
+        return self._pieces[0].weight.shape[1]
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [tokens, inputs] → [tokens, outputs]."""
         outputs = [linear_packed(x, piece.weight, self._bias_of(piece)) for piece in self._pieces]

@@ -193,6 +193,7 @@ def loaded(
 def pieces_of(linear: Linear) -> list[tuple[PackedKind, torch.Tensor]]:
     """The kinds that a layer was packed as, and the values that they stand for, along its outputs."""
     program = Program()
+    program.prepare(program.buffer(linear.packed.inputs), linear.packed.form)
     linear.packed.record(program, program.buffer(10_000))
     weights = [instruction.weight for instruction in program.instructions]
     return [(weight.kind, dequantize(weight)) for weight in weights if weight is not None]
