@@ -17,7 +17,7 @@ from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import Forward, Program, Step, choose
 from stentor.kernels.kv_cache import make_kv_cache
-from stentor.kernels.linear_packed import PackedKind, empty_packed
+from stentor.kernels.linear_packed import PackedKind
 from stentor.kernels.variants import Variant
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import packed_weight
@@ -492,25 +492,3 @@ def test_the_choice_is_native_where_there_is_a_library() -> None:
     assert choose("reference") == "reference"
     with pytest.raises(ValueError, match="the triton variant cannot run"):
         choose("triton")
-
-
-def test_a_program_refuses_what_would_lead_outside_its_buffers() -> None:
-    weight = empty_packed(32, 16, "f32")
-    program = Program()
-    x, y = program.buffer(16), program.buffer(16)
-    with pytest.raises(ValueError, match="prepared is None"):
-        program.linear(y, weight)
-    program.prepare(x, "plain")
-    with pytest.raises(ValueError, match="32 columns do not fit buffer 1 of 16"):
-        program.linear(y, weight)
-    with pytest.raises(ValueError, match="takes"):
-        program.linear(y, empty_packed(16, 8, "f32"))
-    with pytest.raises(ValueError, match="do not fit"):
-        program.attend(x, y, 0, (4, 2, 8), scale=1.0, window=0, softcap=0.0)
-
-
-def test_a_program_that_lacks_what_it_reads_says_so() -> None:
-    program = Program()
-    program.embed(program.buffer(16), empty_packed(32, 16, "f32"), 1.0)
-    with pytest.raises(ValueError, match="needs ids"):
-        Forward(program).run(1)
