@@ -20,6 +20,7 @@ from stentor.protocols.actors import (
     Progress,
     PromptDone,
     Shutdown,
+    Stalled,
     Stats,
     Submit,
     TokensBatch,
@@ -259,6 +260,8 @@ class EngineClient:
                         case EngineReady() as ready:
                             self._ready = ready
                             self._started.set()
+                        case Stalled(message=why):
+                            logger.warning("the engine is stalled: %s", why)
                         case Failed(message=why):
                             return why
                         case other:

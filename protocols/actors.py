@@ -23,6 +23,17 @@ class StartEngine(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     config: EngineConfig
 
 
+class Resumed(msgspec.Struct, frozen=True, array_like=True):
+    """What a request had received when its engine was lost: the new one goes on from there."""
+
+    outputs: list[list[int]]
+    """Tokens delivered so far, a list for each choice."""
+    ended: list[int]
+    """Choices that have had their terminal message, or are not wanted any more."""
+    prompt_done: bool
+    """Whether :class:`PromptDone` has been delivered; it is not sent again."""
+
+
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     """One request of ``len(seeds)`` choices over one prompt."""
 
@@ -37,6 +48,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     """Prefix-cache salt; requests share blocks only under the same salt."""
     arrival: float
     """``time.monotonic()`` of the client process; comparable between processes of one machine."""
+    resumed: Resumed | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):
@@ -85,6 +97,14 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):
     """The sender cannot go on; one clear line for the operator."""
+
+    message: str
+    final: bool = True
+    """Whether a new process in its place would fail the same way."""
+
+
+class Stalled(msgspec.Struct, frozen=True, array_like=True, tag="stalled", gc=False):
+    """No step can run until the next :class:`EngineReady`; requests are kept, and new ones wait."""
 
     message: str
 
@@ -142,9 +162,16 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     """Prompt tokens found there."""
     steps: int
     free_blocks: int
+    worker_restarts: int = 0
+    recovered: int = 0
+    """Requests that went on after the worker under them was lost, each time counted."""
+    watchdog_kills: int = 0
+    """Workers killed because a step, or a phase of start-up, took too long."""
+    poisoned: int = 0
+    """Requests ended because they alone killed the worker."""
 
 
-ClientInbox = Progress | EngineReady | Failed | TokensBatch | Stats
+ClientInbox = Progress | EngineReady | Stalled | Failed | TokensBatch | Stats
 
 
 # ---- to a worker, from its engine

@@ -22,7 +22,9 @@ from stentor.engine.logs import set_up_logging
 from .config import Config
 from .fetch_display import FetchDisplay
 from .listening import StartError, bind
-from .options import CONFIG_FILE, OPTIONS, ConfigError, Option, nearest, read_config
+from .option import Option
+from .option_tables import OPTIONS
+from .options import CONFIG_FILE, ConfigError, nearest, read_config
 
 FAILED: Final = 1
 MISUSED: Final = 2

@@ -19,7 +19,8 @@ from typing import Final
 from stentor import __version__
 from stentor.engine.loading.hub import default_cache
 
-from .options import OPTIONS, PREFIX
+from .option import PREFIX
+from .option_tables import OPTIONS
 
 PACKAGES: Final = ("torch", "triton", "transformers", "tokenizers", "safetensors", "msgspec", "starlette", "uvicorn")
 CPU_FEATURES: Final = (

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 import stentor
 from stentor.kernels.native.build import COMPILERS
 from stentor.server.config import DEFAULTS
-from stentor.server.options import OPTIONS
+from stentor.server.option_tables import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

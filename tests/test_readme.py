@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from stentor.protocols.openai.sampling import IGNORED_FIELDS
-from stentor.server.options import CONFIG_FILE, OPTIONS
+from stentor.server.option_tables import OPTIONS
+from stentor.server.options import CONFIG_FILE
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

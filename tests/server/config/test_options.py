@@ -8,7 +8,8 @@ import pytest
 
 from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.server.config import DEFAULTS, Config, Secret
-from stentor.server.options import CONFIG_FILE, OPTIONS, ConfigError, read_config
+from stentor.server.option_tables import OPTIONS
+from stentor.server.options import CONFIG_FILE, ConfigError, read_config
 
 SAMPLES: dict[str, tuple[str, object]] = {
     "model": ("pypi:other", "pypi:other"),

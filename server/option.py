@@ -1,0 +1,35 @@
+"""One thing that an operator can set, under all of its names."""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+from .config import DEFAULTS
+from .option_kinds import Kind
+
+PREFIX: Final = "STENTOR_"
+INT64: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Option:
+    """``path`` is where the value goes in :class:`.config.Config`; options that share one are joined."""
+
+    name: str
+    path: str
+    kind: Kind
+    help: str
+    group: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper().replace("-", "_")
+
+    @property
+    def default(self) -> Any:
+        return reduce(getattr, self.path.split("."), DEFAULTS)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Names it goes by; the second one, of a switch, means the opposite."""
+        return (self.name, f"no-{self.name}") if self.kind.switch else (self.name,)

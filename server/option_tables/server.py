@@ -1,0 +1,43 @@
+"""Where the server listens, and what it says of itself."""
+
+from typing import Final, get_args
+
+from stentor.protocols.config import LogFormat, LogLevel
+
+from .. import option_kinds as kinds
+from ..option import Option
+
+OPTIONS: Final = (
+    Option("host", "http.host", kinds.text(), "address to listen on; 0.0.0.0 for all", "server"),
+    Option("port", "http.port", kinds.integer(1, 65535), "port to listen on", "server"),
+    Option(
+        "api-key",
+        "http.api_keys",
+        kinds.secrets(),
+        "a key that clients must send; may be repeated. Others on this "
+        "machine can read a command line: rather use STENTOR_API_KEY or --api-key-file",
+        "server",
+    ),
+    Option("api-key-file", "http.api_keys", kinds.secrets_file(), "a file with one key a line", "server"),
+    Option(
+        "shutdown-timeout",
+        "http.shutdown_timeout",
+        kinds.seconds(),
+        "how long running requests may go on once the server is told to end",
+        "server",
+    ),
+    Option(
+        "log-level",
+        "engine.worker.log_level",
+        kinds.choice(get_args(LogLevel)),
+        "least severity that is logged",
+        "server",
+    ),
+    Option(
+        "log-format",
+        "engine.worker.log_format",
+        kinds.choice(get_args(LogFormat)),
+        "one line of text or of JSON",
+        "server",
+    ),
+)
