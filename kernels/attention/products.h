@@ -114,20 +114,8 @@ struct Pairs {
 
     template <int R>
     static void score(const float* queries, const T* const* keys, int64_t size, int64_t dim, float* scores) {
-        __m512 acc[R][WIDE];
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < WIDE; ++v) acc[r][v] = _mm512_setzero_ps();
-        const int64_t half = dim / 2;
-        for (int64_t d = 0; d < half; ++d) {
-            __m512bh key[WIDE];
-            for (int v = 0; v < WIDE; ++v) key[v] = beside(keys[v] + 2 * d * size, keys[v] + (2 * d + 1) * size);
-            for (int r = 0; r < R; ++r) {
-                const __m512bh query = both(queries + r * half + d);
-                for (int v = 0; v < WIDE; ++v) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], query, key[v]);
-            }
-        }
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < WIDE; ++v) _mm512_storeu_ps(scores + r * KEYS + v * RUN, acc[r][v]);
+        if (size == RUN) return score_by<R, true>(queries, keys, size, dim, scores);
+        score_by<R, false>(queries, keys, size, dim, scores);
     }
 
     // Keys go in pairs: one before `begin` has weight zero, one at `end` is not read.
@@ -144,6 +132,26 @@ struct Pairs {
     }
 
    private:
+    // CLOSE: a block holds one run, so that the keys' values at two neighbouring dimensions fill one line.
+    template <int R, bool CLOSE>
+    static void score_by(const float* queries, const T* const* keys, int64_t size, int64_t dim, float* scores) {
+        __m512 acc[R][WIDE];
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < WIDE; ++v) acc[r][v] = _mm512_setzero_ps();
+        const int64_t half = dim / 2;
+        for (int64_t d = 0; d < half; ++d) {
+            __m512bh key[WIDE];
+            for (int v = 0; v < WIDE; ++v)
+                key[v] = CLOSE ? paired(keys[v] + 2 * d * RUN) : beside(keys[v] + 2 * d * size, keys[v] + (2 * d + 1) * size);
+            for (int r = 0; r < R; ++r) {
+                const __m512bh query = both(queries + r * half + d);
+                for (int v = 0; v < WIDE; ++v) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], query, key[v]);
+            }
+        }
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < WIDE; ++v) _mm512_storeu_ps(scores + r * KEYS + v * RUN, acc[r][v]);
+    }
+
     template <int R, int V>
     static void columns(const bf16 (*weights)[KEYS], const T* const* values, int64_t at, int64_t begin, int64_t end,
                         int64_t dim, float* sums, int64_t stride) {
@@ -154,8 +162,7 @@ struct Pairs {
         for (int64_t key = begin / 2 * 2; key < end; key += 2) {
             const T* from = values[key / RUN] + at + key % RUN * dim;
             __m512bh value[V];
-            for (int v = 0; v < V; ++v)
-                value[v] = key < whole ? beside(from + v * LANES, from + dim + v * LANES) : alone(from + v * LANES);
+            for (int v = 0; v < V; v += 2) two_beside(from + v * LANES, key < whole ? from + dim + v * LANES : nullptr, value + v);
             for (int r = 0; r < R; ++r) {
                 const __m512bh weight = both(weights[r] + key);
                 for (int v = 0; v < V; ++v) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], weight, value[v]);
@@ -178,8 +185,20 @@ struct Pairs {
         return (__m512bh)_mm512_or_si512(low, _mm512_slli_epi32(high, 16));
     }
 
-    static __m512bh alone(const void* first) {
-        return (__m512bh)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)first));
+    // The halves of a line side by side: each of the first sixteen with its neighbour of the second.
+    static __m512bh paired(const void* line) {
+        alignas(64) static constexpr uint16_t TURNS[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+        return (__m512bh)_mm512_permutexvar_epi16(_mm512_load_si512(TURNS), _mm512_loadu_si512(line));
+    }
+
+    // Thirty-two of `first`, each with its neighbour of `second`, or with zero where there is none.
+    static void two_beside(const void* first, const void* second, __m512bh* out) {
+        alignas(64) static constexpr uint16_t TURNS[2][32] = {
+            {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+            {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
+        const __m512i a = _mm512_loadu_si512(first), b = second ? _mm512_loadu_si512(second) : _mm512_setzero_si512();
+        for (int i = 0; i < 2; ++i) out[i] = (__m512bh)_mm512_permutex2var_epi16(a, _mm512_load_si512(TURNS[i]), b);
     }
 };
 

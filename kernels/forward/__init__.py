@@ -41,7 +41,7 @@ class _BufferStruct(ctypes.Structure):
 class _BoundStruct(ctypes.Structure):
     """``Bound`` of program.h."""
 
-    _fields_ = (("instructions", _P), ("count", _I), ("buffers", _P), ("prepared", _P))
+    _fields_ = (("instructions", _P), ("count", _I), ("buffers", _P), ("prepared", _P * 2))
 
 
 class _SlotsStruct(ctypes.Structure):
@@ -99,7 +99,7 @@ class Forward:
         self._rows = 0
         self._buffers: list[Tensor] = []
         self._buffer_structs = (_BufferStruct * 0)()
-        self._prepared = torch.empty(0, dtype=torch.uint8)
+        self._prepared: list[Tensor] = []
         self._bound = _BoundStruct(ctypes.addressof(self._structs), len(self._structs))
 
     def buffer(self, number: int, rows: int) -> Tensor:
@@ -165,8 +165,11 @@ class Forward:
         self._buffer_structs = (_BufferStruct * len(self._buffers))(
             *(_BufferStruct(buffer.data_ptr(), buffer.stride(0)) for buffer in self._buffers)
         )
-        self._prepared = torch.empty(self._rows * self.program.prepared_bytes + 64, dtype=torch.uint8)
-        self._bound.prepared = -(-self._prepared.data_ptr() // 64) * 64
+        self._prepared = [
+            torch.empty(self._rows * each + 64, dtype=torch.uint8) for each in self.program.prepared_bytes
+        ]
+        for area, memory in enumerate(self._prepared):
+            self._bound.prepared[area] = -(-memory.data_ptr() // 64) * 64
         self._bound.buffers = ctypes.addressof(self._buffer_structs)
 
 

@@ -23,7 +23,7 @@ struct Run {
     const Instruction* instructions;
     int64_t count;
     const Buffer* buffers;
-    uint8_t* prepared;
+    uint8_t* const* prepared;
     Batch batch;
     int64_t threads;
     std::vector<Queries> queries;          // of each instruction that attends
@@ -67,7 +67,7 @@ void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
     const int64_t group = c.heads / c.kv_heads, width = attention::padded(c.dim);
     const int64_t items = (int64_t)q.items.size(), parts = (int64_t)q.parts.size();
     // One query head at a time where there are few items, all that share a kv head where there are enough.
-    const int64_t step = items * c.kv_heads < 4 * run.threads ? 1 : group, pieces = c.kv_heads * (group / step);
+    const int64_t step = (items + parts) * c.kv_heads < run.threads ? 1 : group, pieces = c.kv_heads * (group / step);
     const auto heads_of = [&](int64_t unit) {
         float* const partial = run.partial[which].data() + unit * attention::Running::floats(c.heads, width);
         return attention::Running::at(partial, c.heads, width);
@@ -113,11 +113,36 @@ void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
     });
 }
 
+// Both products of a few rows and 32 columns stand in the cache until they are gated, rounded and put away: the next
+// linears' input is written, and nothing else.
+void gate(Run& run, const Instruction& op, Team::Walk& walk) {
+    constexpr int64_t APART = 2 * BLOCK, MOST = 96;
+    const int64_t tokens = run.batch.tokens, columns = op.width / BLOCK, tiles = BLOCK / TILE;
+    const int64_t even = ceil_div(tokens, ceil_div(tokens, MOST)), bytes = prepared_stride((Form)op.form, op.width);
+    const int64_t rows = std::min(MOST, ceil_div(even, DEEPEST) * DEEPEST);
+    const Prepared x{run.prepared[0], prepared_stride(form_of(op.weight.kind), op.weight.inputs)};
+    walk.phase(ceil_div(tokens, rows) * columns, [&](int64_t item) {
+        const int64_t first = item / columns * rows, end = std::min(first + rows, tokens), block = item % columns;
+        float* const both = scratch_row(MOST * APART);
+        const auto half = [&](const Packed& weight, const float* bias, int64_t from) {
+            const Destination to{both + from, APART, bias, first * APART + block * BLOCK};
+            multiply_tiles(weight, block * tiles, (block + 1) * tiles, x, first, end, to);
+        };
+        half(op.weight, op.bias, 0);
+        half(op.second_weight, op.second_bias, BLOCK);
+        for (int64_t t = first; t < end; ++t) {
+            float* const row = both + (t - first) * APART;
+            activate_row(row, BLOCK, op.activation, row);
+            prepare_block(row, BLOCK, (Form)op.form, op.width, block, run.prepared[1] + t * bytes);
+        }
+    });
+}
+
 void execute(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
     const auto prepare = [&](int64_t t, const float* x) {
-        prepare_row(x, op.width, (Form)op.form, run.prepared + t * prepared_stride((Form)op.form, op.width));
+        prepare_row(x, op.width, (Form)op.form, run.prepared[0] + t * prepared_stride((Form)op.form, op.width));
     };
     switch (op.kind) {
         case EMBED:
@@ -151,7 +176,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
             break;
         case LINEAR: {
             const Cut cut(op.weight, run.batch.tokens, run.threads);
-            const Prepared x{run.prepared, prepared_stride(form_of(op.weight.kind), op.weight.inputs)};
+            const Prepared x{run.prepared[op.area], prepared_stride(form_of(op.weight.kind), op.weight.inputs)};
             const Destination to{run.buffers[op.dst].rows + op.column, run.buffers[op.dst].stride, op.bias};
             walk.phase(cut.items(), [&](int64_t item) { multiply_item(op.weight, cut, item, x, run.batch.tokens, to); });
             break;
@@ -169,6 +194,9 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
                 attend<bf16>(run, op, run.queries_of[index], walk);
             else
                 attend<float>(run, op, run.queries_of[index], walk);
+            break;
+        case GATE:
+            gate(run, op, walk);
             break;
         default:
             by_rows(run, walk, [&](int64_t t) {

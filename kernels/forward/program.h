@@ -12,20 +12,21 @@ enum Kind : int64_t {
     PREPARE = 1,   // src += scale * add (if any); prepared = form(norm(src) or src)
     ADD = 2,       // src += scale * add
     NORM = 3,      // each of `groups` stretches of `width` from `column` in src is normed in place
-    LINEAR = 4,    // dst[column...] = prepared * weight + bias
+    LINEAR = 4,    // dst[column...] = prepared[area] * weight + bias
     ROTATE = 5,    // src = q | k | v: q and k normed (if weights are given) and turned, q in place, k and v to the cache
     ATTEND = 6,    // dst = attention of src's queries over the cache
     ACTIVATE = 7,  // src = gate | up: prepared = form(act(gate) * up)
+    GATE = 8,      // prepared[1] = form(act(prepared[0] * weight + bias) * (prepared[0] * second_weight + second_bias))
 };
 
 struct Instruction {
     int64_t kind, src, dst, add, form;
-    int64_t column, width, groups, activation;
+    int64_t column, width, groups, activation, area;
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, brain_cache, table_rows;
     double scale, eps, softcap;
-    const float *norm, *second_norm, *bias, *cos, *sin;
+    const float *norm, *second_norm, *bias, *second_bias, *cos, *sin;
     void *k_cache, *v_cache;
-    Packed weight;
+    Packed weight, second_weight;
 };
 
 struct Buffer {
@@ -41,12 +42,12 @@ struct Batch {
     int64_t table_width;
 };
 
-// A program with its memory.
+// A program with its memory: `prepared` is what the next linears take, the second area what a GATE leaves.
 struct Bound {
     const Instruction* instructions;
     int64_t count;
     const Buffer* buffers;
-    uint8_t* prepared;
+    uint8_t* prepared[2];
 };
 
 // What is known of every slot: its tokens and its block table.

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from ..activation import ActivationKind
-from ..linear_packed import FORMS, Form, PackedStruct, PackedWeight, form_of
+from ..linear_packed import BLOCK, FORMS, Form, PackedStruct, PackedWeight, form_of
 
-Op = Literal["embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate"]
-OPS: tuple[Op, ...] = ("embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate")
+Op = Literal["embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate", "gate"]
+OPS: tuple[Op, ...] = ("embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate", "gate")
 ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu")
 NONE = -1
+_PREPARING: tuple[Op, ...] = ("prepare", "activate")
+_Product = tuple[PackedWeight, Tensor | None]
+"""A weight and its bias."""
 
 _P, _I, _D = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -24,12 +27,14 @@ class InstructionStruct(ctypes.Structure):
 
     _fields_ = (
         *((name, _I) for name in ("kind", "src", "dst", "add", "form", "column", "width", "groups", "activation")),
+        ("area", _I),
         *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
         ("brain_cache", _I),
         ("table_rows", _I),
         *((name, _D) for name in ("scale", "eps", "softcap")),
-        *((name, _P) for name in ("norm", "second_norm", "bias", "cos", "sin", "k_cache", "v_cache")),
+        *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin", "k_cache", "v_cache")),
         ("weight", PackedStruct),
+        ("second_weight", PackedStruct),
     )
 
 
@@ -48,6 +53,7 @@ class Instruction:
              k and v go to the cache
     attend   ``dst`` = attention of the queries in ``src`` over the cache
     activate the next linears' input = activation(gate) · up in ``form``; ``src`` holds gate | up, ``width`` each
+    gate     the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias
     ======== ===============================================================================================
     """
 
@@ -60,6 +66,8 @@ class Instruction:
     width: int = 0
     groups: int = 1
     activation: ActivationKind = "silu"
+    area: int = 0
+    """Where a linear finds its input: 0 is what ``prepare`` and ``activate`` write, 1 what ``gate`` does."""
     heads: int = 0
     kv_heads: int = 0
     dim: int = 0
@@ -72,11 +80,13 @@ class Instruction:
     second_norm: Tensor | None = None
     bias: Tensor | None = None
     """float32"""
+    second_bias: Tensor | None = None
     rotary: tuple[Tensor, Tensor] | None = None
     """cos, sin: float32 [positions, half of the dims that turn]"""
     layer: int = NONE
     """Whose cache it is."""
     weight: PackedWeight | None = None
+    second_weight: PackedWeight | None = None
 
 
 @dataclass
@@ -86,7 +96,9 @@ class Program:
     instructions: list[Instruction] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
     _input: tuple[Form, int] | None = None
-    """What the last ``prepare`` or ``activate`` left for the linears after it: its form and width."""
+    """What is left for the linears that come: its form and width."""
+    _area: int = 0
+    """Where."""
 
     def buffer(self, width: int) -> int:
         """A new buffer; returns its number."""
@@ -129,7 +141,7 @@ class Program:
         self._check(dst, column + weight.shape[0])
         if bias is not None and bias.shape != weight.shape[:1]:
             raise ValueError(f"program: bias {tuple(bias.shape)} does not fit a weight {weight.shape}")
-        self._append(Instruction("linear", dst=dst, weight=weight, column=column, bias=bias))
+        self._append(Instruction("linear", dst=dst, weight=weight, column=column, bias=bias, area=self._area))
 
     def rotate(
         self,
@@ -180,16 +192,61 @@ class Program:
         )
 
     def activate(self, src: int, activation: ActivationKind, form: Form) -> None:
-        self._append(Instruction("activate", src=src, activation=activation, form=form, width=self.widths[src] // 2))
+        """Prepares activation(gate) · up, where ``src`` holds gate | up.
+
+        Where the linears just before wrote it, they are gated on their way, and ``src`` is never written.
+        """
+        width = self.widths[src] // 2
+        if (pair := self._gated_pair(src, width)) is None:
+            self._append(Instruction("activate", src=src, activation=activation, form=form, width=width))
+            return
+        (weight, bias), (second_weight, second_bias) = pair
+        self._append(
+            Instruction(
+                "gate",
+                activation=activation,
+                form=form,
+                width=width,
+                weight=weight,
+                bias=bias,
+                second_weight=second_weight,
+                second_bias=second_bias,
+            )
+        )
+
+    def _gated_pair(self, src: int, width: int) -> "tuple[_Product, _Product] | None":
+        """Takes back the linears that wrote gate | up to ``src``, and returns the two products; None leaves all."""
+        if width % BLOCK or self._area:
+            return None
+        first = len(self.instructions)
+        while first and self.instructions[first - 1].op == "linear" and self.instructions[first - 1].dst == src:
+            first -= 1
+        products: list[_Product] = []
+        column = 0
+        for linear in self.instructions[first:]:
+            assert linear.weight is not None
+            if linear.column != column or (outputs := linear.weight.shape[0]) % width:
+                return None
+            for row in range(0, outputs, width):
+                bias = None if linear.bias is None else linear.bias[row : row + width]
+                products.append((linear.weight.rows(row, width), bias))
+            column += outputs
+        if len(products) != 2:
+            return None
+        del self.instructions[first:]
+        return products[0], products[1]
 
     def _check(self, buffer: int, width: int) -> None:
         if width > self.widths[buffer]:
             raise ValueError(f"program: {width} columns do not fit buffer {buffer} of {self.widths[buffer]}")
 
     @property
-    def prepared_bytes(self) -> int:
-        """Bytes that one token's prepared input takes at most."""
-        return max((_stride(i.form, i.width) for i in self.instructions if i.op in ("prepare", "activate")), default=0)
+    def prepared_bytes(self) -> tuple[int, int]:
+        """Bytes that one token's prepared input takes at most, in each area."""
+        sizes = [
+            [_stride(i.form, i.width) for i in self.instructions if i.op in ops] for ops in (_PREPARING, ("gate",))
+        ]
+        return max(sizes[0], default=0), max(sizes[1], default=0)
 
     def structs(self, caches: list[tuple[Tensor, Tensor]]) -> "ctypes.Array[InstructionStruct]":
         """The instructions as the native interpreter reads them, over these caches (one of K and V a layer)."""
@@ -209,6 +266,7 @@ class Program:
                 width=i.width,
                 groups=i.groups,
                 activation=ACTIVATIONS.index(i.activation),
+                area=i.area,
                 heads=i.heads,
                 kv_heads=i.kv_heads,
                 dim=i.dim,
@@ -224,23 +282,27 @@ class Program:
                 norm=_pointer(i.norm),
                 second_norm=_pointer(i.second_norm),
                 bias=_pointer(i.bias),
+                second_bias=_pointer(i.second_bias),
                 cos=_pointer(cos),
                 sin=_pointer(sin),
                 k_cache=_pointer(k_cache),
                 v_cache=_pointer(v_cache),
                 weight=i.weight.struct if i.weight is not None else PackedStruct(),
+                second_weight=i.second_weight.struct if i.second_weight is not None else PackedStruct(),
             )
 
     def _append(self, instruction: Instruction) -> None:
         """Keeps it, with what the native interpreter reads through a pointer contiguous and in float32."""
-        if instruction.op in ("prepare", "activate"):
+        if instruction.op in _PREPARING or instruction.op == "gate":
             self._input = instruction.form, instruction.width
+            self._area = int(instruction.op == "gate")
         self.instructions.append(
             replace(
                 instruction,
                 norm=_plain(instruction.norm),
                 second_norm=_plain(instruction.second_norm),
                 bias=_plain(instruction.bias),
+                second_bias=_plain(instruction.second_bias),
             )
         )
 

@@ -57,6 +57,14 @@ def run_program(
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
                 prepared = gated_activation(buffers[i.src], i.activation)
+            case "gate":
+                assert i.weight is not None
+                assert i.second_weight is not None
+                gate, up = (
+                    linear_packed(prepared, i.weight, i.bias),
+                    linear_packed(prepared, i.second_weight, i.second_bias),
+                )
+                prepared = gated_activation(torch.cat([gate, up], dim=1), i.activation)
 
 
 def _added(i: Instruction, buffers: Sequence[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
 from .weight import (
+    BLOCK,
     FORMS,
     PLAIN,
     Form,
@@ -28,6 +29,7 @@ from .weight import (
 )
 
 __all__ = [
+    "BLOCK",
     "FORMS",
     "PLAIN",
     "Form",

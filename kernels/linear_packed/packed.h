@@ -153,30 +153,36 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     out->half128[1] = CENTRED ? 0.0f : -128.0f * (scale * (float)high);
 }
 
+// A block of 32 of a row from x, of which the first n are there, in the form that a weight of `inputs` takes; `row` has
+// prepared_stride bytes.
+static inline void prepare_block(const float* x, int64_t n, Form form, int64_t inputs, int64_t block, void* row) {
+    if (form == PLAIN) {
+        std::memcpy((float*)row + block * BLOCK, x, (size_t)n * 4);
+    } else if (form == BRAIN) {
+        bf16* to = (bf16*)row + block * BLOCK;
+        vf sum = {};
+        for (int64_t i = 0; i < BLOCK; i += LANES) {
+            if (i + LANES <= n)
+                store(to + i, load(x + i));
+            else
+                store(to + i, i < n ? load_part(x + i, n - i) : vf{});
+            sum += load(to + i);
+        }
+        ((float*)((uint8_t*)row + sums_at(inputs)))[block] = hsum(sum);
+    } else {
+        quantize_block(x, n, (ByteBlock*)row + block);
+    }
+}
+
 // Brings a row of floats into the form that a weight takes; `out` has prepared_stride bytes.
 static inline void prepare_row(const float* x, int64_t inputs, Form form, void* out) {
     if (form == PLAIN) {
         std::memcpy(out, x, (size_t)inputs * 4);
-    } else if (form == BRAIN) {
-        bf16* to = (bf16*)out;
-        float* sums = (float*)((uint8_t*)out + sums_at(inputs));
-        for (int64_t k = 0; k < inputs; k += BLOCK) {
-            vf sum = {};
-            for (int64_t i = k; i < k + BLOCK; i += LANES) {
-                if (i + LANES <= inputs)
-                    store(to + i, load(x + i));
-                else
-                    store(to + i, i < inputs ? load_part(x + i, inputs - i) : vf{});
-                sum += load(to + i);
-            }
-            sums[k / BLOCK] = hsum(sum);
-        }
-    } else {
-        for (int64_t k = 0; k < inputs; k += BLOCK)
-            quantize_block(x + k, std::min(BLOCK, inputs - k), (ByteBlock*)out + k / BLOCK);
+        return;
     }
+    for (int64_t k = 0; k < inputs; k += BLOCK)
+        prepare_block(x + k, std::min(BLOCK, inputs - k), form, inputs, k / BLOCK, out);
 }
-
 
 // The values of one output of a weight, float [inputs]. native.cpp
 void unpack_row(const Packed& w, int64_t row, float* out);

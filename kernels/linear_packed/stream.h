@@ -15,15 +15,18 @@ constexpr int64_t AHEAD = 2048;  // bytes fetched ahead of a stream of weights
 
 static inline void fetch(const uint8_t* p) { __builtin_prefetch(p + AHEAD, 0, 2); }
 
-// Where products go: float [rows, stride], from `column`.
+// Where products go: float [rows, stride]; `skip` floats before `out` are not there.
 struct Destination {
     float* out;
     int64_t stride;
     const float* bias;  // [outputs] or null
+    int64_t skip = 0;
+
+    float* at(int64_t row, int64_t column) const { return out + (row * stride + column - skip); }
 };
 
 static inline f32x16 sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
-    const float* at = to.out + row * to.stride + column;
+    const float* at = to.at(row, column);
     if (column + TILE <= outputs) return load_as<f32x16>(at);
     f32x16 out = {};
     for (int64_t i = 0; i < outputs - column; ++i) out[i] = at[i];
@@ -32,7 +35,7 @@ static inline f32x16 sums_so_far(const Destination& to, int64_t row, int64_t col
 
 static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs, f32x16 sums, bool last) {
     const float* bias = last && to.bias ? to.bias + column : nullptr;
-    float* at = to.out + row * to.stride + column;
+    float* at = to.at(row, column);
     if (column + TILE <= outputs) {
         if (bias) sums += load_as<f32x16>(bias);
         std::memcpy(at, &sums, sizeof sums);

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,6 +89,17 @@ class PackedWeight:
     def nbytes(self) -> int:
         return self.codes.nbytes + self.scales.nbytes
 
+    def rows(self, first: int, count: int) -> "PackedWeight":
+        """Outputs [first, first + count), both multiples of 16; shares the memory.
+
+        Raises:
+            ValueError: outputs that begin or end inside a tile.
+        """
+        if first % TILE or count % TILE or not 0 <= first < first + count <= self.shape[0]:
+            raise ValueError(f"outputs [{first}, {first + count}) of a weight {self.shape} are not whole tiles")
+        tiles = slice(first // TILE, (first + count) // TILE)
+        return PackedWeight(self.kind, (count, self.shape[1]), self.codes[tiles], self.scales[tiles])
+
     @property
     def struct(self) -> PackedStruct:
         """What the kernels are given; it does not keep the tensors alive."""
@@ -120,9 +132,17 @@ def kind_of(stored: Stored) -> PackedKind:
 
 
 def empty_packed(
-    outputs: int, inputs: int, kind: PackedKind, *, wide: bool = False, device: torch.device | str = "cpu"
+    outputs: int,
+    inputs: int,
+    kind: PackedKind,
+    *,
+    wide: bool = False,
+    device: torch.device | str = "cpu",
+    take: Callable[[int], Tensor] = empty_huge,
 ) -> PackedWeight:
     """Room for a weight of zeros. On ``meta`` it takes none; ``wide`` keeps scales in float32.
+
+    ``take`` gives so many bytes of memory, uint8, at a multiple of 64 bytes.
 
     Raises:
         ValueError: a side of no length, or ``wide`` for a kind that has no such scales.
@@ -153,8 +173,8 @@ def empty_packed(
     return PackedWeight(
         kind,
         (outputs, inputs),
-        empty_huge(tiles * nbytes).view(tiles, nbytes),
-        empty_huge(math.prod(scales) * dtype.itemsize).view(dtype).view(scales),
+        take(tiles * nbytes).view(tiles, nbytes),
+        take(math.prod(scales) * dtype.itemsize).view(dtype).view(scales),
     )
 
 

@@ -1,11 +1,27 @@
 """Memory for what is read over and over, in large pages where the system has them."""
 
 import contextlib
+import ctypes
 import mmap
+import os
+from typing import Final
 
 import torch
 
 HUGE = 2 << 20
+
+_PROT_NONE: Final = 0
+_MAP_FIXED: Final = 0x10
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+_MADV_COLLAPSE: Final = 25
+"""Linux 6.1."""
+
+_P, _N, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.argtypes, _libc.mmap.restype = (_P, _N, _I, _I, _I, ctypes.c_int64), _P
+_libc.munmap.argtypes = (_P, _N)
+_libc.madvise.argtypes = (_P, _N, _I)
+_libc.mprotect.argtypes = (_P, _N, _I)
 
 
 def empty_huge(nbytes: int) -> torch.Tensor:
@@ -24,3 +40,55 @@ def empty_huge(nbytes: int) -> torch.Tensor:
         with contextlib.suppress(OSError):  # a kernel without large pages: small ones do
             memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes)
+
+
+class SharedHuge:
+    """Bytes [first, first + nbytes) of a memory file, mapped so that large pages fit; unmapped with the last tensor.
+
+    Large pages of a file must be asked for one by one: they are where :meth:`enlarge` has been and returned True, and
+    every mapping of the file has them then.
+    """
+
+    def __init__(self, fd: int, first: int, nbytes: int, *, writable: bool) -> None:
+        """``first`` and ``nbytes`` are multiples of :data:`HUGE`, within the file. Raises OSError."""
+        self.nbytes = nbytes
+        # room that is aligned is cut out of room that is larger
+        self._room, self._room_bytes = 0, nbytes + HUGE
+        self._room = _mapped(None, self._room_bytes, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        self._start = -(-self._room // HUGE) * HUGE
+        protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        flags = mmap.MAP_SHARED | _MAP_FIXED | (0 if writable else mmap.MAP_POPULATE)
+        _mapped(self._start, nbytes, protection, flags, fd, first)
+
+    def __del__(self) -> None:
+        if self._room:
+            _libc.munmap(self._room, self._room_bytes)
+
+    def tensor(self, start: int, nbytes: int) -> torch.Tensor:
+        """uint8 [nbytes] at byte ``start``; one that is not writable must not be written to."""
+        if nbytes == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        array = (ctypes.c_ubyte * nbytes).from_address(self._start + start)
+        array.owner = self  # type: ignore[attr-defined]  # whoever has the tensor has the mapping
+        return torch.frombuffer(array, dtype=torch.uint8)
+
+    def enlarge(self, start: int, nbytes: int) -> bool:
+        """Gives bytes that nobody has touched large pages of zeros; False where there are none.
+
+        ``start`` and ``nbytes`` are multiples of :data:`HUGE`.
+        """
+        for page in range(self._start + start, self._start + start + nbytes, HUGE):
+            ctypes.c_ubyte.from_address(page).value = 0  # only what is there can be made larger
+        return not _libc.madvise(self._start + start, nbytes, _MADV_COLLAPSE)
+
+    def protect(self) -> None:
+        """A write through this mapping ends the process from now on. Raises OSError."""
+        if _libc.mprotect(self._start, self.nbytes, mmap.PROT_READ):
+            raise OSError(ctypes.get_errno(), f"mprotect: {os.strerror(ctypes.get_errno())}")
+
+
+def _mapped(address: int | None, nbytes: int, protection: int, flags: int, fd: int, first: int) -> int:
+    found: int | None = _libc.mmap(address, nbytes, protection, flags, fd, first)
+    if found is None or found == _MAP_FAILED:
+        raise OSError(ctypes.get_errno(), f"mmap of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
+    return found

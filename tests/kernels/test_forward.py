@@ -17,7 +17,7 @@ from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import Forward, Program, Step, choose
 from stentor.kernels.kv_cache import make_kv_cache
-from stentor.kernels.linear_packed import PackedKind
+from stentor.kernels.linear_packed import PackedKind, form_of
 from stentor.kernels.variants import Variant
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import packed_weight
@@ -56,6 +56,8 @@ SHAPES = {
     "granite": Shape(residual_scale=0.3, hidden=33, inner=31),
     "partial": Shape(turned=6, dim=12, heads=6, kv_heads=3),
     "brain": Shape(kinds=(("bf16", False),), cache=torch.bfloat16),
+    "gated": Shape(inner=64, biased=True),
+    "brain gated": Shape(kinds=(("bf16", False),), cache=torch.bfloat16, inner=32, activation="gelu_tanh"),
     "mixed": Shape(kinds=KINDS[3], cache=torch.bfloat16, biased=True, hidden=64, inner=96),
 }
 LENGTHS = (37, 20, 1, 9)
@@ -152,6 +154,36 @@ def test_activations_of_any_width_are_the_references(activation: ActivationKind,
     program.linear(dst, packed_weight("f32", 8, width))
     actual, expected = in_both_variants(program, {gate_up: 4 * normal(5, 2 * width, seed=3)}, dst)
     assert_close(actual, expected, 4e-6)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("rows", [1, 13, 100])
+def test_products_that_are_gated_on_their_way_give_the_same_bits(
+    activation: ActivationKind, kinds: tuple[tuple[PackedKind, bool], ...], parts: int, rows: int
+) -> None:
+    width, form = 64, form_of(kinds[0][0])
+
+    def run(apart: bool) -> tuple[Tensor, Tensor]:
+        program = Program()
+        src, gate_up, dst = program.buffer(40), program.buffer(2 * width), program.buffer(24)
+        program.prepare(src, form)
+        outputs = 2 * width // parts
+        for part in range(parts):
+            kind, wide = kinds[-part]
+            weight = packed_weight(kind, outputs, 40, wide=wide, seed=part)
+            program.linear(gate_up, weight, column=part * outputs, bias=0.1 * normal(outputs, seed=part + 2))
+        if apart:
+            program.add(src, src, 0.0)  # changes nothing
+        program.activate(gate_up, activation, form)
+        program.linear(dst, packed_weight(kinds[0][0], 24, width, wide=kinds[0][1], seed=5))
+        assert any(i.op == "gate" for i in program.instructions) is not apart
+        return in_both_variants(program, {src: normal(rows, 40, seed=3)}, dst)
+
+    (gated, gated_reference), (apart, _) = run(apart=False), run(apart=True)
+    assert_same_bits(gated, apart)
+    assert_close(gated, gated_reference, 4e-6 if form == "plain" else 1e-2)
 
 
 @pytest.mark.parametrize(("width", "groups", "column"), [(40, 1, 0), (7, 3, 2), (16, 4, 5), (130, 1, 1)])
