@@ -1,24 +1,23 @@
-"""The server's side of an engine: starts it, submits requests, hands every event to the stream it belongs to."""
+"""The server's side of an engine: starts it, submits requests, hands every event to the stream it belongs to.
+
+When the engine process dies, another takes its place and goes on with every live request after the last token that was
+delivered (:mod:`.journal`), so streams notice a pause and nothing else.
+"""
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from typing import Self, assert_never
+from collections.abc import Callable
+from typing import assert_never
 
 import anyio
+import msgspec
 
 from stentor.protocols.actors import (
-    Abort,
-    ChoiceTokens,
     EngineReady,
     Failed,
-    Finished,
-    FinishReason,
     Progress,
-    PromptDone,
     Shutdown,
     Stalled,
     Stats,
@@ -31,110 +30,34 @@ from stentor.protocols.sampling import SamplingParams
 
 from .channel import ChannelError, Endpoint, PeerDied
 from .groups import first_cause, one_line
+from .journal import Journal
 from .launch import EngineProcess, launch_engine
+from .orphans import reap_orphans
+from .outages import LostProcess, Observer, Outages
+from .outbox import Outbox
 from .process import Child
+from .stream import RequestStream
+from .supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
 
 logger = logging.getLogger(__name__)
 
-Event = PromptDone | ChoiceTokens | Finished
-
-_NO_STATS = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
 _SHUTDOWN_SECONDS = 5.0
+_EXIT_SECONDS = 1.0
+"""For a process that has let go of its channel to end, so that it can be said how."""
+_HEALTHY_SECONDS = 3600.0
+"""An engine that lives so long has not failed to start: an idle server counts no deaths over months."""
 
 
 class EngineUnavailable(Exception):
-    """The engine cannot take requests: it is still starting, or it has ended."""
+    """The engine cannot take requests: it is still starting, or it has been given up."""
 
 
-class RequestStream:
-    """Events of one request, each choice's in order. Iterate until it ends, or call :meth:`abort`.
-
-    Each item is the list of everything that has come since the last one: at most one event of each kind
-    a choice, so that a slow reader costs the memory of the tokens and no more. A reader that is cancelled
-    in the moment in which an item comes loses it.
-    """
-
-    __slots__ = ("_aborted", "_client", "_events", "_open", "_reader", "_rid", "_unread")
-
-    def __init__(self, client: "EngineClient", rid: int, choices: int) -> None:
-        self._client = client
-        self._rid = rid
-        self._open = set(range(choices))
-        self._aborted: set[int] = set()
-        self._events: list[Event] = []
-        self._unread: dict[int, ChoiceTokens] = {}
-        """By choice: its tokens among the events, where more are appended."""
-        self._reader: asyncio.Future[list[Event]] | None = None
-
-    def __aiter__(self) -> Self:
-        return self
-
-    def __anext__(self) -> Awaitable[list[Event]]:
-        # no coroutine around the future: it would be one more to walk through at every token
-        reader = asyncio.get_running_loop().create_future()
-        if self._events:
-            reader.set_result(self._take())
-        elif self._open:
-            self._reader = reader
-        else:
-            reader.set_exception(StopAsyncIteration())
-        return reader
-
-    def abort(self, index: int = -1) -> None:
-        """Ends one choice, or with -1 all of them; what has ended or been aborted already is left alone."""
-        asked = self._open if index < 0 else self._open & {index}
-        if asked <= self._aborted:
-            return
-        self._aborted |= asked
-        self._client._abort(self, index)
-
-    def _push(self, event: Event) -> bool:
-        """Adds an event, for the reader to get once woken; whether it is the first since the reader took all."""
-        if isinstance(event, ChoiceTokens):
-            if event.index not in self._open or self._append(event):
-                return False
-            self._unread[event.index] = event
-        elif isinstance(event, Finished):
-            if event.index not in self._open:
-                return False
-            self._open.discard(event.index)
-        self._events.append(event)
-        return len(self._events) == 1
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(self._take())
-
-    def _take(self) -> list[Event]:
-        events, self._events = self._events, []
-        self._unread.clear()
-        return events
-
-    def _append(self, event: ChoiceTokens) -> bool:
-        """Adds tokens to those of the same choice that nobody has read yet; false where there are none."""
-        unread = self._unread.get(event.index)
-        if unread is None or (unread.logprobs is None) != (event.logprobs is None):
-            return False
-        unread.tokens.extend(event.tokens)
-        if unread.logprobs is not None and event.logprobs is not None:
-            unread.logprobs.extend(event.logprobs)
-        return True
-
-    @property
-    def _ended(self) -> bool:
-        return not self._open
-
-    def _end(self, reason: FinishReason, why: str | None) -> None:
-        for index in sorted(self._open):
-            self._push(Finished(self._rid, index, reason, None, why))
-        self._wake()
+class EngineLost(Exception):
+    """An engine process ended, or has to be ended, and another may do better."""
 
 
 class EngineClient:
-    """One engine process and the live requests on it.
-
-    ``process`` is one that has been launched with this very config; without it :meth:`run` launches one.
-    """
+    """One engine, whichever process it is just now, and the live requests on it."""
 
     def __init__(
         self,
@@ -142,40 +65,62 @@ class EngineClient:
         on_progress: Callable[[Progress], None] | None = None,
         process: EngineProcess | None = None,
     ) -> None:
+        """``process`` is one that has been launched with this very config; without it :meth:`run` launches the first.
+
+        ``on_progress`` hears of the first start only.
+        """
         self._config = config
         self._process = process
+        self._launched = process is not None
+        """Whether ``_process`` is still to be served, not one that has been lost."""
         self._on_progress = on_progress
-        self._streams: dict[int, RequestStream] = {}
-        self._arrived: list[RequestStream] = []
-        """Streams whose readers are to be woken."""
+        self._journal = Journal()
         self._next_rid = 0
-        # By (rid, index of an Abort; None for the Submit). Bounded by the live requests, for as long as the
-        # engine does not read too: one that is given up before its Submit has left takes it out again.
-        self._outbox: OrderedDict[tuple[int, int | None], bytes] = OrderedDict()
-        self._outbox_filled = asyncio.Event()
+        self._outbox = Outbox()
+        """Empty while no engine is ready: the journal has what the next one gets."""
+        self._serving = False
+        """Whether the process at hand has been ready: submits and aborts go to it."""
+        self._life: ChildStatus | None = None
+        self._outages = Outages()
         self._started = asyncio.Event()
         self._ready: EngineReady | None = None
         self._failure: str | None = None
-        self._stats = _NO_STATS
+        self._restarts = 0
 
     @property
     def ready(self) -> EngineReady | None:
-        """Set once the model has completed a real step."""
+        """What the latest engine said once its model had completed a real step; None before the first."""
         return self._ready
 
     @property
     def failure(self) -> str | None:
-        """Why the engine ended, once it has."""
+        """Why no engine runs any more, once none does."""
         return self._failure
 
     @property
+    def stalled(self) -> str | None:
+        """Why no step can run at present; requests are taken and wait."""
+        return self._outages.why
+
+    @property
     def stats(self) -> Stats:
-        """The engine's latest figures."""
-        return self._stats
+        """The engine's latest figures; counters go on where those of an engine that was lost have ended."""
+        stats = self._outages.stats
+        return stats if self._serving else msgspec.structs.replace(stats, waiting=self._journal.open_choices)
+
+    @property
+    def engine_restarts(self) -> int:
+        """Engine processes that were started in place of one that was lost."""
+        return self._restarts
 
     @property
     def pid(self) -> int | None:
+        """Of the engine process, or the last one while there is none."""
         return self._process.child.pid if self._process is not None else None
+
+    def watch_recoveries(self, observer: Observer) -> None:
+        """Has ``observer`` called after each, with what had been lost and for how many seconds."""
+        self._outages.watch(observer)
 
     def submit(
         self,
@@ -185,118 +130,120 @@ class EngineClient:
         *,
         priority: int = 0,
         salt: str = "",
+        name: str = "",
     ) -> RequestStream:
-        """Hands a request to the engine. Raises :class:`EngineUnavailable`."""
+        """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
+
+        While :attr:`stalled` it waits.
+        """
         if self._failure is not None:
             raise EngineUnavailable(self._failure)
         if self._ready is None:
             raise EngineUnavailable("the model is still loading")
-        rid = self._next_rid
+        request = Submit(self._next_rid, prompt, params, seeds, priority, salt, time.monotonic(), name=name)
+        frame = encoder.encode(request)  # also while it waits: what cannot be sent is refused now
         self._next_rid += 1
-        stream = RequestStream(self, rid, len(seeds))
-        self._streams[rid] = stream
-        self._post((rid, None), Submit(rid, prompt, params, seeds, priority, salt, time.monotonic()))
+        stream = RequestStream(request, self._abort)
+        self._journal.add(stream)
+        if self._serving:
+            self._outbox.submit(request.rid, frame)
         return stream
 
     async def wait_started(self) -> EngineReady:
-        """Waits until the engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
+        """Waits until the first engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
         await self._started.wait()
         if self._ready is None:
             raise EngineUnavailable(self._failure or "the engine ended")
         return self._ready
 
     async def run(self) -> None:
-        """Serves the engine process, which it launches where nobody has, until it ends or the task is cancelled.
+        """Serves engine processes one after the other, until none can be kept or the task is cancelled.
 
         Whatever happens, no process is left and every live stream has got its end; :attr:`failure` says why.
         """
         why = "the server is shutting down"
         try:
-            if self._process is None:
-                self._process = launch_engine(self._config)
-            why = await self._converse(self._process.endpoint, self._process.child)
-        except (ChannelError, OSError) as error:
-            why = f"cannot start the engine process: {one_line(error)}"
-        except Exception as error:
-            logger.exception("the conversation with the engine broke off")
-            why = f"the conversation with the engine broke off: {one_line(first_cause(error))}"
+            why = await self._supervise()
         finally:
             self._failure = why
-            for stream in self._streams.values():
-                stream._end("error", why)
-            self._streams.clear()
+            self._serving = False
+            self._outages.give_up()
+            self._journal.end_all("error", why)
             self._outbox.clear()
             self._started.set()
             with anyio.CancelScope(shield=True):
                 await self._end()
 
-    async def _converse(self, engine: Endpoint, child: Child) -> str:
-        """Sends and receives until the engine cannot go on; returns why."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._send_all, engine)
-            try:
-                why = await self._receive_all(engine)
-            except PeerDied:
-                with anyio.move_on_after(_SHUTDOWN_SECONDS):
-                    await child.wait()
-                why = f"the engine process was lost: {child.description}"
-            tasks.cancel_scope.cancel()
+    # ---- one engine process after the other
+
+    async def _supervise(self) -> str:
+        """Returns why there is no engine any more."""
+        policy = RestartPolicy(
+            Restart.ON_FAILURE,
+            max_failures=self._config.recovery.max_engine_deaths,
+            healthy_after=_HEALTHY_SECONDS,
+        )
+        failure: BaseException
+        try:
+            async with Supervisor(report=self._note_phase) as supervisor:
+                self._life = supervisor.start("the engine process", self._live, policy)
+            raise AssertionError("an engine's life ends with an exception")
+        except* ChildFailed as group:
+            failure = first_cause(group)
+        cause = failure.__cause__
+        why = str(cause)
+        if isinstance(failure, ChildFailed) and failure.failures > 1 and not isinstance(cause, Hopeless):
+            return f"the engine was lost {failure.failures} times in a row without a token between; at last {why}"
         return why
 
-    async def _receive_all(self, engine: Endpoint) -> str:
-        """Dispatches until the engine says that it cannot go on; returns why. Raises PeerDied."""
-        while True:
-            frames = await engine.receive()
-            try:
-                for frame in frames:
-                    match decode_client.decode(frame):
-                        case TokensBatch() as batch:
-                            self._dispatch(batch)
-                        case Stats() as stats:
-                            self._stats = stats
-                        case Progress() as progress:
-                            if self._on_progress is not None:
-                                self._on_progress(progress)
-                        case EngineReady() as ready:
-                            self._ready = ready
-                            self._started.set()
-                        case Stalled(message=why):
-                            logger.warning("the engine is stalled: %s", why)
-                        case Failed(message=why):
-                            return why
-                        case other:
-                            assert_never(other)
-            finally:
-                self._wake_readers()
+    async def _live(self) -> None:
+        """One engine process. Raises :class:`EngineLost`, or :class:`.supervisor.Hopeless` if no other would help."""
+        try:
+            if not self._launched:
+                self._start_process()
+            self._launched = False
+            await self._converse()
+        except EngineLost as lost:
+            if self._process is not None:
+                self._process.close()
+            if self._ready is None:
+                raise Hopeless(str(lost)) from lost  # whatever it is will not go away by itself
+            raise
+        except Hopeless:
+            raise
+        except Exception as error:
+            logger.exception("the conversation with the engine broke off")
+            why = f"the conversation with the engine broke off: {one_line(first_cause(error))}"
+            raise Hopeless(why) from error
 
-    def _dispatch(self, batch: TokensBatch) -> None:
-        streams = self._streams
-        for events in (batch.prompts, batch.tokens, batch.finished):
-            for event in events:
-                stream = streams.get(event.rid)
-                if stream is not None and stream._push(event):
-                    self._arrived.append(stream)
-        for end in batch.finished:
-            stream = streams.get(end.rid)
-            if stream is not None and stream._ended:
-                del streams[end.rid]
+    def _start_process(self) -> None:
+        before = self._process
+        self._restarts += before is not None
+        try:
+            self._process = launch_engine(self._config) if before is None else before.again()
+        except (ChannelError, OSError) as error:
+            raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
 
-    def _wake_readers(self) -> None:
-        """Once for all frames that came together: a server that is behind passes on what waits as one piece."""
-        arrived, self._arrived = self._arrived, []
-        for stream in arrived:
-            stream._wake()
+    def _note_phase(self, life: ChildStatus) -> None:
+        if life.phase is not Phase.BACKING_OFF:
+            return
+        self._serving = False
+        self._outbox.clear()
+        self._journal.end_aborted()
+        self._note_loss("engine", str(life.last_error))
 
-    async def _send_all(self, engine: Endpoint) -> None:
-        while True:
-            try:
-                while self._outbox:
-                    _, frame = self._outbox.popitem(last=False)
-                    await engine.send(frame)
-            except PeerDied:
-                return  # told to the receiving side, once it has read what the engine still sent
-            self._outbox_filled.clear()
-            await self._outbox_filled.wait()
+    def _note_loss(self, process: LostProcess, why: str) -> None:
+        self._outages.begin(process, why, len(self._journal), self._next_rid)
+
+    def _note_ready(self, ready: EngineReady) -> None:
+        self._ready = ready
+        self._started.set()
+        self._outages.end([stream.rid for stream in self._journal])
+        if not self._serving:
+            reap_orphans()
+            self._serving = True
+            for stream in self._journal:
+                self._outbox.submit(stream.rid, stream.resubmission())
 
     async def _end(self) -> None:
         process = self._process
@@ -310,14 +257,62 @@ class EngineClient:
             await process.child.wait()
         process.close()
 
-    def _abort(self, stream: RequestStream, index: int) -> None:
-        rid = stream._rid
-        if index < 0 and self._outbox.pop((rid, None), None) is not None:
-            del self._streams[rid]
-            stream._end("abort", None)
-        elif rid in self._streams:
-            self._post((rid, index), Abort(rid, index))
+    # ---- the conversation with one of them
 
-    def _post(self, key: tuple[int, int | None], message: Submit | Abort) -> None:
-        self._outbox[key] = encoder.encode(message)
-        self._outbox_filled.set()
+    async def _converse(self) -> None:
+        """Sends and receives until the engine cannot go on; raises why, as :meth:`_live` does."""
+        assert self._process is not None
+        engine, child = self._process.endpoint, self._process.child
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._outbox.send_all, engine)
+            end = await self._receive_to_the_end(engine, child)
+            tasks.cancel_scope.cancel()
+        raise end
+
+    async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | Hopeless:
+        try:
+            failed = await self._receive_all(engine)
+        except PeerDied:
+            with anyio.move_on_after(_EXIT_SECONDS):
+                await child.wait()
+            return EngineLost(f"the engine process was lost: {child.description}")
+        except (ChannelError, msgspec.DecodeError) as error:
+            return EngineLost(f"the conversation with the engine broke off: {one_line(error)}")
+        return Hopeless(failed.message) if failed.final else EngineLost(failed.message)
+
+    async def _receive_all(self, engine: Endpoint) -> Failed:
+        """Dispatches until the engine says that it cannot go on. Raises :class:`.channel.ChannelError`."""
+        journal, life = self._journal, self._life
+        assert life is not None
+        while True:
+            frames = await engine.receive()
+            try:
+                for frame in frames:
+                    match decode_client.decode(frame):
+                        case TokensBatch() as batch:
+                            journal.deliver(batch)
+                            if batch.tokens:
+                                life.progressed()
+                        case Stats() as stats:
+                            self._outages.observe(stats)
+                        case Progress() as progress:
+                            if self._on_progress is not None and self._ready is None:
+                                self._on_progress(progress)
+                        case EngineReady() as ready:
+                            self._note_ready(ready)
+                        case Stalled(message=why):
+                            self._note_loss("worker", why)
+                        case Failed() as failed:
+                            return failed
+                        case other:
+                            assert_never(other)
+            finally:
+                journal.wake_readers()
+
+    def _abort(self, stream: RequestStream, index: int) -> None:
+        if stream not in self._journal:
+            return
+        if not self._serving or (index < 0 and self._outbox.withdraw(stream.rid)):
+            self._journal.end_aborted(stream)
+        else:
+            self._outbox.abort(stream.rid, index)

@@ -1,43 +1,48 @@
 """The engine process: starts its worker, then runs the engine loop until it is told to end or its owner is gone."""
 
-import contextlib
+import argparse
 import gc
 import logging
+import os
 import sys
 
 import anyio
 
-from stentor.protocols.actors import EngineReady, Failed, Progress, Shutdown, StartEngine, StartWorker, WorkerReady
-from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
+from stentor.protocols.actors import Failed, Progress, Shutdown, StartEngine, WorkerReady
+from stentor.protocols.codec import decode_engine, encoder
 from stentor.protocols.config import EngineConfig
 
-from .channel import ChannelError, ChannelPair, Endpoint, PeerDied
+from .channel import Endpoint, PeerDied
 from .groups import first_cause, one_line
 from .logs import set_up_logging
-from .loop import EngineLoop, WorkerLost
-from .process import Child, become_child, spawn
+from .loop import EngineLoop, engine_ready
+from .process import become_child
 from .scheduler import Scheduler
+from .worker_keeper import WorkerKeeper
+from .worker_life import WorkerLife, WorkerLost
+from .worker_source import WorkerSource
 
 logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 5.0
-_STARTING = "starting the worker"
 _COLLECTIONS = (5_000, 100, 1_000_000)
 """Objects, young collections and middle ones that bring the next collection on. A full one would walk whatever waits,
 and stop a step for as long as several take; nothing here needs it, for requests leave no cycles behind."""
-
-WORKER_ENVIRONMENT = {
-    # compute threads must give the cores back soon after a step: the server and this process need them
-    "GOMP_SPINCOUNT": "10000",
-}
 
 
 class _ToldToEnd(Exception):
     """The client wants no engine any more."""
 
 
-async def run(client: Endpoint) -> int:
-    """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone."""
+class _BrokeDown(Exception):
+    """The loop did, by a fault of its own: the cause. A new engine may do better."""
+
+
+async def run(client: Endpoint, weights_fd: int | None = None, nursery_fd: int | None = None) -> int:
+    """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone.
+
+    ``weights_fd`` is the file for prepared weights and ``nursery_fd`` a socket to a nursery, where there are any.
+    """
     first, *rest = map(decode_engine.decode, await client.receive())
     match first:
         case StartEngine(config=config) if not rest:
@@ -49,8 +54,10 @@ async def run(client: Endpoint) -> int:
         case other:
             raise RuntimeError(f"expected StartEngine alone first, got {type(other).__name__} and {len(rest)} more")
     set_up_logging(config.worker.log_level, config.worker.log_format, "engine")
+    source = WorkerSource(config.worker_module, weights_fd, nursery_fd)
+    final = True
     try:
-        return await _run_worker(client, config)
+        return await _run_worker(client, config, source)
     except _ToldToEnd:
         return 0
     except WorkerLost as lost:
@@ -59,68 +66,74 @@ async def run(client: Endpoint) -> int:
         raise
     except Exception as error:
         logger.exception("the engine failed")
-        cause = first_cause(error)
+        final = not isinstance(error, _BrokeDown)
+        cause = first_cause(error if final else error.__cause__ or error)
         why = f"the engine failed: {type(cause).__name__}: {one_line(cause)}"
-    await client.send(encoder.encode(Failed(why)))
+    finally:
+        source.close()
+    await client.send(encoder.encode(Failed(why, final)))
     return 1
 
 
-async def _run_worker(client: Endpoint, config: EngineConfig) -> int:
-    """Starts the worker, serves with it, ends it. Raises :class:`PeerDied` when the client is gone."""
-    pair = ChannelPair.create()
+async def _run_worker(client: Endpoint, config: EngineConfig, source: WorkerSource) -> int:
+    """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone."""
+    keeper = WorkerKeeper(source, config.worker)
+    worker, ready = await _start_worker(client, keeper)
+    loop: EngineLoop | None = None
     try:
-        child = spawn(config.worker_module, pair.child_fds, env_extra=WORKER_ENVIRONMENT)
-    except OSError as error:
-        pair.parent.close()
-        raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
-    grace = 0.0  # while it loads it does not listen, and has nothing to lose
-    try:
-        pair.parent.watch(child.pid, child.pidfd)
-        ready = await _start_worker(client, pair.parent, child, config)
-        grace = _SHUTDOWN_SECONDS
-        await _serve(client, pair.parent, child, config, ready)
+        scheduler = Scheduler(
+            num_blocks=ready.num_blocks,
+            block_size=ready.limits.block_size,
+            max_num_seqs=ready.limits.max_num_seqs,
+            max_num_batched_tokens=ready.limits.max_num_batched_tokens,
+            max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
+            max_model_len=ready.max_model_len,
+            config=config.scheduler,
+        )
+        loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery)
+        await client.send(encoder.encode(engine_ready(ready)))
+        # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
+        gc.freeze()
+        gc.set_threshold(*_COLLECTIONS)
+        await _serve(loop)
         return 0
     finally:
-        with anyio.CancelScope(shield=True):
-            await _end_worker(pair.parent, child, grace)
+        await (worker if loop is None else loop.worker).end(_SHUTDOWN_SECONDS)
 
 
-async def _serve(client: Endpoint, worker: Endpoint, child: Child, config: EngineConfig, ready: WorkerReady) -> None:
-    scheduler = Scheduler(
-        num_blocks=ready.num_blocks,
-        block_size=ready.limits.block_size,
-        max_num_seqs=ready.limits.max_num_seqs,
-        max_num_batched_tokens=ready.limits.max_num_batched_tokens,
-        max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
-        max_model_len=ready.max_model_len,
-        config=config.scheduler,
-    )
-    await client.send(
-        encoder.encode(
-            EngineReady(ready.num_blocks, ready.limits.block_size, ready.max_model_len, ready.memory, ready.notes)
-        )
-    )
-    # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
-    gc.freeze()
-    gc.set_threshold(*_COLLECTIONS)
-    await EngineLoop(client, worker, child, scheduler).run()
+async def _serve(loop: EngineLoop) -> None:
+    """Runs the loop. Raises :class:`_BrokeDown` for whatever is nobody's death."""
+    try:
+        await loop.run()
+    except (WorkerLost, PeerDied):
+        raise
+    except Exception as error:
+        raise _BrokeDown from error
 
 
-async def _start_worker(client: Endpoint, worker: Endpoint, child: Child, config: EngineConfig) -> WorkerReady:
+async def _start_worker(client: Endpoint, keeper: WorkerKeeper) -> tuple[WorkerLife, WorkerReady]:
     """Listens to both sides until the worker is ready.
 
     Raises :class:`WorkerLost`, :class:`_ToldToEnd`, and :class:`PeerDied` when the client is gone.
     """
-    failure: BaseException
+
+    async def pass_on(progress: Progress) -> None:
+        await client.send(encoder.encode(progress))
+
+    started: list[tuple[WorkerLife, WorkerReady]] = []
+    failure: BaseException | None = None
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_await_shutdown, client)
-            ready = await _await_worker(client, worker, child, StartWorker(config.worker))
+            started.append(await keeper.start(pass_on))
             tasks.cancel_scope.cancel()
-        return ready
     except* (WorkerLost, PeerDied, _ToldToEnd) as group:
         failure = first_cause(group)
-    raise failure
+    if failure is not None:
+        for worker, _ in started:
+            await worker.end(0.0)
+        raise failure
+    return started[0]
 
 
 async def _await_shutdown(client: Endpoint) -> None:
@@ -133,49 +146,24 @@ async def _await_shutdown(client: Endpoint) -> None:
                     raise RuntimeError(f"{type(other).__name__} came before the engine was ready")
 
 
-async def _await_worker(client: Endpoint, worker: Endpoint, child: Child, start: StartWorker) -> WorkerReady:
-    """Passes progress on until the worker is ready; its own start is the first phase."""
-    await client.send(encoder.encode(Progress(_STARTING, 0, 1)))
-    starting = True
-    with contextlib.suppress(PeerDied):  # told by the receiving side, once it has read what the worker still sent
-        await worker.send(encoder.encode(start))
-    while True:
-        try:
-            frames = await worker.receive()
-        except PeerDied:
-            await child.wait()
-            raise WorkerLost(f"the worker process was lost while starting: {child.description}") from None
-        if starting:
-            starting = False
-            await client.send(encoder.encode(Progress(_STARTING, 1, 1)))
-        for frame in frames:
-            match decode_engine_worker.decode(frame):
-                case WorkerReady() as ready:
-                    return ready
-                case Progress():
-                    await client.send(frame)
-                case Failed(message=why):
-                    raise WorkerLost(why)
-                case other:
-                    raise RuntimeError(f"{type(other).__name__} came before the worker was ready")
-
-
-async def _end_worker(worker: Endpoint, child: Child, grace: float) -> None:
-    """Ends the worker, by force ``grace`` seconds after it was told to."""
-    with contextlib.suppress(ChannelError):
-        worker.try_send(encoder.encode(Shutdown()))
-    # a worker that waits for room in a ring that nobody empties any more must wake up and end
-    worker.close()
-    with anyio.move_on_after(grace):
-        await child.wait()
-    child.close()
+def _given(arguments: tuple[str, ...]) -> tuple[int | None, int | None]:
+    """The descriptors of the file for prepared weights and of a socket to a nursery, where there are any."""
+    parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
+    parser.add_argument("--weights-fd", type=int)
+    parser.add_argument("--nursery-fd", type=int)
+    given = parser.parse_args(arguments)
+    fds: tuple[int | None, int | None] = given.weights_fd, given.nursery_fd
+    for fd in fds:
+        if fd is not None:
+            os.set_inheritable(fd, False)
+    return fds
 
 
 def main() -> int:
     inherited = become_child("stentor-engine")
     client = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
-        return anyio.run(run, client, backend_options={"use_uvloop": True})
+        return anyio.run(run, client, *_given(inherited.arguments), backend_options={"use_uvloop": True})
     except PeerDied:
         # the server is gone: nobody is left to tell
         return 0

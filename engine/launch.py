@@ -1,6 +1,9 @@
 """Starts an engine process. Light, so that it can come before whatever else its owner imports."""
 
+import contextlib
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from stentor.protocols.actors import StartEngine
@@ -8,6 +11,7 @@ from stentor.protocols.codec import encoder
 from stentor.protocols.config import EngineConfig
 
 from .channel import ChannelPair, Endpoint
+from .nursery_owner import Nursery
 from .process import Child, spawn
 
 
@@ -18,6 +22,8 @@ class EngineProcess(NamedTuple):
     child: Child
     began: float
     """``time.monotonic()`` when it was started."""
+    again: Callable[[], "EngineProcess"]
+    """Starts another in the same way."""
 
     def close(self) -> None:
         """End it, by force if it still runs, and block until it is dead. May be called again."""
@@ -25,16 +31,25 @@ class EngineProcess(NamedTuple):
         self.child.close()
 
 
-def launch_engine(config: EngineConfig) -> EngineProcess:
-    """Start an engine, which starts its worker at once. Raises :class:`.channel.ChannelError` and OSError."""
+def launch_engine(config: EngineConfig, weights_fd: int | None = None, nursery: Nursery | None = None) -> EngineProcess:
+    """Start an engine, which starts its worker at once. Raises :class:`.channel.ChannelError` and OSError.
+
+    ``weights_fd`` is the memory file in which workers keep prepared weights for those that come after them, and
+    ``nursery`` has imported what they need. Both stay the caller's, who keeps them for as long as engines are started.
+    """
     began = time.monotonic()
-    pair = ChannelPair.create()
-    try:
-        child = spawn("stentor.engine.entry", pair.child_fds)
-    except BaseException:
-        pair.parent.close()
-        raise
-    process = EngineProcess(pair.parent, child, began)
+    with contextlib.ExitStack() as given:
+        kept = {} if weights_fd is None else {"--weights-fd": weights_fd}
+        if nursery is not None:
+            kept["--nursery-fd"] = given.enter_context(nursery.connect()).fileno()
+        arguments = [part for option, fd in kept.items() for part in (option, str(fd))]
+        pair = ChannelPair.create()
+        try:
+            child = spawn("stentor.engine.entry", pair.child_fds, kept_fds=[*kept.values()], arguments=arguments)
+        except BaseException:
+            pair.parent.close()
+            raise
+    process = EngineProcess(pair.parent, child, began, partial(launch_engine, config, weights_fd, nursery))
     try:
         pair.parent.watch(child.pid, child.pidfd)
         pair.parent.try_send(encoder.encode(StartEngine(config)))

@@ -1,50 +1,136 @@
-"""Logging of every process of a server: to stderr, as text or as one JSON object a line."""
+"""Logging of every process of a server: to stderr, as text or as one JSON object a line.
+
+Two attributes of a record (given as ``extra``) are shown: ``request_id`` names the request that a line is about, where
+the process does not know by itself, and ``fields`` adds to a line of JSON what its message says in words. ``trace``
+takes the place of a traceback where the error's own message must not be shown.
+
+What a client sent can stand in a message: every character that could begin a line, move a cursor or turn text round is
+written as an escape, and the lines of a traceback are set in, so that no line is forged.
+"""
 
 import logging
+import os
+import re
 import sys
 import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 
 from stentor.protocols.config import LogFormat, LogLevel
 
+_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_CAUSES: Final = 8
+"""Errors of a chain that a trace shows at most."""
 
-class _Record(msgspec.Struct, omit_defaults=True):
+
+class _Line(msgspec.Struct, omit_defaults=True):
     time: str
     level: str
     process: str
+    pid: int
     logger: str
     message: str
-    error: str = ""
+    request_id: str = ""
+    exception: str = ""
 
 
-class _JsonFormatter(logging.Formatter):
-    def __init__(self, process: str) -> None:
+class _Format(logging.Formatter):
+    def __init__(self, process: str, current_request: Callable[[], str]) -> None:
         super().__init__()
         self._process = process
+        self._current_request = current_request
 
+    def request_of(self, record: logging.LogRecord) -> str:
+        return getattr(record, "request_id", None) or self._current_request()
+
+    def trace_of(self, record: logging.LogRecord) -> str:
+        if record.exc_info:
+            return self.formatException(record.exc_info)
+        return getattr(record, "trace", "")
+
+
+class _TextFormat(_Format):
     def format(self, record: logging.LogRecord) -> str:
-        line = _Record(
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{clock} {record.levelname:7} {self._process}: {escaped(record.getMessage())}"
+        if request := self.request_of(record):
+            line += f" (request {escaped(request)})"
+        if trace := self.trace_of(record):
+            line += "".join(f"\n    {escaped(part)}" for part in trace.split("\n"))
+        return line
+
+
+class _JsonFormat(_Format):
+    def format(self, record: logging.LogRecord) -> str:
+        line = _Line(
             time=f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
             level=record.levelname.lower(),
             process=self._process,
+            pid=os.getpid(),
             logger=record.name,
-            message=record.getMessage(),
-            error=self.formatException(record.exc_info) if record.exc_info else "",
+            message=_encodable(record.getMessage()),
+            request_id=_encodable(self.request_of(record)),
+            exception=_encodable(self.trace_of(record)),
         )
-        return msgspec.json.encode(line).decode()
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        entries = {**msgspec.to_builtins(line), **fields} if fields else line
+        # inside JSON these characters stand in strings alone, where an escape means the same
+        return _UNSAFE.sub(_escape, msgspec.json.encode(entries).decode())
 
 
-def set_up_logging(level: LogLevel, style: LogFormat, process: str) -> None:
-    """Sends what Stentor logs at ``level`` and above, and other libraries' warnings, to stderr."""
+def escaped(text: str) -> str:
+    """``text`` on one line, however it is shown: line feeds, control characters and marks of direction as escapes."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def trace_without_messages(error: BaseException) -> str:
+    """Where an error came from, the kinds of it and of its causes, but not their messages: those may quote a prompt."""
+    return "\n".join(_trace_lines(error))
+
+
+def set_up_logging(
+    level: LogLevel, style: LogFormat, process: str, current_request: Callable[[], str] = lambda: ""
+) -> None:
+    """Sends what Stentor logs at ``level`` and above, and other libraries' warnings, to stderr.
+
+    ``current_request`` gives the id of the request that the running task works for, or nothing.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    if style == "json":
-        handler.setFormatter(_JsonFormatter(process))
-    else:
-        handler.setFormatter(
-            logging.Formatter(f"%(asctime)s %(levelname)-7s {process}: %(message)s", datefmt="%H:%M:%S")
-        )
+    handler.setFormatter((_JsonFormat if style == "json" else _TextFormat)(process, current_request))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.captureWarnings(True)  # torch has many, which would stand between lines of JSON
     logging.getLogger("stentor").setLevel(level.upper())
-    # each names every connection that a client broke off
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL if level != "debug" else logging.INFO)
+    # each names every connection that a client broke off, and quotes what it sent
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    short = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character)
+    return short or f"\\u{ord(character):04x}"
+
+
+def _encodable(text: str) -> str:
+    """JSON is UTF-8, which has no halves of a pair."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _trace_lines(error: BaseException) -> Iterator[str]:
+    shown: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in shown and len(shown) < _CAUSES:
+        shown.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    for place, each in enumerate(reversed(shown)):
+        if place:
+            yield "which led to:"
+        yield from "".join(traceback.format_tb(each.__traceback__)).rstrip("\n").split("\n")
+        kind = type(each)
+        yield f"{kind.__module__}.{kind.__qualname__} (its message is left out: it may quote the request)"
+        if isinstance(each, BaseExceptionGroup):
+            for number, member in enumerate(each.exceptions[:_CAUSES], 1):
+                yield f"  {number}:"
+                yield from (f"  {line}" for line in _trace_lines(member))

@@ -2,57 +2,117 @@
 
 One step is always ahead: while the worker runs step N, step N+1 has been planned and sent, so the worker
 never waits for the engine. The result of N is processed, and N+2 planned, while N+1 runs.
+
+The loop outlives its workers::
+
+    SERVING ── worker lost ──► STALLED ── the next worker is ready ──► SERVING
+                                  │ too many deaths in a row
+                                  ▼
+                          every live choice ends with an error; WorkerLost
+
+While it is stalled requests come and go as always; no step runs.
 """
 
+import logging
 import time
-from typing import assert_never
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Never, assert_never
 
 import anyio
+import msgspec
 
 from stentor.protocols.actors import (
     Abort,
-    Failed,
+    EngineReady,
     Progress,
     Shutdown,
+    Stalled,
     StartEngine,
     Submit,
     TokensBatch,
     WorkerReady,
 )
-from stentor.protocols.codec import decode_engine, decode_engine_worker, encoder
+from stentor.protocols.codec import decode_engine, encoder
+from stentor.protocols.config import RecoveryConfig
 from stentor.protocols.steps import StepResult
 
-from .actor import Actor
+from .actor import Actor, Reply
 from .channel import Endpoint, PeerDied
 from .groups import first_cause
-from .process import Child
+from .restarts import Restarts
 from .scheduler import MAX_IN_FLIGHT, Scheduler
+from .watchdog import StepWatch
+from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
+
+logger = logging.getLogger(__name__)
 
 _STATS_SECONDS = 0.25
 _MAILBOX_MESSAGES = 32
 """Requests that one round takes in at most: however many come at once, steps go on between them."""
+_SECOND_LOOK_SECONDS = 0.25
+"""An engine that was stopped itself finds every deadline passed, and results that wait to be read."""
+_DYING_SECONDS = 30.0
 
-Message = StartEngine | Submit | Abort | Shutdown | Progress | WorkerReady | Failed | StepResult
+
+class WorkerDown(NamedTuple):
+    """The worker is dead, or the one that was to follow it is."""
+
+    why: str
+    hung: bool
+    delay: Reply[float]
+    """Seconds to wait before the next start."""
 
 
-class WorkerLost(Exception):
-    """The worker cannot go on; the message says why."""
+class WorkerStuck(NamedTuple):
+    """The worker was killed and does not die."""
+
+    why: str
+
+
+class WorkerUp(NamedTuple):
+    """The next worker is ready."""
+
+    ready: WorkerReady
+
+
+Message = StartEngine | Submit | Abort | Shutdown | StepResult | WorkerDown | WorkerStuck | WorkerUp
 
 
 class EngineLoop(Actor[Message]):
-    """Lives from the moment that the worker is ready until :class:`Shutdown` or a death.
+    """Lives from the moment that the first worker is ready until :class:`Shutdown`, the client's death, or too many
+    deaths of its workers.
 
     Two pumps fill its mailbox, from the client's channel and from the worker's. It is bounded for the client's
     messages, so a loop that waits for a slow client stops reading, and back-pressure reaches whoever writes. Results
     go in however full it is, for there are never more than steps in flight: a crowd of requests cannot hold them up.
     """
 
-    def __init__(self, client: Endpoint, worker: Endpoint, worker_child: Child, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        client: Endpoint,
+        worker: WorkerLife,
+        start_worker: Callable[[OnProgress], Awaitable[tuple[WorkerLife, WorkerReady]]],
+        scheduler: Scheduler,
+        config: RecoveryConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Sleep = anyio.sleep,
+    ) -> None:
+        """``start_worker`` is :meth:`.worker_keeper.WorkerKeeper.start`, for the workers that follow ``worker``;
+        ``clock`` and ``sleep`` are the watchdog's and the back-off's."""
         super().__init__("the engine loop", _MAILBOX_MESSAGES)
+        self.worker = worker
+        """The latest one; whoever ran the loop ends it."""
         self._client = client
-        self._worker = worker
-        self._worker_child = worker_child
+        self._start_next = start_worker
         self._scheduler = scheduler
+        self._restarts = Restarts(config.max_worker_deaths)
+        self._watch = StepWatch(config, clock)
+        self._watch_wanted = anyio.Event()
+        self._clock = clock
+        self._sleep = sleep
+        self._serving = True
+        self._watchdog_kills = 0
         self._stats_sent = 0.0
 
     async def main(self) -> None:
@@ -62,7 +122,8 @@ class EngineLoop(Actor[Message]):
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._pump_client)
-                tasks.start_soon(self._pump_worker)
+                tasks.start_soon(self._keep_worker)
+                tasks.start_soon(self._watch_steps)
                 await self._send_stats()
                 while await self._turn():
                     pass
@@ -79,33 +140,71 @@ class EngineLoop(Actor[Message]):
             match message:
                 case StepResult() as result:
                     _add(out, self._scheduler.complete(result, time.monotonic()))
+                    self._restarts.settled()
                 case Submit() as request:
-                    if (refused := self._scheduler.submit(request, time.monotonic())) is not None:
-                        _add(out, refused)
+                    _log_arrival(request)
+                    if (answered := self._scheduler.submit(request, time.monotonic())) is not None:
+                        _add(out, answered)
                 case Abort(rid=rid, index=index):
                     if (aborted := self._scheduler.abort(rid, index)) is not None:
                         _add(out, aborted)
-                case Failed(message=why):
+                case WorkerDown() as down:
                     await self._send_batch(out)
-                    await self._end_all(why)
+                    out = TokensBatch([], [], [])
+                    await self._lose_worker(down)
+                case WorkerStuck(why=why):
+                    await self._send_batch(out)
+                    await self._give_up(why)
+                case WorkerUp(ready=ready):
+                    _add(out, self._scheduler.resize(ready.num_blocks))
+                    self._serving = True
+                    await self._client.send(encoder.encode(engine_ready(ready)))
                 case Shutdown():
                     return False
-                case StartEngine() | Progress() | WorkerReady():
-                    raise RuntimeError(f"{type(message).__name__} came while the engine runs")
+                case StartEngine():
+                    raise RuntimeError("StartEngine came while the engine runs")
                 case other:
                     assert_never(other)
         # the worker first: it may be waiting, the client never is
-        while self._scheduler.in_flight < MAX_IN_FLIGHT:
+        while self._serving and self._scheduler.in_flight < MAX_IN_FLIGHT:
             plan = self._scheduler.plan(time.monotonic())
             if plan is None:
                 break
-            try:
-                await self._worker.send(encoder.encode(plan))
-            except PeerDied:
-                break  # told by _pump_worker, once it has read what the worker still sent
+            self._watch.sent(plan)
+            self._watch_wanted.set()
+            await self.worker.send(plan)
         await self._send_batch(out)
         await self._send_stats()
         return True
+
+    async def _lose_worker(self, down: WorkerDown) -> None:
+        """The requests wait for the next worker, unless there is to be none. Raises :class:`WorkerLost`."""
+        self._serving = False
+        self._watch.lost()
+        self._watchdog_kills += down.hung
+        recovery = self._scheduler.recover(time.monotonic())
+        if recovery.explained:
+            logger.error("a request was failed: its workers died of it", extra={"request_id": recovery.culprit})
+            self._restarts.settled()
+        elif not recovery.in_search:
+            self._restarts.died()
+        await self._send_batch(recovery.ended)
+        if self._restarts.exhausted:
+            times = self._restarts.in_a_row
+            await self._give_up(down.why if times == 1 else f"{down.why} ({times} deaths without a completed step)")
+        delay = self._restarts.next_delay()
+        logger.warning(
+            "%s; %d requests go on with the next worker, which starts in %.1f s",
+            down.why,
+            recovery.requests,
+            delay,
+        )
+        await self._client.send(encoder.encode(Stalled(down.why)))
+        down.delay.answer(delay)
+
+    async def _give_up(self, why: str) -> Never:
+        await self._send_batch(self._scheduler.end_all("error", why))
+        raise WorkerLost(why)
 
     async def _send_batch(self, batch: TokensBatch) -> None:
         if batch.tokens or batch.finished or batch.prompts:
@@ -116,25 +215,88 @@ class EngineLoop(Actor[Message]):
         now = time.monotonic()
         if now - self._stats_sent >= _STATS_SECONDS or not self._scheduler.has_work:
             self._stats_sent = now
-            await self._client.send(encoder.encode(self._scheduler.stats()))
+            stats = msgspec.structs.replace(
+                self._scheduler.stats(), worker_restarts=self._restarts.total, watchdog_kills=self._watchdog_kills
+            )
+            await self._client.send(encoder.encode(stats))
 
     async def _pump_client(self) -> None:
         while True:
             for frame in await self._client.receive():
                 await self.mailbox.tell(decode_engine.decode(frame))
 
-    async def _pump_worker(self) -> None:
+    async def _keep_worker(self) -> None:
+        """Pumps the worker's results; when it is lost, tells the loop and starts the next."""
+        while True:
+            lost: WorkerLost | None = await self._pump_worker()
+            await self.worker.end(0.0)
+            while lost is not None:
+                lost = await self._start_worker(lost)
+
+    async def _pump_worker(self) -> WorkerLost:
         try:
             while True:
-                for frame in await self._worker.receive():
-                    self.mailbox.push(decode_engine_worker.decode(frame))
-        except PeerDied:
-            await self._worker_child.wait()
-            self.mailbox.push(Failed(f"the worker process was lost: {self._worker_child.description}"))
+                for result in await self.worker.receive():
+                    self._watch.completed(result.step)
+                    self.mailbox.push(result)
+        except WorkerLost as lost:
+            return lost
 
-    async def _end_all(self, why: str) -> None:
-        await self._client.send(encoder.encode(self._scheduler.end_all("error", why)))
-        raise WorkerLost(why)
+    async def _start_worker(self, lost: WorkerLost) -> WorkerLost | None:
+        """Starts a worker in place of one that was lost; how this one was lost in turn, or None."""
+
+        def tell(reply: Reply[float]) -> Message:
+            return WorkerDown(str(lost), lost.hung, reply)
+
+        await self._sleep(await self.mailbox.ask(tell))
+        try:
+            self.worker, ready = await self._start_next(_ignore)
+        except WorkerLost as again:
+            return again
+        self.mailbox.push(WorkerUp(ready))
+        return None
+
+    async def _watch_steps(self) -> None:
+        """Kills a worker whose oldest step is overdue; what follows is as for any death."""
+        while True:
+            await self._watch_wanted.wait()
+            deadline, step, worker = self._watch.deadline, self._watch.oldest, self.worker
+            if deadline is None:
+                self._watch_wanted = anyio.Event()
+                continue
+            if (left := deadline - self._clock()) > 0:
+                await self._sleep(left)
+                continue
+            await self._sleep(_SECOND_LOOK_SECONDS)
+            if self._watch.oldest != step or self.worker is not worker:
+                continue
+            worker.kill("the worker process hung in a step: it was killed", hung=True)
+            self._watch.lost()
+            with anyio.move_on_after(_DYING_SECONDS) as dying:
+                await worker.wait()
+            if dying.cancelled_caught:
+                self.mailbox.push(WorkerStuck("the worker process hung in a step and cannot be killed"))
+
+
+def engine_ready(ready: WorkerReady) -> EngineReady:
+    """What the client is told of a worker."""
+    return EngineReady(ready.num_blocks, ready.limits.block_size, ready.max_model_len, ready.memory, ready.notes)
+
+
+async def _ignore(progress: Progress) -> None:
+    """Clients are told that the engine is stalled; how far it has come they need not know."""
+
+
+def _log_arrival(request: Submit) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "request %d: %d choices over a prompt of %d tokens%s",
+            request.rid,
+            len(request.seeds),
+            len(request.prompt),
+            "" if request.resumed is None else ", resumed",
+            extra={"request_id": request.name},
+        )
 
 
 def _add(batch: TokensBatch, more: TokensBatch) -> None:

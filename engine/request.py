@@ -4,7 +4,7 @@ import enum
 
 import msgspec
 
-from stentor.protocols.actors import Submit
+from stentor.protocols.actors import FinishReason, Resumed, Submit
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 
@@ -12,6 +12,9 @@ from .cache.prefix import chain_digest, root_digest
 
 Order = tuple[float, float, int, int]
 """(arrival aged by priority, arrival, submission number, choice index); smaller is more important."""
+
+End = tuple[FinishReason, int | None]
+"""(reason, matched stop token that is not an EOS token)."""
 
 
 class ChoiceState(enum.Enum):
@@ -40,6 +43,7 @@ class Request:
         "leading",
         "limit_len",
         "live",
+        "name",
         "params",
         "plain_params",
         "prompt",
@@ -54,6 +58,7 @@ class Request:
     def __init__(self, submit: Submit, *, number: int, max_model_len: int, aging_seconds: float) -> None:
         params = submit.params
         self.rid = submit.rid
+        self.name = submit.name
         self.prompt = submit.prompt
         self.prompt_len = len(submit.prompt)
         self.params = params
@@ -74,6 +79,7 @@ class Request:
         """Index of the choice that prefills the prompt."""
         self.live = len(self.choices)
         self.prompt_done = False
+        """Whether the client has been told; its log-probabilities are known then."""
         self.cached_len: int | None = None
         """Prefix-cache tokens of the first admission; None before it."""
         self.first_scheduled: float | None = None
@@ -83,6 +89,33 @@ class Request:
         """Full prompt blocks kept referenced for choices that have yet to start."""
         self.forks_left = 0
         self.prompt_digests: list[bytes] | None = None
+        if submit.resumed is not None:
+            self._resume(submit.resumed)
+
+    def _resume(self, resumed: Resumed) -> None:
+        """Start where another engine ended: with the tokens that the client has, and without the choices it has."""
+        self.prompt_done = resumed.prompt_done
+        for choice, outputs in zip(self.choices, resumed.outputs, strict=True):
+            choice.outputs = list(outputs)
+            choice.length += len(outputs)
+        for index in set(resumed.ended):
+            self.choices[index].move((ChoiceState.HELD,), ChoiceState.FINISHED)
+            self.live -= 1
+        if self.live:
+            self.leading = next(each.index for each in self.choices if each.state is not ChoiceState.FINISHED)
+
+    def end_of(self, choice: "Choice") -> End | None:
+        """Whether the tokens that a choice has are all it gets.
+
+        Stops count from min_tokens on; the worker masks them before, so this only guards.
+        """
+        outputs = choice.outputs
+        if outputs and outputs[-1] in self.ends and len(outputs) > self.params.min_tokens:
+            token = outputs[-1]
+            return "stop", None if token in self.params.eos_token_ids else token
+        if self.prompt_len + len(outputs) >= choice.limit_len and (outputs or self.prompt_done):
+            return "length", None
+        return None
 
     @property
     def leader(self) -> "Choice":

@@ -6,6 +6,7 @@ supervisor's task group ends: the siblings are cancelled, and :class:`ChildFaile
 exception group, as task groups do) to the supervisor's own owner. So failures climb the tree.
 """
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -29,16 +30,19 @@ class RestartPolicy:
 
     restart: Restart = Restart.NEVER
     max_failures: int = 5
-    """Failures in a row after which the child is given up."""
+    """Failures in a row after which the child is given up. Progress ends a row: see :meth:`ChildStatus.progressed`."""
     first_delay: float = 0.1
+    """Before the start that follows the second failure in a row; the one after the first follows at once."""
     delay_factor: float = 2.0
     max_delay: float = 10.0
-    healthy_after: float = 30.0
-    """A life at least this long ends the row of failures."""
+    healthy_after: float = math.inf
+    """A life at least this long ends the row of failures, too."""
 
     def delay(self, failures: int) -> float:
         """How long to wait before the start that follows the ``failures``-th failure in a row."""
-        exponent = min(failures - 1, 1000)
+        if failures <= 1:
+            return 0.0
+        exponent = min(failures - 2, 1000)
         try:
             return min(self.first_delay * self.delay_factor**exponent, self.max_delay)
         except OverflowError:
@@ -54,7 +58,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class ChildStatus:
-    """Where a child stands; written by its supervisor only."""
+    """Where a child stands; written by its supervisor, and by :meth:`progressed`."""
 
     name: str
     phase: Phase = Phase.RUNNING
@@ -62,6 +66,14 @@ class ChildStatus:
     failures: int = 0
     """In a row."""
     last_error: Exception | None = None
+
+    def progressed(self) -> None:
+        """The child has done what it is for: the failures before are no row with those to come."""
+        self.failures = 0
+
+
+class Hopeless(Exception):
+    """Raised by a child that would fail in the same way if it were started again, so that it is not."""
 
 
 class ChildFailed(Exception):
@@ -128,7 +140,8 @@ class Supervisor:
             except Exception as error:
                 status.last_error = error
                 status.failures = 1 if self._clock() - began >= policy.healthy_after else status.failures + 1
-                if policy.restart is Restart.NEVER or status.failures >= policy.max_failures:
+                final = policy.restart is Restart.NEVER or isinstance(error, Hopeless)
+                if final or status.failures >= policy.max_failures:
                     self._enter(status, Phase.GIVEN_UP)
                     raise ChildFailed(status.name, status.failures) from error
             else:

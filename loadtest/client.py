@@ -48,14 +48,18 @@ class _Chunk(msgspec.Struct):
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
-async def stream_completion(host: str, port: int, body: Mapping[str, object], path: str = "/v1/completions") -> Stream:
+async def stream_completion(
+    host: str, port: int, body: Mapping[str, object], path: str = "/v1/completions", stream: Stream | None = None
+) -> Stream:
     """Posts ``body`` with ``stream`` and usage switched on and reads to the end.
+
+    ``stream`` is filled as it goes, where whoever asks wants to look on.
 
     Raises :class:`RequestFailed` for any status but 200, for a stream that ends before ``[DONE]``, and OSError where
     there is no connection.
     """
     payload = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
-    stream = Stream(time.perf_counter())
+    stream = Stream(time.perf_counter()) if stream is None else stream
     reader, writer = await asyncio.open_connection(host, port, limit=_HEADER_LIMIT)
     try:
         writer.write(

@@ -21,7 +21,7 @@ from stentor.engine.client import EngineClient, EngineUnavailable
 from stentor.engine.groups import first_cause
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, Progress
-from stentor.protocols.config import EngineConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.config import EngineConfig, RecoveryConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
 
 
@@ -92,7 +92,8 @@ async def running_engine(config: WorkerConfig, console: Console, seed: int) -> A
         def show(progress: Progress) -> None:
             status.update(f"{progress.phase} {progress.done / max(progress.total, 1):.0%}")
 
-        client = EngineClient(EngineConfig(config, SchedulerConfig(prefix_cache=False)), show)
+        once = RecoveryConfig(max_engine_deaths=1, max_worker_deaths=1)  # what was recovered from is no measurement
+        client = EngineClient(EngineConfig(config, SchedulerConfig(prefix_cache=False), once), show)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.run)
             try:

@@ -1,5 +1,6 @@
 """What the kernel says of a server's processes."""
 
+import contextlib
 from pathlib import Path
 
 
@@ -12,10 +13,20 @@ def children(pid: int) -> list[int]:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all below it: server, engine, worker."""
+    """The process and all below it: server, engine, nursery and worker."""
     found = [pid]
     for child in children(pid):
         found += tree(child)
+    return found
+
+
+def named(pid: int, name: str) -> list[int]:
+    """The process and all below it that call themselves so: ``stentor-engine``, ``-nursery``, ``-worker``."""
+    found = []
+    for each in tree(pid):
+        with contextlib.suppress(FileNotFoundError):  # it ended meanwhile
+            if Path(f"/proc/{each}/comm").read_text().strip() == name:
+                found.append(each)
     return found
 
 

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from . import bare_server
 from .client import stream_completion
-from .processes import cpu_seconds, tree
+from .processes import cpu_seconds, named, tree
 from .server_process import ServerProcess
 
 _HOST = "127.0.0.1"
@@ -53,7 +53,8 @@ class Side:
 
     def __init__(self, server: ServerProcess, path: str, body: Mapping[str, object]) -> None:
         self._port = server.port
-        self._processes = tree(server.pid)
+        nursery = named(server.pid, "stentor-nursery")
+        self._processes = [pid for pid in tree(server.pid) if pid not in nursery]
         self._path = path
         self._body = body
 

@@ -49,6 +49,8 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     arrival: float
     """``time.monotonic()`` of the client process; comparable between processes of one machine."""
     resumed: Resumed | None = None
+    name: str = ""
+    """The request id that the client's user sees: for logs, and never a key of anything."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):

@@ -69,8 +69,23 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A waiting request gains one priority level for each such span."""
 
 
+class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often what died is started again, and when a worker is taken to hang."""
+
+    max_worker_deaths: int = 5
+    """Deaths of the worker in a row, with no completed step between them, of which the last is not recovered from.
+    Those that a search for a poisonous request costs do not count."""
+    watchdog_seconds: float = 10.0
+    """A step may take this long and :attr:`watchdog_factor` times what is predicted for it; 0: for ever."""
+    watchdog_factor: float = 20.0
+
+    max_engine_deaths: int = 5
+    """Deaths of the engine in a row, with no token drawn between them, of which the last is not recovered from."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: WorkerConfig
     scheduler: SchedulerConfig = SchedulerConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
     worker_module: str = "stentor.engine.worker.process"
     """Entry point of the worker process; benchmarks put one there that computes nothing."""

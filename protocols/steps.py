@@ -23,6 +23,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Unsigned 64 bits; noise is keyed by (seed, output index)."""
     blocks: list[int]
     """Block table so far, shared prefix blocks included."""
+    request: str = ""
+    """The name of its request in logs."""
 
 
 class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,17 +9,25 @@ from stentor.engine.client import EngineUnavailable
 from stentor.protocols.openai.errors import BadRequest
 
 from .auth import RequireKey
+from .door.cors import Cors
+from .door.root_path import BehindPrefix
 from .errors import ClientDisconnected, ServerError, handle_disconnect, handle_error, handle_http_exception
 from .request_id import NameRequests
-from .routes import chat, completions, models, operations, tokens
+from .routes import chat, completions, models, openapi, operations, tokens
 from .state import ServerState
 
 
 def create_app(state: ServerState) -> Starlette:
-    """Every endpoint, guarded by ``state.api_keys`` where there are any."""
-    middleware = [Middleware(NameRequests)]
-    if state.api_keys:
-        middleware.append(Middleware(RequireKey, keys=state.api_keys))
+    """Every endpoint, behind ``state.door``."""
+    door = state.door
+    middleware = [
+        Middleware(NameRequests, observer=state.observer),
+        Middleware(RequireKey, keys=door.keys, origins=door.origins),
+    ]
+    if door.origins:
+        middleware.insert(0, Middleware(Cors, origins=door.origins))
+    if door.root_path:
+        middleware.insert(0, Middleware(BehindPrefix, prefix=door.root_path))
     app = Starlette(
         routes=[
             *chat.routes(state),
@@ -27,6 +35,7 @@ def create_app(state: ServerState) -> Starlette:
             *models.routes(state),
             *tokens.routes(state),
             *operations.routes(state),
+            *openapi.routes(state),
         ],
         middleware=middleware,
         exception_handlers={

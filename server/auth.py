@@ -1,52 +1,126 @@
-"""API keys. Everything is guarded but the two probes, so that a new route is guarded without being named."""
+"""The guard. Everything wants a key but the two probes, so that a new route is guarded without being named."""
 
-import hashlib
-import hmac
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.protocols.openai.errors import ErrorBody
 
+from .door.keys import ANYONE, Caller, Keyring
+from .door.origins import Origins
+from .door.root_path import route_path
 from .errors import respond
 
 OPEN_PATHS: Final = frozenset({"/health", "/ping"})
 
+_CALLER: Final = "stentor.caller"
+_HOW: Final = "send `Authorization: Bearer <key>` or `x-api-key: <key>`"
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    status: int
+    message: str
+    code: str
+
+
+_CLOSED: Final = _Refusal(
+    403,
+    "Control routes are closed. To open them, start the server with --admin-key-file or --admin-key.",
+    "admin_closed",
+)
+_FOREIGN: Final = _Refusal(
+    403,
+    "Web pages of this origin may not use this server. To let them, start it with --cors-origin and the origin.",
+    "origin_not_allowed",
+)
+
+
+def caller_of(scope: Scope) -> Caller:
+    """On whose behalf the request is made; a scope that passed no guard is anyone's."""
+    caller = scope.get(_CALLER)
+    return caller if isinstance(caller, Caller) else ANYONE
+
 
 class RequireKey:
-    """Lets a request pass whose ``Authorization: Bearer`` is one of ``keys``.
+    """Lets a request pass that has a key of ``keys``, where that has any, and notes whose it is.
 
-    Keys are kept and compared as digests, all of them every time: the time taken tells nothing.
+    WebSockets, and without keys every request, must also come from no web page, or from one that is allowed.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Keyring, origins: Origins) -> None:
         self.app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._keys = keys
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._admits(scope):
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        caller = self._keys.caller(scope["headers"])
+        scope[_CALLER] = caller or ANYONE
+        refusal = None if route_path(scope) in OPEN_PATHS else self._refusal(scope, caller)
+        if refusal is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": "a valid API key is required"})
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
         else:
-            body = ErrorBody(
-                "A valid API key is required: send `Authorization: Bearer <key>`.",
-                "invalid_request_error",
-                None,
-                "invalid_api_key",
-            )
-            await respond(401, body, {"www-authenticate": "Bearer"})(scope, receive, send)
+            await _refuse(refusal)(scope, receive, send)
 
-    def _admits(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) != 1:
-            return False
-        scheme, _, token = given[0].partition(b" ")
-        digest = _digest(token.strip())
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+    def _refusal(self, scope: Scope, caller: Caller | None) -> _Refusal | None:
+        required = self._keys.required
+        if caller is None and required:
+            return _Refusal(401, f"A valid API key is required: {_HOW}.", "invalid_api_key")
+        # A page that sends a key has got it from somebody; without one, what it may do is up to its origin.
+        if scope["type"] == "websocket" or not required:
+            keyless = caller is None
+            if not self._origins.admit(scope["headers"], keyless=keyless):
+                return _FOREIGN
+        return None
 
 
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+class AdminRoute(Route):
+    """A route that changes the server: it wants an admin key, and is closed where the server has none.
+
+    It stands behind :class:`RequireKey` like all others.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[[Request], Awaitable[Response] | Response],
+        keys: Keyring,
+        *,
+        methods: Collection[str],
+        **options: Any,
+    ) -> None:
+        super().__init__(path, endpoint, methods=list(methods), **options)
+        self.app = _RequireAdmin(self.app, keys)
+
+
+class _RequireAdmin:
+    def __init__(self, app: ASGIApp, keys: Keyring) -> None:
+        self.app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = caller_of(scope)
+        if not self._keys.has_admin:
+            await _refuse(_CLOSED)(scope, receive, send)
+        elif caller.admin:
+            await self.app(scope, receive, send)
+        else:
+            status = 401 if caller is ANYONE else 403
+            missing = _Refusal(status, f"An admin key is required: {_HOW}.", "admin_key_required")
+            await _refuse(missing)(scope, receive, send)
+
+
+def _refuse(refusal: _Refusal) -> Response:
+    headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
+    body = ErrorBody(refusal.message, "invalid_request_error", None, refusal.code)
+    return respond(refusal.status, body, headers)

@@ -1,4 +1,4 @@
-"""The ``stentor`` command. Exit codes: 0 done, 1 failed while running, 2 used wrongly, 130 interrupted.
+"""The ``stentor`` command. Exit codes are in :mod:`.exit_codes`.
 
 What an operator can put right is one line on stderr. Nothing heavy is imported before it is needed.
 """
@@ -14,23 +14,37 @@ from typing import Any, Final, NoReturn
 from stentor import __version__
 from stentor.engine import launch
 from stentor.engine.channel import ChannelError
+from stentor.engine.channel.region import require_linux
 from stentor.engine.groups import one_line
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 from stentor.engine.logs import set_up_logging
+from stentor.engine.nursery_owner import Nursery
+from stentor.engine.weight_file import create_weight_file
+from stentor.protocols.config import EngineConfig
 
 from .config import Config
+from .door.address import listening
+from .door.door import open_door
+from .exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
 from .fetch_display import FetchDisplay
-from .listening import StartError, bind
+from .listening import StartError
+from .observe.request import current_request_id
 from .option import Option
 from .option_tables import OPTIONS
 from .options import CONFIG_FILE, ConfigError, nearest, read_config
 
-FAILED: Final = 1
-MISUSED: Final = 2
-INTERRUPTED: Final = 130
 PULL_OPTIONS: Final = ("model", "revision", "tokenizer")
-GROUPS: Final = {"model": "the model", "engine": "the engine", "server": "the server"}
+GROUPS: Final = {
+    "model": "the model",
+    "engine": "the engine",
+    "recovery": "recovery",
+    "overload": "overload",
+    "media": "media that requests name",
+    "limits": "limits on requests",
+    "server": "the server",
+    "door": "who comes in",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,24 +94,39 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(config: Config) -> int:
     worker = config.engine.worker
-    set_up_logging(worker.log_level, worker.log_format, "server")
+    set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
     try:
-        bind(config.http.host, config.http.port).close()  # a port in use is told before a model is fetched
+        door = open_door(config.door)
+        with listening(config):  # a port in use is told before a model is fetched
+            pass
         located = _fetch(config)
         # keys given by environment stay in this process: the engine and its workers inherit the rest
-        os.environ.pop("STENTOR_API_KEY", None)
-        try:
-            engine = launch.launch_engine(located.engine)
-        except (ChannelError, OSError) as error:
-            raise StartError(f"cannot start the engine process: {one_line(error)}") from error
-        try:
+        for option in OPTIONS:
+            if option.kind.secret:
+                os.environ.pop(option.variable, None)
+        with _first_engine(located.engine) as engine:
             from .lifecycle import serve  # late: it brings the whole server, and the engine loads its model meanwhile
 
-            return serve(located, engine)
-        finally:
-            engine.close()
+            return serve(located, engine, door)
     except StartError as error:
         return _complain(str(error), FAILED)
+
+
+@contextlib.contextmanager
+def _first_engine(config: EngineConfig) -> Iterator[launch.EngineProcess]:
+    """Launched; prepared weights and the nursery stay for engines that may follow it. Raises StartError."""
+    with contextlib.ExitStack() as held:
+        try:
+            require_linux()
+            weights = create_weight_file()
+            held.callback(os.close, weights)
+            nursery = Nursery(config.worker_module)
+            held.callback(nursery.close)
+            engine = launch.launch_engine(config, weights, nursery)
+        except (ChannelError, OSError) as error:
+            raise StartError(f"cannot start the engine process: {one_line(error)}") from error
+        held.callback(engine.close)
+        yield engine
 
 
 @contextlib.contextmanager
@@ -105,7 +134,7 @@ def _told_to_end() -> Iterator[None]:
     """Until the server listens for signals itself, SIGTERM means to leave in good order."""
 
     def leave(*_: object) -> NoReturn:
-        raise SystemExit(0)
+        raise SystemExit(DONE)
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
@@ -193,7 +222,7 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
 
 def _default_text(option: Option) -> str:
     value = option.default if option.path else None
-    shown = value is not None and value != () and not isinstance(value, bool)
+    shown = value not in (None, (), "") and not isinstance(value, bool)
     return f" (default: {value})" if shown else ""
 
 

@@ -10,29 +10,17 @@ import msgspec
 
 from stentor.engine.loading.hub import DEFAULT_MODEL
 from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.protocols.openai.limits import Limits
+
+from .door.keys import KeyDigest
+from .text.limits import DEFAULT_CHARS, DEFAULT_SECONDS
 
 
-class Secret:
-    """A string that no log, error or repr shows; :meth:`reveal` gives it to the one who checks it."""
+class SocketMode(int):
+    """Permissions of a socket in the file system; shown in octal."""
 
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self._value == other._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __repr__(self) -> str:
-        return "Secret(***)"
-
-    __str__ = __repr__
+    def __str__(self) -> str:
+        return f"{self:04o}"
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
@@ -62,10 +50,109 @@ class HttpConfig(msgspec.Struct, frozen=True):
 
     host: str = "127.0.0.1"
     port: int = 8000
-    api_keys: tuple[Secret, ...] = ()
-    """Empty means that anyone may ask."""
     shutdown_timeout: float = 30.0
     """Seconds that running requests are given to finish once the server is told to end."""
+
+
+class DoorConfig(msgspec.Struct, frozen=True):
+    """Who comes in, and by which way."""
+
+    api_keys: tuple[KeyDigest, ...] = ()
+    """With those in the file; none at all means that anyone may ask."""
+    api_key_file: Path | None = None
+    admin_keys: tuple[KeyDigest, ...] = ()
+    """With those in the file; none at all means that control routes are closed."""
+    admin_key_file: Path | None = None
+    cors_origins: tuple[str, ...] = ()
+    """As browsers write them, or ``*`` alone."""
+    tls_cert: Path | None = None
+    """None serves without TLS."""
+    tls_key: Path | None = None
+    """None: it is in ``tls_cert``."""
+    tls_ca: Path | None = None
+    """None asks clients for no certificate."""
+    tls_key_password_file: Path | None = None
+    root_path: str = ""
+    """In front of every path; begins with a slash and ends without."""
+    uds: Path | None = None
+    """A socket in the file system, instead of host and port."""
+    uds_mode: SocketMode = SocketMode(0o600)
+
+
+class OverloadConfig(msgspec.Struct, frozen=True):
+    """How much may be asked at once, and for how long. 0 is no limit, everywhere but in ``stream_buffer``."""
+
+    max_queued_requests: int = 2048
+    """Requests that may wait for their first token: as many connections as the kernel lets wait for us."""
+    max_queued_tokens: int = 4 << 20
+    """Prompt tokens of theirs: some 100 bytes each in the server and the engine, 400 MB in all."""
+    request_timeout: float = 0.0
+    """Seconds from arrival to the last token."""
+    slow_reader_timeout: float = 30.0
+    """Seconds in which a client takes next to nothing of what waits for it."""
+    stream_buffer: int = 64 << 10
+    """Bytes that may wait for a client in the transport."""
+
+
+class ObserveConfig(msgspec.Struct, frozen=True):
+    """What is told of requests."""
+
+    access_log: bool = False
+    otlp_endpoint: str | None = None
+    """A collector's address; None makes no traces."""
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """What connections may take up before there is a request."""
+
+    max_connections: int = 4096
+    """At the same time; 0 is no limit."""
+    max_per_client: int = 2048
+    """Of one address, or of one /64 of IPv6; 0 is no limit."""
+    max_header_bytes: int = 64 << 10
+    """Of a request line and its headers."""
+    max_headers: int = 100
+    header_timeout: float = 30.0
+    """Seconds for a head to come in whole, from the connection's beginning or the head's own."""
+    max_pipelined: int = 16
+    """Requests that wait behind another one on their connection."""
+    keep_alive_timeout: float = 30.0
+    """Seconds without a request, after one."""
+
+
+class TemplateLimits(msgspec.Struct, frozen=True):
+    timeout: float = DEFAULT_SECONDS
+    """Seconds for one rendering."""
+    max_rendered_chars: int = DEFAULT_CHARS
+    """Of the result, and of each text on the way."""
+
+
+class LimitsConfig(msgspec.Struct, frozen=True):
+    """What one client may take up; each part goes to the one who holds to it."""
+
+    request: Limits = Limits()
+    connection: ConnectionLimits = ConnectionLimits()
+    template: TemplateLimits = TemplateLimits()
+
+
+class MediaConfig(msgspec.Struct, frozen=True):
+    """What may be fetched for clients that name it by URL."""
+
+    domains: tuple[str, ...] = ()
+    """Hosts in lower case, ``*.`` before one for all below it; empty means any public host."""
+    allow_http: bool = False
+    ports: tuple[int, ...] = ()
+    """Besides 80 and 443."""
+    allow_private: bool = False
+    """Also from loopback and private networks, which trust the server more than they would its clients."""
+    root: Path | None = None
+    """Folder of ``file:`` URLs; None reads none."""
+    max_bytes: int = 64 << 20
+    """Of what one URL brings."""
+    timeout: float = 20.0
+    """Seconds for one URL, all in all."""
+    max_fetches: int = 16
+    """At the same time."""
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -75,6 +162,11 @@ class Config(msgspec.Struct, frozen=True):
     """``engine.worker.model`` is empty until :meth:`located`."""
     model: ModelConfig = ModelConfig()
     http: HttpConfig = HttpConfig()
+    door: DoorConfig = DoorConfig()
+    limits: LimitsConfig = LimitsConfig()
+    overload: OverloadConfig = OverloadConfig()
+    observe: ObserveConfig = ObserveConfig()
+    media: MediaConfig = MediaConfig()
 
     def located(self, model: Path, tokenizer: Path | None = None) -> "Config":
         """The same once the model, and a tokenizer of its own, lie on disk."""

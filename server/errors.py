@@ -6,7 +6,11 @@
     ├── protocols.openai.errors.BadRequest   400, 404, 413: what the client sent
     ├── ServerError                          500: what went wrong here
     │   ├── GenerationFailed                 500: the engine ended a choice with an error
-    │   └── Unavailable                      503: starting, draining, or the engine is gone
+    │   ├── Unavailable                      503: starting, draining, or the engine is gone
+    │   ├── Overloaded                       429: as many requests or tokens wait as may
+    │   └── CutShort                         the request had to end before it was done
+    │       ├── DeadlineExceeded             504: its time is up
+    │       └── ShutDown                     503: the server's time is up
     └── ClientDisconnected                   nobody is left to answer
 
 Messages never carry what the code knows but the client must not: paths, tracebacks, addresses. Those
@@ -24,7 +28,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stentor.engine.client import EngineUnavailable
+from stentor.engine.logs import trace_without_messages
 from stentor.protocols.openai.errors import BadRequest, ErrorBody, ErrorResponse
+
+from .observe.request import note_error
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +48,11 @@ class ServerError(Exception):
     kind = "server_error"
     code: str | None = None
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the client should know beside the body."""
+        return {}
+
 
 class GenerationFailed(ServerError):
     code = "generation_failed"
@@ -56,6 +68,59 @@ class Unavailable(ServerError):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+    @property
+    def headers(self) -> dict[str, str]:
+        # the connection would only be used for more that is refused
+        return {"connection": "close"} if self.code == "draining" else {}
+
+
+class Overloaded(ServerError):
+    status = 429
+    kind = "rate_limit_error"
+
+    def __init__(self, message: str, code: str, retry_after: int) -> None:
+        """``retry_after`` in seconds."""
+        super().__init__(message)
+        self.code = code
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_after)}
+
+
+class CutShort(ServerError):
+    """The request had to end before it was done."""
+
+
+class DeadlineExceeded(CutShort):
+    """504, not 408: the client has sent all that it should, and 408 invites proxies to send it again."""
+
+    status = 504
+    kind = "timeout_error"
+    code = "deadline_exceeded"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The request did not end within its {seconds:g} seconds and was given up.")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        # SDKs retry every 5xx: the same work would begin again, for somebody who has stopped waiting
+        return {"x-should-retry": "false"}
+
+
+class ShutDown(CutShort):
+    status = 503
+    kind = Unavailable.kind
+    code = "shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down and had to give up the request; it may be sent again.")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"connection": "close"}
 
 
 class ClientDisconnected(Exception):
@@ -77,11 +142,12 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
             kind = "invalid_request_error" if error.status_code < 500 else "server_error"
             return error.status_code, ErrorBody(HTTPStatus(error.status_code).phrase, kind, None, None)
         case _:
-            logger.error("a request failed", exc_info=error)
+            logger.error("a request failed", extra={"trace": trace_without_messages(error)})
             return 500, ErrorBody(INTERNAL, "server_error", None, None)
 
 
 def respond(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
+    note_error(body.code or body.type)
     headers = dict(headers or {})
     if status == 503:
         headers.setdefault("retry-after", str(RETRY_AFTER_SECONDS))
@@ -91,14 +157,21 @@ def respond(status: int, body: ErrorBody, headers: Mapping[str, str] | None = No
     return Response(_encode(ErrorResponse(body)), status, headers, "application/json")
 
 
+def headers_of(error: Exception) -> Mapping[str, str]:
+    """Headers that go with the response to an exception."""
+    return error.headers if isinstance(error, ServerError) else {}
+
+
 def error_frame(error: Exception) -> bytes:
     """The error as an event of a stream that has begun."""
-    return b"data: " + _encode(ErrorResponse(describe(error)[1])) + b"\n\n"
+    body = describe(error)[1]
+    note_error(body.code or body.type)
+    return b"data: " + _encode(ErrorResponse(body)) + b"\n\n"
 
 
 async def handle_error(_request: Request, error: Exception) -> Response:
     status, body = describe(error)
-    return respond(status, body)
+    return respond(status, body, headers_of(error))
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:

@@ -1,20 +1,24 @@
 """HTTP/1.1 below the application: uvicorn's protocol, with bounds and with errors in the shape of all others."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
-import msgspec
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from stentor.protocols.openai.errors import ErrorBody, ErrorResponse
+from .config import ConnectionLimits
+from .connections import Connections, Place
+from .http_refusals import Refused, response_to, unknown_method
+from .overload.slow_readers import DEFAULT_LIMITS, ReaderLimits, ReaderWatch
+from .request_id import SCOPE_KEY
 
-MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of a request line and its headers; as much again may have come in one piece with it."""
-HEAD_SECONDS: Final = 60.0
-"""For a head to come in whole, from the connection's beginning or the head's own."""
+LINGER_SECONDS: Final = 2.0
+"""For a client to read why its request was refused while it is still sending it. A socket that is closed with bytes
+unread is reset, and the answer with it."""
 
 _PER_CONNECTION: Final = (b"upgrade", b"http2-settings")
 _EXTENSION: Final = "stentor.write_chunk"
@@ -52,50 +56,110 @@ class _ChunkWriter:
         return True
 
 
+class _Transport:
+    """What a request sees of its connection."""
+
+    __slots__ = ("close", "is_closing", "write")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection.
 
     The parser itself bounds nothing: without a limit here, a head without an end would fill the
     memory before any key is checked, and one that never comes would hold its connection for ever.
 
+    Requests that follow one another without waiting are answered in order, and so is a refusal: it comes after the
+    responses that are under way, and is the connection's last.
+
     A wish for another protocol (``Upgrade: h2c``, which Java's client sends with its first request)
     is ignored, as RFC 9110 (7.8) lets a server do. The parser would take the body for bytes of that
     protocol, so it is given the request anew without the wish.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        readers: ReaderLimits = DEFAULT_LIMITS,
+        connections: Connections | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._connections = connections or Connections(ConnectionLimits())
+        self._limits = self._connections.limits
+        self.timeout_keep_alive = self._limits.keep_alive_timeout  # type: ignore[assignment]  # fractions will do
+        self._place: Place | None = None
+        self._reader_limits = readers
+        self._reader: ReaderWatch | None = None
+        self._live: deque[RequestResponseCycle] = deque()
+        """Requests without their whole response, in their order."""
         self._in_head = True
         self._head_bytes = 0
+        """Of the lines of this head that have come in whole."""
+        self._held_bytes = 0
+        """Received since the last head or piece of a body: what the parser may hold back."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._wishes_upgrade = False
+        self._refusal: Refused | None = None
+        self._deaf = False
+        """Nothing that still comes is read."""
+        self._last_words: bytes | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_head()
+        self._reader = ReaderWatch(self.loop, transport, self._reader_limits, self._request_id)
+        self._place = self._connections.enter(transport.get_extra_info("peername"))
+        if self._place.without_a_word:
+            self._connections.refused[HTTPStatus.TOO_MANY_REQUESTS] += 1
+            transport.abort()
+        elif self._place.refusal is not None:
+            self._refuse(Refused(HTTPStatus.TOO_MANY_REQUESTS, self._place.refusal, "too_many_connections"))
+        else:
+            self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._stop_head_timer()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        if self._reader is not None:
+            self._reader.stop()
+        if self._place is not None:
+            self._place.leave()
+        for cycle in self._live:  # uvicorn tells the last one only
+            _disconnect(cycle)
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._reader is not None:
+            self._reader.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._reader is not None:
+            self._reader.resume()
+
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
-        was_in_head = self._in_head
+        if self._deaf:
+            return
+        if self._in_head:  # the rest of a body that nobody reads holds the connection no longer than silence would
+            self._unset_keepalive_if_required()
+        self._held_bytes += len(data)
         try:
             self._feed(data)
+            if self._held_bytes > self._limits.max_header_bytes:
+                self._refuse(self._too_large_a_head())
+        except httptools.HttpParserInvalidMethodError:
+            self._refuse(unknown_method(data))
         except httptools.HttpParserError:
             self.send_400_response("The bytes received are no HTTP/1.1 request.")
-            return
-        if not self._in_head:
-            return
-        self._expect_head()
-        if was_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(
-                    "431 Request Header Fields Too Large",
-                    f"The request's headers are larger than the {MAX_HEAD_BYTES} bytes that this server reads.",
-                )
+        if self._in_head and not self._deaf:
+            self._expect_head()
 
     def _feed(self, data: bytes) -> None:
         while True:
@@ -111,22 +175,68 @@ class HttpProtocol(HttpToolsProtocol):
                     continue
             return
 
+    # ---- what the parser finds
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer; nobody has asked for it, and the headers have been judged already
+        self._count_head(len(name) + len(value) + len(b": \r\n"))
+        if len(self.headers) == self._limits.max_headers:
+            raise self._refused(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"The request has more than the {self._limits.max_headers} headers that this server reads.",
+                "too_many_headers",
+            )
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if len(self._live) > self._limits.max_pipelined:
+            raise self._refused(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{self._limits.max_pipelined} requests wait on this connection, as many as may.",
+                "too_many_requests",
+            )
+        if self.parser.get_http_version() != "1.0" and [name for name, _ in self.headers].count(b"host") != 1:
+            raise self._refused(HTTPStatus.BAD_REQUEST, "A request must have one `Host` header.")  # RFC 9112, 3.2
         self._in_head = False
-        self._head_bytes = 0
-        self._stop_timer()
+        self._head_bytes = self._held_bytes = 0
+        self._stop_head_timer()
         upgrades = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         self._wishes_upgrade = upgrades and not self._should_upgrade()
         if not self._wishes_upgrade:
+            earlier = self.cycle
             super().on_headers_complete()
-            if self.cycle is not None:
-                extensions: dict[str, Any] = self.cycle.scope.setdefault("extensions", {})
-                extensions[_EXTENSION] = _ChunkWriter(self.cycle)
+            if self.cycle is not earlier:
+                self._begin(self.cycle)
+
+    def _begin(self, cycle: RequestResponseCycle) -> None:
+        self._live.append(cycle)
+        cycle.transport = _Transport(self.transport, self._close)  # type: ignore[assignment]  # as much as it needs
+        if self.expect_100_continue:
+            # Whether the body still comes once it has been refused, the client alone knows.
+            cycle.keep_alive = False
+        extensions: dict[str, Any] = cycle.scope.setdefault("extensions", {})
+        extensions[_EXTENSION] = _ChunkWriter(cycle)
+
+    def on_body(self, body: bytes) -> None:
+        self._held_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_head = True
+        self._held_bytes = 0
         if not self._wishes_upgrade:
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._live.popleft()
+        super().on_response_complete()
+        if self._last_words is not None and not self._live:
+            self._end_with(self._last_words)
 
     def _head_without_wish(self) -> bytes:
         version = self.parser.get_http_version().encode()
@@ -140,20 +250,100 @@ class HttpProtocol(HttpToolsProtocol):
             lines.append(name + b": " + value)
         return b"\r\n".join([*lines, b"", b""])
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse("400 Bad Request", msg)
+    def _request_id(self) -> str:
+        """Of the response under way; empty where there is none."""
+        return "" if self.cycle is None else str(self.cycle.scope.get(SCOPE_KEY, ""))
 
-    def _refuse(self, status: str, message: str) -> None:
-        body = msgspec.json.encode(ErrorResponse(ErrorBody(message, "invalid_request_error", None, None)))
-        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
-        self.transport.close()
+    # ---- what is refused
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Refused(HTTPStatus.BAD_REQUEST, msg))
+
+    def _count_head(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > self._limits.max_header_bytes:
+            self._refusal = self._too_large_a_head()
+            raise self._refusal
+
+    def _too_large_a_head(self) -> Refused:
+        return Refused(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"The request's headers are larger than the {self._limits.max_header_bytes} bytes that this server reads.",
+            "headers_too_large",
+        )
+
+    def _refused(self, status: HTTPStatus, message: str, code: str | None = None) -> Refused:
+        """To be raised from one of the parser's calls, which hands on no more than that something was."""
+        self._refusal = Refused(status, message, code)
+        return self._refusal
+
+    def _refuse(self, refusal: Refused) -> None:
+        """Answers with an error, once what came before has been answered, and reads no further."""
+        refusal, self._refusal = self._refusal or refusal, None
+        self._connections.refused[refusal.status] += 1
+        self._deaf = True
+        self._stop_head_timer()
+        if not self._in_head and self._live and self._live[-1] is self.cycle:
+            # it is this one's body that cannot be read
+            self._live.pop()
+            _disconnect(self.cycle)
+            self.pipeline = deque(queued for queued in self.pipeline if queued[0] is not self.cycle)
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+        words = response_to(refusal)
+        if self._live:
+            self._last_words = words
+        else:
+            self._end_with(words)
+
+    def _end_with(self, words: bytes) -> None:
+        self.transport.write(words)
+        self._linger()
+
+    def _close(self) -> None:
+        """A response is the connection's last."""
+        if self._in_head:
+            self.transport.close()
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Sends no more, and lets what still comes run out unread."""
+        self._deaf = True
+        self._unset_keepalive_if_required()
+        if self._linger_timer is not None or self.transport.is_closing():
+            return
+        if not self.transport.can_write_eof():  # TLS
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    # ---- a head that is late
 
     def _expect_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+            self._head_timer = self.loop.call_later(self._limits.header_timeout, self._head_is_late)
 
-    def _stop_timer(self) -> None:
+    def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._live:
+            self._expect_head()  # it would not be read yet
+        elif self._held_bytes:
+            message = f"The request's headers did not come in whole within {self._limits.header_timeout:g} seconds."
+            self._refuse(Refused(HTTPStatus.REQUEST_TIMEOUT, message, "request_timeout"))
+        else:
+            self.transport.close()
+
+
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    if not cycle.response_complete:
+        cycle.disconnected = True
+    cycle.message_event.set()

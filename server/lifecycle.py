@@ -8,10 +8,11 @@ this module was imported: it loads the model while this process loads the tokeni
 import contextlib
 import gc
 import logging
-import signal
 import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -31,10 +32,19 @@ from stentor.engine.models.config import ConfigError
 from stentor.engine.supervisor import ChildFailed, Supervisor
 
 from .app import create_app
-from .config import Config, HttpConfig
+from .config import Config, ConnectionLimits
+from .connections import Connections
+from .door.address import listening, warn_if_open
+from .door.door import Door
+from .door.tls_server import TlsServer
+from .exit_codes import DONE, FAILED
 from .http_protocol import HttpProtocol
-from .listening import StartError, address_of, allow_connections, bind
+from .listening import StartError, address_of, allow_connections
 from .metrics import Metrics
+from .observe.opening import open_observer
+from .overload.draining import drain_on_signals
+from .overload.slow_readers import ReaderLimits
+from .reload import reload_on_hangup
 from .startup import StartupDisplay, report_ready
 from .state import GenerationDefaults, ServerState
 from .text.errors import TokenizerError
@@ -49,11 +59,11 @@ _CLOSE_SECONDS = 5
 """For connections to finish writing once their requests have ended."""
 
 
-class Listener(uvicorn.Server):
+class Listener(TlsServer):
     """uvicorn without its signal handlers: draining is ours."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(config, tls)
         self._ended = anyio.Event()
 
     @contextlib.contextmanager
@@ -73,15 +83,15 @@ class Listener(uvicorn.Server):
             await self._ended.wait()
 
 
-def serve(config: Config, engine: EngineProcess) -> int:
+def serve(config: Config, engine: EngineProcess, door: Door) -> int:
     """Runs the server until a signal or the engine ends it; returns the exit code.
 
     ``config.engine.worker.model`` must be a local path, and ``engine`` launched with ``config.engine``. Raises
     :class:`.listening.StartError`.
     """
     allow_connections()
-    sock = bind(config.http.host, config.http.port)
-    with sock:
+    with listening(config) as sock:
+        warn_if_open(config, sock, keys=door.keys.required)
         try:
             checkpoint = open_checkpoint(Path(config.engine.worker.model), config.engine.worker.load_format)
             defaults = generation_defaults(config.model.generation_config, checkpoint)
@@ -89,12 +99,13 @@ def serve(config: Config, engine: EngineProcess) -> int:
             raise StartError(str(error)) from error
         failure: BaseException
         try:
-            return anyio.run(_run, config, checkpoint, defaults, sock, engine, backend_options={"use_uvloop": True})
+            run = partial(_run, config, checkpoint, defaults, sock, engine, door)
+            return anyio.run(run, backend_options={"use_uvloop": True})
         except* (StartError, ChildFailed) as group:
             failure = first_cause(group)
         if isinstance(failure, ChildFailed):
-            logger.critical("%s", failure, exc_info=failure)
-            return 1
+            logger.critical("the server gives up: %s", failure, exc_info=failure)
+            return FAILED
         raise failure
 
 
@@ -132,27 +143,42 @@ def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaul
 
 
 async def _run(
-    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, sock: socket.socket, engine: EngineProcess
+    config: Config,
+    checkpoint: Checkpoint,
+    defaults: GenerationDefaults,
+    sock: socket.socket,
+    engine: EngineProcess,
+    door: Door,
 ) -> int:
     console = Console(stderr=True)
     display = StartupDisplay(console)
-    address = address_of(sock)
+    address = address_of(sock, tls=door.tls is not None)
     client = EngineClient(config.engine, display.update, engine)
-    async with Supervisor() as supervisor:
+    code = DONE
+
+    def end(with_code: int) -> None:
+        nonlocal code
+        code = with_code
+        supervisor.cancel()
+
+    async with contextlib.AsyncExitStack() as at_end, Supervisor() as supervisor:
         engine_ended = anyio.Event()
         supervisor.start("the engine", lambda: _run_engine(client, engine_ended))
         with display:
-            state = await _load_state(config, checkpoint, defaults, client)
-            listener = _make_listener(state, config.http)
+            state = await _load_state(config, checkpoint, defaults, client, door)
+            at_end.callback(state.observer.close)
+            listener = make_listener(state, config.limits.connection)
             supervisor.start("the listener", lambda: listener.run_until_closed(sock))
+            supervisor.start("the reloader", lambda: reload_on_hangup(door.reloadable))
             supervisor.start(
                 "the signal handler",
-                lambda: _shut_down_on_signals(state, listener, config.http.shutdown_timeout, supervisor.cancel),
+                lambda: drain_on_signals(state, listener.close, config.http.shutdown_timeout, end),
             )
             try:
                 ready = await client.wait_started()
             except EngineUnavailable as error:
                 raise StartError(str(error)) from error
+        client.watch_recoveries(lambda process, seconds: state.metrics.recovery[process].observe(seconds))
         gc.freeze()  # what lives until the end need not be walked by every full collection
         report_ready(console, ready, address, time.monotonic() - engine.began)
         await engine_ended.wait()
@@ -161,8 +187,8 @@ async def _run(
         await state.drained(_CLOSE_SECONDS)
         await listener.close()
         supervisor.cancel()
-        return 1
-    return 0
+        return FAILED
+    return code
 
 
 async def _run_engine(client: EngineClient, ended: anyio.Event) -> None:
@@ -171,7 +197,7 @@ async def _run_engine(client: EngineClient, ended: anyio.Event) -> None:
 
 
 async def _load_state(
-    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, client: EngineClient
+    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, client: EngineClient, door: Door
 ) -> ServerState:
     source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
     override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
@@ -186,50 +212,45 @@ async def _load_state(
     except TokenizerError as error:
         raise StartError(str(error)) from error
     names = config.model.served_names
+    metrics = Metrics(names[0], client)
     return ServerState(
         served_names=names,
         client=client,
-        pool=TokenizerPool(tokenizer),
-        metrics=Metrics(names[0], client),
+        pool=TokenizerPool(
+            tokenizer,
+            render_seconds=config.limits.template.timeout,
+            render_chars=config.limits.template.max_rendered_chars,
+        ),
+        metrics=metrics,
+        observer=open_observer(config.observe, metrics, names[0]),
         vocab_size=checkpoint.config.vocab_size,
         root=config.model.name,
         defaults=defaults,
-        api_keys=tuple(key.reveal() for key in config.http.api_keys),
+        limits=config.limits.request,
+        overload=config.overload,
+        door=door,
     )
 
 
-def _make_listener(state: ServerState, http: HttpConfig) -> Listener:
+def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener:
+    limits = state.overload
+    on_drop = state.metrics.cut_off["slow_reader"].inc
+    readers = ReaderLimits(limits.stream_buffer, limits.slow_reader_timeout, on_drop)
+    counted = Connections(connections)
+    state.metrics.server.connections = counted
     return Listener(
         uvicorn.Config(
             create_app(state),
             loop="uvloop",
-            http=HttpProtocol,
+            # whatever makes a protocol will do
+            http=partial(HttpProtocol, readers=readers, connections=counted),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # nobody asks for a client's address, and whom to believe would be a setting of its own
             timeout_graceful_shutdown=_CLOSE_SECONDS,
-        )
+        ),
+        state.door.tls,
     )
-
-
-async def _shut_down_on_signals(
-    state: ServerState, listener: Listener, timeout: float, end: Callable[[], None]
-) -> None:
-    """The first signal drains, the second ends at once."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with anyio.create_task_group() as tasks:
-
-            async def drain() -> None:
-                state.draining = True
-                logger.info("draining: %d requests have %.0f s to finish", state.live_requests, timeout)
-                if not await state.drained(timeout):
-                    logger.warning("%d requests were cut off", state.live_requests)
-                await listener.close()
-                end()
-
-            async for _ in signals:
-                if state.draining:
-                    end()
-                tasks.start_soon(drain)

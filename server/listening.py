@@ -4,7 +4,7 @@ import contextlib
 import resource
 import socket
 
-_BACKLOG = 2048
+BACKLOG = 2048
 
 
 class StartError(Exception):
@@ -18,7 +18,7 @@ def bind(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise StartError(
@@ -38,7 +38,10 @@ def allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def address_of(sock: socket.socket) -> str:
+def address_of(sock: socket.socket, *, tls: bool = False) -> str:
     """Where a listening socket is reached."""
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if sock.family == socket.AF_INET6 else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if sock.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"

@@ -12,9 +12,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+from stentor.engine.outages import LostProcess
 from stentor.protocols.actors import EngineReady, FinishReason, Stats
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 
+from .observe.figures import ServerFigures
+from .observe.refusals import REFUSALS, refusal_of
+from .observe.request import RequestRecord, Served
 from .quick_metrics import QuickCounter, QuickHistogram
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -22,8 +26,12 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _TTFT: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _STEP: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
 _LONG: Final = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920)
+_RECOVERY: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160)
 _COUNT: Final = tuple(float(2**power) for power in range(18))
 _SMALL: Final = (1, 2, 5, 10, 20, 50, 100)
+
+REJECTIONS: Final = ("starting", "draining", "failed", "queue_full", "queue_tokens_full")
+CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "slow_reader")
 
 
 class EngineFigures(Protocol):
@@ -35,6 +43,9 @@ class EngineFigures(Protocol):
     @property
     def ready(self) -> EngineReady | None: ...
 
+    @property
+    def engine_restarts(self) -> int: ...
+
 
 class Metrics:
     """One registry of its own; ``model`` is the only label besides the reasons."""
@@ -44,6 +55,7 @@ class Metrics:
         self._model = model
         self._engine = engine
         self.registry.register(_EngineCollector(model, engine))
+        self.server = ServerFigures(model, self.registry)
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
         self.prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
         labels = {"model_name": model}
@@ -61,7 +73,14 @@ class Metrics:
             ("model_name", "reason"),
             registry=self.registry,
         )
-        self.rejected = {reason: rejections.labels(model, reason) for reason in ("starting", "draining", "failed")}
+        self.rejected = {reason: rejections.labels(model, reason) for reason in (*REJECTIONS, *REFUSALS)}
+        cut_off = Counter(
+            "stentor:requests_cut_off",
+            "Requests ended by the server before they were done, by reason.",
+            ("model_name", "reason"),
+            registry=self.registry,
+        )
+        self.cut_off = {reason: cut_off.labels(model, reason) for reason in CUT_OFFS}
         self.ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
         self.inter_token = QuickHistogram(
             "stentor:inter_token_latency_seconds", "Between deliveries of one request.", labels, self.registry, _STEP
@@ -76,6 +95,14 @@ class Metrics:
         self.inference = self._histogram("request_inference_time_seconds", "Prefill and decode.", _LONG)
         self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens per request.", _COUNT)
         self.request_generation = self._histogram("request_generation_tokens", "Tokens delivered per request.", _COUNT)
+        recovery = Histogram(
+            "stentor:recovery_seconds",
+            "From the loss of a process to the first step of the one in its place.",
+            ("model_name", "process"),
+            registry=self.registry,
+            buckets=_RECOVERY,
+        )
+        self.recovery = {process: recovery.labels(model, process) for process in get_args(LostProcess)}
         self.params_n = self._histogram("request_params_n", "The n of requests.", _SMALL)
         self.params_max_tokens = self._histogram("request_params_max_tokens", "The max_tokens of requests.", _COUNT)
 
@@ -83,7 +110,13 @@ class Metrics:
         """Observes one request from here on; ``arrival`` by ``time.monotonic()``."""
         self.params_n.observe(n)
         self.params_max_tokens.observe(max_tokens)
-        return RequestTracker(self, prompt_tokens, n, arrival)
+        return RequestTracker(self, Served(prompt_tokens, max_tokens, n, time.monotonic()), arrival)
+
+    def ended(self, record: RequestRecord) -> None:
+        """Is told of every request, whatever became of it."""
+        self.server.count(record)
+        if (refusal := refusal_of(record)) is not None:
+            self.rejected[refusal].inc()
 
     def render(self) -> bytes:
         """The page, in Prometheus' text format."""
@@ -107,21 +140,17 @@ class RequestTracker:
         "_last",
         "_metrics",
         "_open",
-        "_prefill_seconds",
-        "_prompt_seen",
-        "_prompt_tokens",
+        "_served",
     )
 
-    def __init__(self, metrics: Metrics, prompt_tokens: int, n: int, arrival: float) -> None:
+    def __init__(self, metrics: Metrics, served: Served, arrival: float) -> None:
         self._metrics = metrics
-        self._prompt_tokens = prompt_tokens
-        self._open = n
+        self._served = served
+        self._open = served.choices
         self._arrival = arrival
         self._first = 0.0
         self._last = 0.0
-        self._prefill_seconds = 0.0
         self._generated = 0
-        self._prompt_seen = False
 
     def batch(self, deltas: Iterable[Delta]) -> None:
         tokens = 0
@@ -131,6 +160,8 @@ class RequestTracker:
             elif type(delta) is Finish:
                 self._open -= 1
                 self._metrics.finished[delta.reason].inc()
+                self._served.reasons.append(delta.reason)
+                self._served.failure = delta.message or self._served.failure
             elif type(delta) is PromptProcessed:
                 self._prompt_done(delta)
         if not tokens:
@@ -145,27 +176,34 @@ class RequestTracker:
         self._generated += tokens
         self._metrics.generation_tokens.inc(tokens)
 
-    def close(self) -> None:
+    def close(self) -> Served:
         """The request is over, whether it ended or was given up; choices still open count as aborted."""
-        metrics = self._metrics
+        metrics, served = self._metrics, self._served
         if self._open:
             metrics.finished["abort"].inc(self._open)
+            served.reasons += ["abort"] * self._open
             self._open = 0
-        metrics.e2e.observe(time.monotonic() - self._arrival)
-        if not self._prompt_seen:
-            return
-        metrics.request_prompt.observe(self._prompt_tokens)
+        served.first, served.last, served.output_tokens = self._first, self._last, self._generated
+        served.ended = time.monotonic()
+        metrics.e2e.observe(served.ended - self._arrival)
+        if not served.prompt_done:
+            return served
+        metrics.request_prompt.observe(served.prompt_tokens)
         metrics.request_generation.observe(self._generated)
         decode = self._last - self._first
         metrics.decode.observe(decode)
-        metrics.inference.observe(self._prefill_seconds + decode)
+        metrics.inference.observe(served.prefill_seconds + decode)
         if self._generated > 1:
             metrics.per_token.observe(decode / (self._generated - 1))
+        return served
 
     def _prompt_done(self, delta: PromptProcessed) -> None:
-        self._prompt_seen = True
-        self._prefill_seconds = delta.prefill_seconds
-        self._metrics.prompt_tokens.inc(self._prompt_tokens)
+        served = self._served
+        served.prompt_done = True
+        served.cached_tokens = delta.cached_tokens
+        served.queue_seconds = delta.queue_seconds
+        served.prefill_seconds = delta.prefill_seconds
+        self._metrics.prompt_tokens.inc(served.prompt_tokens)
         self._metrics.prompt_tokens_cached.inc(delta.cached_tokens)
         self._metrics.queue.observe(delta.queue_seconds)
         self._metrics.prefill.observe(delta.prefill_seconds)
@@ -183,6 +221,7 @@ class _EngineCollector:
         gauges: tuple[tuple[str, str, float], ...] = (
             ("num_requests_running", "Choices that the engine is running.", stats.running),
             ("num_requests_waiting", "Choices that wait for the engine.", stats.waiting),
+            ("kv_cache_free_blocks", "KV blocks that no request holds.", stats.free_blocks),
             ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", stats.kv_usage),
         )
         for name, text, value in gauges:
@@ -194,6 +233,11 @@ class _EngineCollector:
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
             ("engine_steps", "Steps that the engine has completed.", stats.steps),
+            ("engine_restarts", "Engines started in place of one that was lost.", self._engine.engine_restarts),
+            ("worker_restarts", "Workers started in place of one that was lost.", stats.worker_restarts),
+            ("recovered_requests", "Requests that went on after the process under them was lost.", stats.recovered),
+            ("watchdog_kills", "Workers killed because they took too long.", stats.watchdog_kills),
+            ("poisoned_requests", "Requests ended because they alone killed workers.", stats.poisoned),
         )
         for name, text, value in counters:
             counter = CounterMetricFamily(f"stentor:{name}", text, labels=("model_name",))

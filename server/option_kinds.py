@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .config import Secret
-
 UNITS: Final = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("kmgt", 1)
@@ -45,14 +43,6 @@ def text() -> Kind:
 
 def texts() -> Kind:
     return Kind("one or more names, not empty", _texts, "NAME", many=True)
-
-
-def secrets() -> Kind:
-    return Kind("a key that is not empty", lambda raw: tuple(map(Secret, _texts(raw))), "KEY", many=True, secret=True)
-
-
-def secrets_file() -> Kind:
-    return Kind("a readable file with one key a line", _secrets_file, "FILE")
 
 
 def integer(low: int, high: int) -> Kind:
@@ -105,6 +95,16 @@ def seconds() -> Kind:
     return Kind("a number of seconds, 0 or more", parse, "SECONDS")
 
 
+def some_seconds() -> Kind:
+    def parse(raw: object) -> float:
+        value = float(str(seconds().parse(raw)))
+        if value <= 0:
+            raise ValueError(raw)
+        return value
+
+    return Kind("a number of seconds above 0", parse, "SECONDS")
+
+
 def size() -> Kind:
     return Kind("a size such as 2GiB, 512MiB or a number of bytes", _size, "SIZE")
 
@@ -124,6 +124,14 @@ def switch() -> Kind:
 
 def file() -> Kind:
     return Kind("a file that exists", _file, "FILE")
+
+
+def folder() -> Kind:
+    return Kind("a folder that exists", _folder, "FOLDER")
+
+
+def domains() -> Kind:
+    return Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True)
 
 
 def generation_config() -> Kind:
@@ -186,12 +194,16 @@ def _file(raw: object) -> Path:
     return path
 
 
-def _secrets_file(raw: object) -> tuple[Secret, ...]:
-    try:
-        lines = [line.strip() for line in _file(raw).read_text().splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(raw) from error
-    keys = tuple(Secret(line) for line in lines if line and not line.startswith("#"))
-    if not keys:  # an empty file must not open the server to everyone
+def _folder(raw: object) -> Path:
+    path = Path(_text(raw)).expanduser()
+    if not path.is_dir():
         raise ValueError(raw)
-    return keys
+    return path
+
+
+def _domains(raw: object) -> tuple[str, ...]:
+    hosts = tuple(host.lower() for host in _texts(raw))
+    for host in hosts:
+        if not re.fullmatch(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:]*:[0-9a-f:]*", host, flags=re.ASCII):
+            raise ValueError(raw)
+    return hosts

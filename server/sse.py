@@ -8,13 +8,13 @@ nothing but listen, from the start.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
 from starlette.types import Receive, Scope, Send
 
-from .errors import ClientDisconnected, error_frame
+from .errors import ClientDisconnected, CutShort, error_frame
 from .http_protocol import chunk_writer
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class EventStream(Generic[T]):
     The status is only sent with the first frame, or with the first keep-alive comment: what fails
     before that (``batches`` raising on its first step) is raised from the call and gets its own status.
     What fails later becomes an error frame that ends the stream. ``batches`` is closed in every case,
-    at once when the client disconnects.
+    at once when the client disconnects, and when ``bounds``, which is entered around it all, cuts it short.
     """
 
     def __init__(
@@ -69,11 +69,13 @@ class EventStream(Generic[T]):
         batches: Batches[T],
         encoder: Encoder[T],
         keep_alive: float = KEEP_ALIVE_SECONDS,
+        bounds: Callable[[], AbstractContextManager[None]] = nullcontext,
         to_frame: Callable[[Exception], bytes] = error_frame,
     ) -> None:
         self._batches = batches
         self._encoder = encoder
         self._keep_alive = keep_alive
+        self._bounds = bounds
         self._to_frame = to_frame
         self._started = False
         self._finished = False
@@ -86,12 +88,16 @@ class EventStream(Generic[T]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._clock = asyncio.get_running_loop().time
         self._last_sent = self._clock()
-        async with anyio.create_task_group() as tasks:
-            # The frames get the task of their own: it is woken for every one of them, and each
-            # time Python walks down all the calls that the task has come through.
-            tasks.start_soon(self._run, scope, send, tasks.cancel_scope)
-            await self._watch(receive, send)
-            tasks.cancel_scope.cancel()
+        try:
+            with self._bounds():
+                async with anyio.create_task_group() as tasks:
+                    # The frames get the task of their own: it is woken for every one of them, and each
+                    # time Python walks down all the calls that the task has come through.
+                    tasks.start_soon(self._run, scope, send, tasks.cancel_scope)
+                    await self._watch(receive, send)
+                    tasks.cancel_scope.cancel()
+        except CutShort as cut:
+            self._failure = self._failure or cut
         if self._failure is None:
             return
         if not self._started:
@@ -119,11 +125,12 @@ class EventStream(Generic[T]):
         async with self._turn:
             if self._finished:
                 return
+            # Noted once it is done: what is cut short while it waits for the client has not been sent.
             if not self._started:
-                self._started = True
                 await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-            self._finished = last
+                self._started = True
             await send({"type": "http.response.body", "body": body, "more_body": not last})
+            self._finished = last
             self._last_sent = self._clock()
 
     async def _watch(self, receive: Receive, send: Send) -> None:
@@ -144,23 +151,26 @@ async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
 
     Raises ClientDisconnected then, or whatever ``work`` raises.
     """
-    results: list[T] = []
-    failure: Exception | None = None
+    loop = asyncio.get_running_loop()
+    watcher: asyncio.Task[None] | None = None
 
-    async def watch(scope: anyio.CancelScope) -> None:
+    async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         scope.cancel()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, tasks.cancel_scope)
+    def begin() -> None:
+        nonlocal watcher
+        watcher = loop.create_task(watch())
+
+    with anyio.CancelScope() as scope:
+        # Not a task group: most work of a request that streams is done before anybody could look, and a group for
+        # it costs a third of the whole request. What has to wait is watched from the loop's next turn on.
+        beginning = loop.call_soon(begin)
         try:
-            results.append(await work)
-        except Exception as error:
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    if not results:
-        raise ClientDisconnected
-    return results[0]
+            return await work
+        finally:
+            beginning.cancel()
+            if watcher is not None:
+                watcher.cancel()
+    raise ClientDisconnected

@@ -9,9 +9,15 @@ import anyio
 
 from stentor.engine.client import EngineClient
 from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.limits import Limits
 
-from .errors import Unavailable
+from .config import OverloadConfig
+from .door.door import Door
+from .errors import Overloaded, ShutDown, Unavailable
 from .metrics import Metrics
+from .observe.observer import Observer
+from .overload.permits import AdmissionQueue
+from .overload.ticket import Ticket
 from .sse import KEEP_ALIVE_SECONDS
 from .text.pool import TokenizerPool
 
@@ -44,13 +50,22 @@ class ServerState:
     root: str = ""
     """What the operator asked to be served, for the model card; empty means the first served name."""
     defaults: GenerationDefaults = GenerationDefaults()
-    api_keys: tuple[str, ...] = ()
+    door: Door = field(default_factory=Door)
     keep_alive: float = KEEP_ALIVE_SECONDS
+    observer: Observer = field(default_factory=Observer)
+    """Is told of every request that has ended."""
     created: int = field(default_factory=lambda: int(time.time()))
+    limits: Limits = field(default_factory=Limits)
+    """Of what one request may ask for."""
     draining: bool = False
     """Once true, requests for generation are refused."""
-    _live: int = 0
+    overload: OverloadConfig = field(default_factory=OverloadConfig)
+    queue: AdmissionQueue = field(init=False)
+    _live: set[Ticket] = field(default_factory=set)
     _idle: anyio.Event = field(default_factory=anyio.Event)
+
+    def __post_init__(self) -> None:
+        self.queue = AdmissionQueue(self.overload)
 
     @property
     def max_model_len(self) -> int | None:
@@ -61,16 +76,26 @@ class ServerState:
     @property
     def live_requests(self) -> int:
         """Requests for generation between admission and the last byte of their response."""
-        return self._live
+        return len(self._live)
 
     def check_available(self) -> None:
         """Raises Unavailable while the engine starts, after it failed, and while the server drains."""
         if self.draining:
             raise Unavailable("The server is shutting down and takes no new requests.", "draining")
-        if self.client.failure is not None:
-            raise Unavailable("The engine has stopped; the server cannot generate.", "failed")
+        self.check_alive()
         if self.client.ready is None:
             raise Unavailable("The model is still loading; try again shortly.", "starting")
+
+    def check_ready(self) -> None:
+        """As :meth:`check_available`, and while a lost process is being replaced: new requests are taken and wait."""
+        self.check_available()
+        if self.client.stalled is not None:
+            raise Unavailable("The engine is recovering; new requests wait until it is back.", "recovering")
+
+    def check_alive(self) -> None:
+        """Raises Unavailable once the engine has been given up: the server is about to end."""
+        if self.client.failure is not None:
+            raise Unavailable("The engine has stopped; the server cannot generate.", "failed")
 
     def resolve_model(self, name: str | None) -> str:
         """The served name that a request meant; None means the first. Raises BadRequest (404)."""
@@ -82,27 +107,46 @@ class ServerState:
         return name
 
     @contextmanager
-    def live(self) -> Iterator[None]:
-        """Counts one request for generation. Raises Unavailable."""
+    def live(self, timeout: float = 0.0) -> Iterator[Ticket]:
+        """Counts one request for generation, which has ``timeout`` seconds, or with 0 as many as it takes.
+
+        Raises Unavailable and Overloaded, the latter also from the inside.
+        """
         try:
             self.check_available()
-        except Unavailable as refusal:
-            if refusal.code is not None:
-                self.metrics.rejected[refusal.code].inc()
+            permit = self.queue.enter()
+        except (Unavailable, Overloaded) as refusal:
+            self._count_refusal(refusal)
             raise
-        if self._live == 0:
+        if not self._live:
             self._idle = anyio.Event()
-        self._live += 1
+        ticket = Ticket(permit, timeout)
+        self._live.add(ticket)
         try:
-            yield
+            yield ticket
+        except Overloaded as refusal:
+            self._count_refusal(refusal)
+            raise
         finally:
-            self._live -= 1
-            if self._live == 0:
+            if ticket.ended_by is not None and ticket.ended_by.code is not None:
+                self.metrics.cut_off[ticket.ended_by.code].inc()
+            permit.close()
+            self._live.remove(ticket)
+            if not self._live:
                 self._idle.set()
+
+    def cut_off(self) -> None:
+        """Ends every live request with an error."""
+        for ticket in tuple(self._live):
+            ticket.cut_short(ShutDown())
+
+    def _count_refusal(self, refusal: Unavailable | Overloaded) -> None:
+        if refusal.code is not None:
+            self.metrics.rejected[refusal.code].inc()
 
     async def drained(self, timeout: float) -> bool:
         """Waits up to ``timeout`` seconds for the last live request; False if some are left."""
         with anyio.move_on_after(timeout):
             while self._live:
                 await self._idle.wait()
-        return self._live == 0
+        return not self._live

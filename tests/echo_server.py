@@ -9,14 +9,16 @@ import msgspec
 
 from stentor.engine import launch
 from stentor.engine.launch import EngineProcess
+from stentor.engine.nursery_owner import Nursery
 from stentor.protocols.config import EngineConfig
 from stentor.server import cli
 
 _launch = launch.launch_engine
 
 
-def launch_echo(config: EngineConfig) -> EngineProcess:
-    return _launch(msgspec.structs.replace(config, worker_module="stentor.loadtest.echo_worker"))
+def launch_echo(config: EngineConfig, weights_fd: int | None = None, nursery: Nursery | None = None) -> EngineProcess:
+    """The nursery, which has imported what another worker needs, is not asked."""
+    return _launch(msgspec.structs.replace(config, worker_module="stentor.loadtest.echo_worker"), weights_fd)
 
 
 if __name__ == "__main__":

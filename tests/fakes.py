@@ -146,6 +146,8 @@ class FakeEngine:
     def __init__(self, *, max_model_len: int = 512, answer: Answer | None = None, delay: float = 0.0) -> None:
         self.ready: EngineReady | None = EngineReady(64, 16, max_model_len, [], [])
         self.failure: str | None = None
+        self.stalled: str | None = None
+        self.engine_restarts = 0
         self.stats = Stats(1, 2, 0.5, 3, 40, 30, 5, 32)
         self.answer = answer or says(ANSWER, repeat=True)
         self.delay = delay
@@ -156,17 +158,26 @@ class FakeEngine:
         self.streams: list[FakeStream] = []
         self.submitted: list[tuple[list[int], int, str]] = []
         """Seeds, priority and salt of every request."""
+        self.names: list[str] = []
 
     async def pace(self) -> None:
         await asyncio.sleep(self.delay)
         await self.gate.wait()
 
     def submit(
-        self, prompt: list[int], params: SamplingParams, seeds: list[int], *, priority: int = 0, salt: str = ""
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        seeds: list[int],
+        *,
+        priority: int = 0,
+        salt: str = "",
+        name: str = "",
     ) -> FakeStream:
         if self.failure is not None or self.ready is None:
             raise EngineUnavailable(self.failure or "starting")
         self.submitted.append((seeds, priority, salt))
+        self.names.append(name)
         self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
         return self.streams[-1]
 

@@ -25,8 +25,9 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.reset()
 
-    def reset(self) -> None:
-        """Forget every reference and label: the memory behind them is gone."""
+    def reset(self, num_blocks: int | None = None) -> None:
+        """Forget every reference and label: the memory behind them is gone. What comes may have another size."""
+        self.num_blocks = self.num_blocks if num_blocks is None else num_blocks
         self._refs = [0] * self.num_blocks
         self._labels: list[bytes | None] = [None] * self.num_blocks
         self._by_label: dict[bytes, int] = {}

@@ -268,6 +268,14 @@ class ChannelPair:
         """Two rings of ``capacity`` bytes (a power of two). Raises :class:`ChannelError` off Linux x86-64."""
         atomics = machine_atomics() if atomics is None else atomics
         region = Region.create(capacity)
-        bells = [make_bell() for _ in range(4)]
+        bells: list[int] = []
+        try:
+            for _ in range(4):
+                bells.append(make_bell())
+        except OSError as error:
+            region.unmap()
+            for fd in (region.memfd, *bells):
+                os.close(fd)
+            raise ChannelError(f"cannot make a channel's doorbells: {error.strerror}") from error
         parent = Endpoint(region, bells, _TO_CHILD, atomics)
         return cls(parent, (region.memfd, *bells))

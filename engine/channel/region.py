@@ -16,7 +16,8 @@
     +128   reader: position (head), waits, closed
 
 The memory has no name and is sealed: neither side can shrink it under the other (which would be a
-SIGBUS) or grow it. Sizes are checked when it is made and when it is attached.
+SIGBUS) or grow it. All of it is taken when it is made, so that a machine without memory says so then, and not
+by a signal in the middle of a frame. Sizes are checked when it is made and when it is attached.
 """
 
 import fcntl
@@ -57,7 +58,7 @@ class Region:
 
     @classmethod
     def create(cls, capacity: int) -> Self:
-        """A fresh region with rings of ``capacity`` bytes each."""
+        """A fresh region with rings of ``capacity`` bytes each. Raises :class:`ChannelError` where memory is short."""
         require_linux()
         if not MIN_CAPACITY <= capacity <= MAX_CAPACITY or capacity & (capacity - 1):
             raise ChannelError(
@@ -65,9 +66,15 @@ class Region:
             )
         memfd = _memfd()
         try:
-            os.ftruncate(memfd, region_bytes(capacity))
+            os.posix_fallocate(memfd, 0, region_bytes(capacity))
             fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             region = cls(memfd, capacity)
+        except OSError as error:
+            os.close(memfd)
+            raise ChannelError(
+                f"cannot get the {region_bytes(capacity)} bytes of shared memory that a channel needs: "
+                f"{error.strerror}; free memory, or raise the limit of this process or container"
+            ) from error
         except BaseException:
             os.close(memfd)
             raise

@@ -80,7 +80,7 @@ class Attention:
 
     def _cache_scale(self, weights: WeightMap, prefix: str, which: str, place: Placement) -> torch.Tensor:
         """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
-        scale = torch.ones(self._kv_heads, dtype=torch.float32, device=place.device)
+        scale = place.ones(self._kv_heads)
         for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
             weights.offer(f"{prefix}.{name}", scale)
         return scale

@@ -73,7 +73,12 @@ class PackedLinear:
         for kind, names in runs:
             outputs = sum(parts[name] for name in names)
             weight = empty_packed(
-                outputs, inputs, kind, wide=_wide(chosen.get(names[0])), device=placement.packed_device
+                outputs,
+                inputs,
+                kind,
+                wide=_wide(chosen.get(names[0])),
+                device=placement.packed_device,
+                take=placement.take,
             )
             self._pieces.append(_Piece(weight, column))
             column += outputs
@@ -123,7 +128,9 @@ class PackedTable:
             and placement.backend != "expanded"
             else None
         )
-        self.weight = empty_packed(rows, columns, _kind(kept, placement), device=placement.packed_device)
+        self.weight = empty_packed(
+            rows, columns, _kind(kept, placement), device=placement.packed_device, take=placement.take
+        )
         _gather(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
 
     @property

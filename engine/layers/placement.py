@@ -1,11 +1,26 @@
 """How tensors are made and multiplied: one value passed to every layer."""
 
+import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
+from stentor.kernels.native.memory import empty_huge
+
 from ..quantization.choose import Backend
 from ..quantization.formats import QuantizedCheckpoint
+
+
+class Memory(Protocol):
+    """Where tensors on the CPU get their memory, in the order in which a model makes them."""
+
+    @property
+    def filled(self) -> bool:
+        """Whether it holds already what they are to hold, and may not be written."""
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """uint8 [nbytes], at a multiple of 64 bytes. Raises MemoryError."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +38,31 @@ class Placement:
     shapes_only: bool = False
     """Tensors take no memory and hold nothing; what is chosen for the device stays."""
 
+    memory: Memory | None = None
+    """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
+
+    @property
+    def filled(self) -> bool:
+        """Whether the tensors hold their values as soon as they are made."""
+        return self.memory is not None and self.memory.filled
+
     @property
     def packed_device(self) -> torch.device:
         """Where packed weights lie: nowhere with :attr:`shapes_only`."""
         return torch.device("meta") if self.shapes_only else self.device
 
+    def take(self, nbytes: int) -> torch.Tensor:
+        """Memory for packed weights, uint8 [nbytes]."""
+        return empty_huge(nbytes) if self.memory is None else self.memory.take(nbytes)
+
+    def ones(self, count: int) -> torch.Tensor:
+        """float32 [count], which a checkpoint may give other values."""
+        made = self.empty(count, dtype=torch.float32)
+        return made if self.filled else made.fill_(1)
+
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        if self.memory is not None and not self.shapes_only:
+            dtype = dtype or self.dtype
+            return self.memory.take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
         device = torch.device("meta") if self.shapes_only else self.device
         return torch.empty(shape, dtype=dtype or self.dtype, device=device)

@@ -185,6 +185,11 @@ def _hugging_face(wanted: _Repository, progress: FetchProgress) -> Path:
             "(no network, or HF_HUB_OFFLINE is set)"
         ) from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in wheel.STORAGE_ERRORS:
+            raise FetchError(
+                f"cannot keep {wanted} in the cache of Hugging Face: {error.strerror}; "
+                "make room, or point HF_HOME at a folder that can be written"
+            ) from error
         if not _is_unreachable(error):
             raise
         raise FetchError(f"cannot fetch {wanted} from Hugging Face: {' '.join(str(error).split())}") from error

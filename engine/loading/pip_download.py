@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import IO, Final
 
 from packaging.version import Version
 
-from .wheel import FetchError, FetchProgress
+from .wheel import STORAGE_ERRORS, FetchError, FetchProgress
 
 RAW_PROGRESS_SINCE: Final = Version("24.1")
 """The first pip that can print its progress as numbers."""
@@ -27,6 +28,7 @@ def download_wheel(requirement: str, folder: Path, progress: FetchProgress) -> P
 
     Raises:
         FetchError: there is no pip, no such package or version, no wheel of it, or no network.
+        OSError: the folder cannot be written.
     """
     if importlib.util.find_spec("pip") is None:
         raise FetchError(f"{sys.executable} has no pip to fetch {requirement} with; run: {sys.executable} -m ensurepip")
@@ -37,8 +39,8 @@ def download_wheel(requirement: str, folder: Path, progress: FetchProgress) -> P
     command += ["--progress-bar", "raw" if raw else "off", "--dest", str(folder), "--", requirement]
     what = f"downloading {requirement}"
     progress(what, 0, 0)
-    # pip's complaints go to a file: a pipe that nobody reads while stdout is read could fill up.
-    with (folder.parent / "pip.log").open("w+") as complaints:
+    # Not to a pipe, which nobody reads while stdout is read and which could fill up; nor to a disk that may be full.
+    with open(os.memfd_create("pip-complaints"), "w+", errors="replace") as complaints:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, text=True, errors="replace"
         ) as process:
@@ -53,6 +55,7 @@ def download_wheel(requirement: str, folder: Path, progress: FetchProgress) -> P
         said = complaints.read()
     wheels = sorted(folder.glob("*.whl"))
     if status != 0 or len(wheels) != 1:
+        _raise_for_storage(said)
         raise FetchError(_explain(requirement, status, said))
     return wheels[0]
 
@@ -61,6 +64,12 @@ def _follow(output: IO[str], what: str, progress: FetchProgress) -> None:
     for line in output:
         if numbers := re.fullmatch(r"Progress (\d+) of (\d+)\s*", line):
             progress(what, int(numbers[1]), int(numbers[2]))
+
+
+def _raise_for_storage(said: str) -> None:
+    found = re.search(r"OSError: \[Errno (\d+)\]", said)
+    if found and int(found[1]) in STORAGE_ERRORS:
+        raise OSError(int(found[1]), os.strerror(int(found[1])))
 
 
 def _explain(requirement: str, status: int, said: str) -> str:

@@ -7,6 +7,7 @@ each must be in RECORD and hash to what stands there. No code of the package is 
 
 import base64
 import csv
+import errno
 import hashlib
 import os
 import stat
@@ -27,6 +28,8 @@ MAX_BYTES: Final = 64 << 30
 """More than this, unpacked, is taken for a mistake or an attack."""
 MAX_RECORD_BYTES: Final = 64 << 20
 CHUNK: Final = 1 << 20
+STORAGE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM})
+"""What the kernel says where no more can be written."""
 HASHES: Final = frozenset({"sha256", "sha384", "sha512"})
 
 FetchProgress = Callable[[str, int, int], None]

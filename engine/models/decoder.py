@@ -19,7 +19,7 @@ from ..layers.placement import Placement
 from ..layers.quantized import Input
 from ..layers.rotary import rotary_table
 from ..layers.weights import WeightMap
-from .config import DecoderConfig
+from .config import DecoderConfig, RopeConfig
 from .programs import Programs
 
 
@@ -155,12 +155,8 @@ class Decoder:
         self.weights = WeightMap()
         self._place = place
         self._embedding = self._table(place)
-        full = rotary_table(config.rope, config.head_dim, config.max_position, max_model_len, place.device)
-        sliding = (
-            rotary_table(config.rope_sliding, config.head_dim, config.max_position, max_model_len, place.device)
-            if config.rope_sliding is not None
-            else full
-        )
+        full = self._rotary(config.rope, max_model_len)
+        sliding = full if config.rope_sliding is None else self._rotary(config.rope_sliding, max_model_len)
         self._blocks = [
             Block(self.weights, layer, config, sliding if config.layer_type(layer) == "sliding" else full, place)
             for layer in range(config.num_layers)
@@ -178,6 +174,18 @@ class Decoder:
         # transformers rounds the factor to the model's dtype before multiplying
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=place.dtype).item()
         self._programs: Programs | None = None
+
+    def _rotary(self, rope: RopeConfig, max_model_len: int) -> RotaryTable:
+        config, place = self.config, self._place
+        if place.memory is None or place.shapes_only:
+            return rotary_table(rope, config.head_dim, config.max_position, max_model_len, place.device)
+        angles = -(-(rope.rotary_dim or config.head_dim) // 2)
+        cos, sin = (place.empty(max_model_len, angles, dtype=torch.float32) for _ in range(2))
+        if not place.filled:
+            made = rotary_table(rope, config.head_dim, config.max_position, max_model_len, place.device)
+            for table, values in zip((cos, sin), made, strict=True):
+                table.copy_(values)
+        return cos, sin
 
     def _table(self, place: Placement) -> torch.Tensor | PackedTable:
         part, rows, columns = "model.embed_tokens", self.config.vocab_size, self.config.hidden_size
@@ -236,6 +244,11 @@ class Decoder:
         if self._programs is None or not self._programs.over(caches):
             self._programs = self._record(self._embedding, caches)
         return self._programs
+
+    @property
+    def finishes(self) -> bool:
+        """Whether :meth:`finished` changes anything."""
+        return self.config.logits_divisor != 1.0 or bool(self.config.logits_softcap)
 
     def finished(self, logits: torch.Tensor) -> torch.Tensor:
         """Scaled and capped in place, as the model asks."""

@@ -30,7 +30,6 @@ class Programs:
         self._body = Forward(body, [(cache.k, cache.v) for cache in caches])
         self._head = Forward(head)
         self._residual, self._hidden, self._logits = residual, hidden, logits
-        self._step = Step(self._body, residual, self._head, hidden, logits)
 
     def over(self, caches: Sequence[LayerCache]) -> bool:
         """Whether these are the caches that the programs write."""
@@ -49,13 +48,19 @@ class Programs:
         self._head.run(len(hidden))
         return self._head.buffer(self._logits, len(hidden))
 
-    def step(
-        self, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32], block_size: int, work: npt.NDArray[np.int64]
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A whole step; see :class:`stentor.kernels.forward.Step`.
+    def step_over(self, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32], block_size: int) -> Step:
+        """A whole step over these tables as one call; see :class:`stentor.kernels.forward.Step`."""
+        return Step(
+            self._body,
+            self._residual,
+            self._head,
+            self._hidden,
+            self._logits,
+            tokens=tokens,
+            blocks=blocks,
+            block_size=block_size,
+        )
 
-        Returns hidden states, float32 [tokens, hidden], and the logits of rows that want them, both good until the
-        next call.
-        """
-        logits = self._step.run(tokens, blocks, block_size, work)
-        return self._body.buffer(self._residual, int(work[:, 2].sum())), logits
+    def last_hidden(self, tokens: int) -> torch.Tensor:
+        """float32 [tokens, hidden] of the last step, good until the next."""
+        return self._body.buffer(self._residual, tokens)

@@ -26,7 +26,12 @@ class Output:
         """From here on every choice of the request is owed a terminal message."""
         self.requests[request.rid] = request
         self.live_choices += request.live
-        self.memory.queue.push(request.leader)
+        if not request.prompt_done:
+            self.memory.queue.push(request.leader)
+            return
+        for choice in request.choices:
+            if choice.state is ChoiceState.HELD:
+                self.memory.queue.push(choice)
 
     def finish(
         self, choice: Choice, reason: FinishReason, stop_token: int | None = None, message: str | None = None
@@ -108,12 +113,8 @@ class Output:
             if choice.state is ChoiceState.FINISHED:
                 return
         batch.tokens.append(ChoiceTokens(request.rid, choice.index, [token], None if logprobs is None else [logprobs]))
-        # Stops count from min_tokens on; the worker masks them before, so this only guards.
-        if token in request.ends and len(choice.outputs) > request.params.min_tokens:
-            silent = token in request.params.eos_token_ids
-            batch.finished.append(self.finish(choice, "stop", None if silent else token))
-        elif request.prompt_len + len(choice.outputs) >= choice.limit_len:
-            batch.finished.append(self.finish(choice, "length"))
+        if (end := request.end_of(choice)) is not None:
+            batch.finished.append(self.finish(choice, *end))
         elif choice.state is ChoiceState.PREEMPTED and not choice.pending:
             self.memory.queue.push(choice)
 

@@ -108,12 +108,12 @@ class Memory:
                 return False
         return True
 
-    def reset(self) -> None:
-        """The KV behind the blocks is gone: nobody holds any, and nothing is cached."""
+    def reset(self, num_blocks: int | None = None) -> None:
+        """The KV behind the blocks is gone: nobody holds any, and nothing is cached. See :meth:`.BlockPool.reset`."""
         for request in self._holders.values():
             request.held_blocks = []
         self._holders.clear()
-        self.pool.reset()
+        self.pool.reset(num_blocks)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the pool's counts are exactly what rows and holds add up to."""

@@ -41,6 +41,7 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
                 request.plain_params if request.prompt_done else request.params,
                 choice.seed,
                 choice.blocks.copy(),
+                request.name,
             )
         )
         draft.add(choice, min(choice.length - choice.computed_len, draft.budget), [])

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from typing import NamedTuple
 
 from stentor.protocols.actors import Finished, FinishReason, Stats, Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
@@ -16,9 +17,28 @@ from .preemption import Memory
 from .prefill import admit_waiting, plan_chunks
 from .rows import RowTable
 from .step import Flight, StepDraft
+from .suspicion import Flown, Suspicion
 
 MAX_IN_FLIGHT = 2
 """The step that the worker runs, and the one prepared meanwhile."""
+
+
+_POISON = "the request ended the worker process each time that it ran, also alone; it is not tried again"
+
+
+class Recovery(NamedTuple):
+    """What a death of the worker meant."""
+
+    ended: TokensBatch
+    """Terminal messages of the request that is to blame, if one was found."""
+    explained: bool
+    """Whether one was found."""
+    in_search: bool
+    """Whether a search for it cost this worker, by intent."""
+    requests: int
+    """That go on."""
+    culprit: str = ""
+    """The name in logs of the one to blame."""
 
 
 class Scheduler:
@@ -38,6 +58,10 @@ class Scheduler:
     gains on new arrivals at the same rate, so every request is the most important one in the end;
     that one is never preempted and never overtaken, hence nobody starves. Times are the caller's,
     in seconds of ``time.monotonic()``.
+
+    When the worker dies (:meth:`recover`), what ran waits again, and :class:`.suspicion.Suspicion` says whether all may
+    run or only some. While it searches, rows of others are preempted, and the next group starts when no step of the
+    last one is in flight: whose step killed the worker is never in doubt.
     """
 
     def __init__(
@@ -74,6 +98,11 @@ class Scheduler:
         self._memory = Memory(num_blocks, block_size, config.prefix_cache, self._rows)
         self._output = Output(self._memory)
         self._flights: deque[Flight] = deque()
+        self._suspicion = Suspicion()
+        self._group: frozenset[int] | None = None
+        """The requests that may run, as the queue and the rows know it; None for all."""
+        self._recovered = 0
+        self._poisoned = 0
         self._epoch = 0
         self._steps = 0
         self._submitted = 0
@@ -81,17 +110,26 @@ class Scheduler:
     # ---- requests come and go
 
     def submit(self, request: Submit, now: float) -> TokensBatch | None:
-        """Accept a request, or return the terminal messages that say why not."""
+        """Accept a request, or return the terminal messages that say why not.
+
+        Those of a resumed request's choices that want nothing any more end at once.
+        """
         refusal = self._refuse(request)
         if refusal is not None:
-            indices = range(max(1, len(request.seeds)))
+            ended = () if request.resumed is None else request.resumed.ended
+            indices = [index for index in range(max(1, len(request.seeds))) if index not in ended]
             return TokensBatch([], [], [Finished(request.rid, i, "error", None, refusal) for i in indices])
         accepted = Request(
             request, number=self._submitted, max_model_len=self._max_model_len, aging_seconds=self._aging_seconds
         )
+        if not accepted.live:
+            return None
         self._submitted += 1
         self._output.accept(accepted)
-        return None
+        if request.resumed is None:
+            return None
+        self._recovered += 1
+        return self._end_satisfied(accepted)
 
     def abort(self, rid: int, index: int) -> TokensBatch | None:
         """End a choice, or with ``index`` -1 all of a request; None where nothing of it lived."""
@@ -105,7 +143,7 @@ class Scheduler:
             self._output.replace_leader(request)
         else:
             return None
-        return TokensBatch([], [], finished)
+        return self._noted(TokensBatch([], [], finished))
 
     def end_all(self, reason: FinishReason, message: str | None) -> TokensBatch:
         """End everything that lives, where no step can run any more. Steps in flight stay to be completed."""
@@ -118,17 +156,19 @@ class Scheduler:
         """The next step, or None if nothing can run before a result, an abort or a submission comes."""
         if len(self._flights) >= MAX_IN_FLIGHT:
             return None
+        if self._group != self._suspicion.group and not self._change_group():
+            return None
         memory = self._memory
         draft = StepDraft(self._max_num_batched_tokens)
         unfinished = plan_decodes(draft, memory)
         if draft.rows:
-            draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
+            draft.budget = min(draft.budget, self._mixed_prefill_tokens(len(draft.rows), len(unfinished)))
         plan_chunks(draft, unfinished)
         admit_waiting(draft, memory, now)
         if not draft.rows:
             return None
         plan = StepPlan(self._epoch, self._steps, self._rows.take_freed(), draft.new, draft.rows)
-        self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled))
+        self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.new))
         self._steps += 1
         return plan
 
@@ -149,13 +189,16 @@ class Scheduler:
         flight = self._flights[0]
         flight.check(result)
         self._flights.popleft()
-        return self._output.settle(flight, result, now)
+        return self._noted(self._output.settle(flight, result, now))
 
-    def recover(self, now: float) -> None:
+    def recover(self, now: float) -> Recovery:
         """The worker died: its rows, blocks and cached prefixes are gone, and so are results in flight.
 
-        Every choice that ran waits again with the tokens that were delivered; a new epoch begins.
+        Every choice that ran waits again with the tokens that were delivered; a new epoch begins. A request that was
+        found to kill its workers ends.
         """
+        in_search = self._suspicion.searching and bool(self._flights)
+        culprit = self._suspicion.died(self._flown())
         self._epoch += 1
         self._flights.clear()
         running = self._rows.running
@@ -163,12 +206,36 @@ class Scheduler:
         self._memory.reset()
         for choice in running:
             choice.drop_row()
-        for choice in [*running, *self._preempted()]:
+        moved = [*running, *self._preempted()]
+        for choice in moved:
             choice.pending = 0
             choice.length = choice.request.prompt_len + len(choice.outputs)
             if not choice.request.prompt_done:
                 choice.request.prompt_logprobs = None
             self._memory.queue.push(choice)
+        ended = TokensBatch([], [], [])
+        name = ""
+        if culprit is not None:
+            self._poisoned += 1
+            name = self._output.requests[culprit].name
+            ended.finished.extend(self._output.finish_all(self._output.requests[culprit], "error", _POISON))
+        requests = len({choice.request.rid for choice in moved} - {culprit})
+        self._recovered += requests
+        return Recovery(ended, culprit is not None, in_search, requests, name)
+
+    def resize(self, num_blocks: int) -> TokensBatch:
+        """A new worker has another number of blocks; to be called after :meth:`recover`, before the next plan.
+
+        Ends the requests that do not fit any more.
+        """
+        ended = TokensBatch([], [], [])
+        if num_blocks == self._memory.pool.num_blocks:
+            return ended
+        self._memory.reset(num_blocks)
+        for request in list(self._output.requests.values()):
+            if (refusal := self._too_long(request.limit_len)) is not None:
+                ended.finished.extend(self._output.finish_all(request, "error", refusal))
+        return self._noted(ended)
 
     # ---- what can be seen from outside
 
@@ -200,6 +267,8 @@ class Scheduler:
             prefix_hits=memory.prefix.hits,
             steps=self._steps,
             free_blocks=free,
+            recovered=self._recovered,
+            poisoned=self._poisoned,
         )
 
     def check_integrity(self) -> None:
@@ -209,6 +278,58 @@ class Scheduler:
         assert working <= self._max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 
     # ---- inside
+
+    def _flown(self) -> list[Flown]:
+        """Who was in the steps in flight and lives."""
+        found: dict[tuple[int, int], Flown] = {}
+        for flight in self._flights:
+            admitted = {row.slot for row in flight.new}
+            for slot, (choice, _, _, _) in flight.by_slot().items():
+                if choice.state is not ChoiceState.FINISHED:
+                    known = choice.request.prompt_len + len(choice.outputs)
+                    key = choice.request.rid, choice.index
+                    found.setdefault(key, Flown(*key, slot in admitted or choice.written_len + 1 < known))
+        return list(found.values())
+
+    def _noted(self, batch: TokensBatch) -> TokensBatch:
+        """The same, once the search for a culprit knows of it."""
+        if not self._suspicion.idle:
+            for gained in batch.tokens:
+                self._suspicion.gained(gained.rid, gained.index, len(gained.tokens))
+            for finished in batch.finished:
+                self._suspicion.ended(finished.rid, finished.index)
+        return batch
+
+    def _change_group(self) -> bool:
+        """Let those run who may, and nobody else; False while steps of others are in flight."""
+        if self._flights:
+            return False
+        group = self._group = self._suspicion.group
+        if group is not None:
+            for choice in reversed(self._rows.running.copy()):
+                if choice.request.rid not in group:
+                    self._memory.preempt(choice)
+        self._memory.queue.restrict(group)
+        return True
+
+    def _end_satisfied(self, request: Request) -> TokensBatch | None:
+        """End the choices of a resumed request that have all they get."""
+        finished = [
+            self._output.finish(choice, *end)
+            for choice in request.choices
+            if choice.state is not ChoiceState.FINISHED and (end := request.end_of(choice)) is not None
+        ]
+        self._output.replace_leader(request)
+        return TokensBatch([], [], finished) if finished else None
+
+    def _mixed_prefill_tokens(self, decoding: int, unfinished: int) -> int:
+        """Tokens of prompts that so many decoding rows wait for in one step.
+
+        Where more rows could begin than decode already, as in a burst, they would wait longer than those who decode
+        are spared: the share grows by that ratio.
+        """
+        waiting = unfinished + min(len(self._memory.queue), self._rows.max_rows - len(self._rows.running))
+        return self._max_mixed_prefill_tokens * max(decoding, waiting) // decoding
 
     def _preempted(self) -> list[Choice]:
         return [
@@ -237,12 +358,30 @@ class Scheduler:
                 f"the prompt has {prompt_len} tokens, but the model's context is {self._max_model_len}, "
                 "prompt and output together: shorten the prompt"
             )
+        if (refusal := _refuse_resumed(submit)) is not None:
+            return refusal
+        return self._too_long(min(prompt_len + params.max_tokens, self._max_model_len))
+
+    def _too_long(self, needed: int) -> str | None:
+        """Why a request that may grow to ``needed`` tokens finds no room; None if it does."""
         block_size = self._memory.block_size
         num_blocks = self._memory.pool.num_blocks
-        needed = min(prompt_len + params.max_tokens, self._max_model_len)
         if -(-needed // block_size) > num_blocks:
             return (
                 f"the request may grow to {needed} tokens, but the KV cache holds {num_blocks * block_size}: "
                 "shorten the prompt, lower max_tokens, or give the cache more memory"
             )
         return None
+
+
+def _refuse_resumed(submit: Submit) -> str | None:
+    """Why a request cannot go on as it is said to have been; None if it can."""
+    resumed = submit.resumed
+    if resumed is None:
+        return None
+    choices = len(submit.seeds)
+    if len(resumed.outputs) != choices or not all(0 <= index < choices for index in resumed.ended):
+        return f"the request is resumed with {len(resumed.outputs)} outputs, but has {choices} choices"
+    if any(not 0 <= token <= MAX_TOKEN_ID for outputs in resumed.outputs for token in outputs):
+        return f"the request is resumed with a token id outside [0, {MAX_TOKEN_ID}]"
+    return None

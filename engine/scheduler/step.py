@@ -20,6 +20,7 @@ class Flight(NamedTuple):
     rows: list[RowStep]
     owners: list[Owner]
     sampled: int
+    new: list[NewRow]
 
     def check(self, result: StepResult) -> None:
         """Raise ValueError unless the result has the shape that this step must have."""

@@ -1,5 +1,6 @@
 """The worker process: tied to its owner first, and only then loaded with all that is heavy."""
 
+import argparse
 import gc
 import sys
 
@@ -7,8 +8,16 @@ from ..channel import Endpoint, PeerDied
 from ..process import become_child
 
 
+def preload() -> None:
+    """Imports what a worker needs, before it is forked."""
+    from . import service  # noqa: F401  # late, as in main
+
+
 def main() -> int:
     inherited = become_child("stentor-worker")
+    parser = argparse.ArgumentParser(prog="stentor-worker", allow_abbrev=False)
+    parser.add_argument("--weights-fd", type=int)
+    weights_fd: int | None = parser.parse_args(inherited.arguments).weights_fd
     # collections while a million objects are imported find nothing, and what was imported stays
     gc.disable()
     from .service import Worker  # late: torch takes seconds, in which a worker not yet tied would outlive its owner
@@ -18,7 +27,7 @@ def main() -> int:
 
     engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
-        return Worker(engine).run()
+        return Worker(engine, weights_fd).run()
     except PeerDied:
         return 0
 

@@ -2,9 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterable
 
-import numpy as np
 import torch
 
 from stentor.protocols.steps import PromptLogprobs, RowStep, StepPlan, StepResult
@@ -40,26 +38,32 @@ class ModelRunner:
         self._device = device
         self._rows = RowTable(slots, max_model_len, block_size)
         self._sampler = Sampler(model.config.vocab_size, slots, device)
+        self._programs = model.programs(caches)
+        self._step = (
+            None
+            if self._programs is None
+            else self._programs.step_over(self._rows.tokens, self._rows.blocks, block_size)
+        )
+        self._hidden = torch.empty(0)
+        """Of the last step, where it was not run by programs."""
 
     @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
         """Runs one step and keeps the drawn tokens for the next."""
         began = time.perf_counter()
         self._apply(plan)
-        hidden, starts, logits = self._forward(plan.rows)
+        rows = plan.rows
+        logits, best = self._forward(rows)
         tokens: list[int] = []
         logprobs = None
         if logits is not None:
-            sampled = [row for row in plan.rows if row.sample]
-            tokens, logprobs = self._sampler.sample(logits, [row.slot for row in sampled])
+            sampled = [row for row in rows if row.sample]
+            tokens, logprobs = self._sampler.sample(logits, [row.slot for row in sampled], best)
+            known = self._rows.tokens
             for row, token in zip(sampled, tokens, strict=True):
-                self._rows.tokens[row.slot, row.start + row.count] = token
-        prompt_logprobs = [
-            self._prompt_logprobs(row, start, hidden, top)
-            for row, start in zip(plan.rows, starts, strict=True)
-            if (top := self._rows.prompt_logprobs[row.slot]) is not None
-            and row.start + 1 < self._rows.prompt_len(row.slot)
-        ]
+                known[row.slot, row.start + row.count] = token
+        tops = self._rows.prompt_logprobs
+        prompt_logprobs = self._prompt_logprobs(rows) if any(tops[row.slot] is not None for row in rows) else []
         return StepResult(
             epoch=plan.epoch,
             step=plan.step,
@@ -75,18 +79,19 @@ class ModelRunner:
             self._rows.remove(slot)
             self._sampler.remove(slot)
 
-    def _forward(self, rows: list[RowStep]) -> tuple[torch.Tensor, Iterable[int], torch.Tensor | None]:
-        """Hidden states of all tokens, where each row's begin, and the logits of rows that draw a token."""
-        programs = self._model.programs(self._caches)
-        if programs is None:
+    def _forward(self, rows: list[RowStep]) -> tuple[torch.Tensor | None, list[int] | None]:
+        """The logits of rows that draw a token, and the index of the largest of each where it is known already."""
+        if self._step is None:
             batch = build_batch(rows, self._rows, self._device)
-            hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
-            return hidden, batch.starts, self._model.logits(hidden[batch.last]) if len(batch.last) else None
-        table = self._rows
-        work = np.array([(row.slot, row.start, row.count, row.sample) for row in rows], dtype=np.int64)
-        hidden, logits = programs.step(table.tokens, table.blocks, table.block_size, work)
-        starts = itertools.accumulate((row.count for row in rows[:-1]), initial=0)
-        return hidden, starts, None if logits is None else self._model.finished(logits)
+            self._hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
+            return (self._model.logits(self._hidden[batch.last]) if len(batch.last) else None), None
+        found = self._step.run([(row.slot, row.start, row.count, row.sample) for row in rows])
+        if found is None:
+            return None, None
+        logits, best = found
+        if self._model.finishes:
+            return self._model.finished(logits), None
+        return logits, best.tolist()
 
     def _apply(self, plan: StepPlan) -> None:
         self.release(plan.freed)
@@ -97,7 +102,20 @@ class ModelRunner:
             if row.new_blocks:
                 self._rows.extend(row.slot, row.new_blocks)
 
-    def _prompt_logprobs(self, row: RowStep, start: int, hidden: torch.Tensor, top: int) -> PromptLogprobs:
+    def _prompt_logprobs(self, rows: list[RowStep]) -> list[PromptLogprobs]:
+        """What the step says about prompt tokens, for the rows that asked."""
+        hidden = self._hidden
+        if self._programs is not None:
+            hidden = self._programs.last_hidden(sum(row.count for row in rows))
+        starts = itertools.accumulate((row.count for row in rows[:-1]), initial=0)
+        return [
+            self._row_logprobs(row, start, hidden, top)
+            for row, start in zip(rows, starts, strict=True)
+            if (top := self._rows.prompt_logprobs[row.slot]) is not None
+            and row.start + 1 < self._rows.prompt_len(row.slot)
+        ]
+
+    def _row_logprobs(self, row: RowStep, start: int, hidden: torch.Tensor, top: int) -> PromptLogprobs:
         """What this chunk says about the prompt tokens that follow its positions."""
         end = min(row.start + row.count + 1, self._rows.prompt_len(row.slot))
         following = self._rows.tokens[row.slot, row.start + 1 : end].tolist()

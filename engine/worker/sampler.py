@@ -69,12 +69,16 @@ class Sampler:
         """The row leaves; a free slot stays as it is."""
         self._rows[slot] = None
 
-    def sample(self, logits: torch.Tensor, slots: Sequence[int]) -> tuple[list[int], list[TokenLogprobs | None] | None]:
+    def sample(
+        self, logits: torch.Tensor, slots: Sequence[int], best: list[int] | None = None
+    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
         """Draws one token for each of ``slots`` and appends it to the row.
 
         Args:
             logits: [R, V] float32, contiguous; may be mutated.
             slots: the row of each, all different.
+            best: of each the index of the largest logit as :func:`stentor.kernels.sampling.argmax` finds it, where
+                somebody has.
 
         Returns:
             token ids, and where any row asked for log-probabilities an entry per row (None for the
@@ -83,7 +87,7 @@ class Sampler:
         """
         rows = [self._row(slot) for slot in slots]
         if all(row.plain for row in rows):
-            drawn = sampling.argmax(logits).tolist()
+            drawn = sampling.argmax(logits).tolist() if best is None else best
             return [row.append(token) for row, token in zip(rows, drawn, strict=True)], None
 
         raw = self._raw_of_edited(logits, rows)

@@ -31,8 +31,10 @@ class Worker:
     After ``Failed`` it ends.
     """
 
-    def __init__(self, engine: Endpoint) -> None:
+    def __init__(self, engine: Endpoint, weights_fd: int | None = None) -> None:
+        """``weights_fd``: the memory file where prepared weights are kept; None: there is none."""
         self._engine = engine
+        self._weights_fd = weights_fd
         self._steps: Stepper | None = None
 
     def run(self) -> int:
@@ -61,7 +63,7 @@ class Worker:
         """Loads the model and says so, or returns why it cannot."""
         set_up_logging(config.log_level, config.log_format, "worker")
         try:
-            setup = set_up(config, _throttled(self._send_progress))
+            setup = set_up(config, _throttled(self._send_progress), self._weights_fd)
         except PeerDied:
             raise
         except (SetupError, CheckpointError, WeightError) as error:

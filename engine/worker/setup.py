@@ -11,15 +11,17 @@ from .setup_device import set_up_device
 from .setup_parts import ProgressCallback, Setup
 
 
-def set_up(config: WorkerConfig, progress: ProgressCallback) -> Setup:
+def set_up(config: WorkerConfig, progress: ProgressCallback, weights_fd: int | None = None) -> Setup:
     """Loads the model, sizes the KV cache and completes a real step.
+
+    ``weights_fd``: the memory file where weights prepared for a CPU are kept; None keeps none.
 
     Raises :class:`SetupError` and the loader's errors, each with one clear line.
     """
     place = choose_device(config.device)
     if place.type == "cuda":
         return set_up_device(config, progress, CudaDevice(place))
-    return set_up_cpu(config, progress)
+    return set_up_cpu(config, progress, weights_fd)
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -1,5 +1,6 @@
 """A worker on the host's own cores."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from stentor.protocols.actors import MemoryLine, WorkerReady
 from stentor.protocols.config import WorkerConfig
 
 from ..layers.placement import Placement
-from ..loading.checkpoint import open_checkpoint
+from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .cores import granted_cores
 from .errors import SetupError
+from .kept_weights import KeptWeights, weights_key
 from .limits import limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .runner import ModelRunner
@@ -34,10 +36,12 @@ from .setup_parts import (
     wanted_length,
 )
 
+logger = logging.getLogger(__name__)
+
 _CPU = torch.device("cpu")
 
 
-def set_up_cpu(config: WorkerConfig, progress: ProgressCallback) -> Setup:
+def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int | None = None) -> Setup:
     """See :func:`.setup.set_up`."""
     config = with_limits(config, "cpu")
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
@@ -51,10 +55,19 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback) -> Setup:
         notes.append(f"CPU kernels run in plain torch, several times slower: {reason}")
     place = placement(checkpoint, config, _CPU, dtype)
     place = replace(place, packed=native.library() is not None and dtype in PLAIN)
-    max_model_len, num_blocks = size_cache(config, model_config, place, cache_dtype)
+    kept = _kept_weights(checkpoint, config, place, weights_fd)
+    if kept is not None and kept.found is not None:  # what it settled is what its engine counts on
+        max_model_len, num_blocks = kept.found.max_model_len, kept.found.num_blocks
+    else:
+        max_model_len, num_blocks = size_cache(config, model_config, place, cache_dtype)
     notes += cut_note(max_model_len, config.max_model_len or model_config.max_position)
     kv_bytes = num_blocks * kv_block_bytes(model_config, config.block_size, cache_dtype)
-    model = load_model(checkpoint, config, place, max_model_len, progress)
+    model = load_model(checkpoint, config, replace(place, memory=kept), max_model_len, progress)
+    if kept is not None and kept.filled and not kept.agrees:
+        kept.begin(model.weights.total_bytes)
+        model = load_model(checkpoint, config, replace(place, memory=kept), max_model_len, progress)
+    if kept is not None:
+        kept.keep(max_model_len, num_blocks)
     try:
         caches = allocate_caches(model_config, num_blocks, config.block_size, _CPU, cache_dtype)
     except (OSError, MemoryError) as error:
@@ -77,6 +90,22 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback) -> Setup:
         MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched so far"),
     ]
     return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config)))
+
+
+def _kept_weights(
+    checkpoint: Checkpoint, config: WorkerConfig, place: Placement, weights_fd: int | None
+) -> KeptWeights | None:
+    """Where packed weights lie, so that they outlive this worker; None where they die with it."""
+    if weights_fd is None or not place.packed:
+        return None
+    try:
+        kept = KeptWeights(weights_fd, weights_key(checkpoint, config, place.dtype))
+        if not kept.filled:
+            kept.begin(weights_bytes(checkpoint.config, place))
+    except OSError as error:
+        logger.warning("prepared weights are not kept: %s", error)
+        return None
+    return kept
 
 
 def size_cache(

@@ -108,6 +108,8 @@ def load_model(
 ) -> Decoder:
     try:
         model = Decoder(checkpoint.config, place, max_model_len)
+        if place.filled:
+            return model
         tensors = iterate_weights(
             checkpoint,
             place.dtype,

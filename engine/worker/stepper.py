@@ -13,6 +13,7 @@ from stentor.protocols.steps import StepPlan
 from ..channel import PeerDied
 from .device_runner import DeviceRunner
 from .pending import Pending
+from .row_names import Names, RowNames, names_in
 from .runner import ModelRunner
 
 logger = logging.getLogger(__name__)
@@ -47,16 +48,18 @@ class InTurn:
     def __init__(self, runner: ModelRunner, send: Send) -> None:
         self._runner = runner
         self._send = send
+        self._names = RowNames()
         self.failed = False
 
     def take(self, plan: StepPlan) -> None:
         if self.failed:
             return
+        names = self._names.after(plan)
         try:
             result = self._runner.step(plan)
         except Exception as error:
             self.failed = True
-            self._send(step_failure(plan, error))
+            self._send(step_failure(plan, names, error))
             return
         self._send(result)
 
@@ -79,7 +82,8 @@ class Ahead:
     def __init__(self, runner: DeviceRunner, send: Send) -> None:
         self._runner = runner
         self._send = send
-        self._queue: queue.SimpleQueue[Pending | Failed | None] = queue.SimpleQueue()
+        self._names = RowNames()
+        self._queue: queue.SimpleQueue[tuple[Pending, Names] | Failed | None] = queue.SimpleQueue()
         self._failed = threading.Event()
         # a finished step must not wait for the lock as long as Python's default while another is launched or captured
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -93,10 +97,11 @@ class Ahead:
     def take(self, plan: StepPlan) -> None:
         if self.failed:
             return
+        names = self._names.after(plan)
         try:
-            self._queue.put(self._runner.launch(plan))
+            self._queue.put((self._runner.launch(plan), names))
         except Exception as error:
-            self._fail(step_failure(plan, error))
+            self._fail(step_failure(plan, names, error))
 
     def rest(self) -> float | None:
         busy = self._runner.pending > 0
@@ -128,11 +133,12 @@ class Ahead:
                 if isinstance(item, Failed):
                     self._send(item)
                     return
+                pending, names = item
                 try:
-                    result = self._runner.finish(item)
+                    result = self._runner.finish(pending)
                 except Exception as error:
                     self._failed.set()
-                    self._send(step_failure(item.plan, error))
+                    self._send(step_failure(pending.plan, names, error))
                     return
                 self._send(result)
         except PeerDied:
@@ -144,7 +150,7 @@ class Ahead:
             self._send(Failed(f"the worker failed to send a result: {type(error).__name__}"))
 
 
-def step_failure(plan: StepPlan, error: Exception) -> Failed:
-    """Logs the error that is being handled, and says it in one line."""
-    logger.exception("step %d failed", plan.step)
+def step_failure(plan: StepPlan, names: Names, error: Exception) -> Failed:
+    """Logs the error that is being handled, with whose rows the step had, and says it in one line."""
+    logger.exception("step %d failed; it had rows of %s", plan.step, names_in(plan, names))
     return Failed(f"the worker failed in step {plan.step}: {type(error).__name__}")

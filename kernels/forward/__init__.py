@@ -21,7 +21,7 @@ __all__ = ["NONE", "Form", "Forward", "Program", "Step", "choose", "form_of"]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _RUN = NativeFunction("stentor_run_program", _P, _P, _I, restype=_I)
-_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _P, _P, _I, _I, restype=_I)
+_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _I, _P, _P, _I, _P, _I, restype=_I)
 _FAULTS = {
     1: "a token id outside the vocabulary",
     2: "a position outside the rotary table",
@@ -179,51 +179,82 @@ class Step:
     The batch is laid out from what is known of every slot, without a copy of it in between.
     """
 
-    def __init__(self, body: Forward, residual: int, head: Forward, hidden: int, logits: int) -> None:
+    def __init__(
+        self,
+        body: Forward,
+        residual: int,
+        head: Forward,
+        hidden: int,
+        logits: int,
+        *,
+        tokens: npt.NDArray[np.int64],
+        blocks: npt.NDArray[np.int32],
+        block_size: int,
+    ) -> None:
         """``residual`` is the buffer of ``body`` that ends as hidden states, ``hidden`` the one of ``head`` that
-        begins as some of them, ``logits`` what that leads to."""
+        begins as some of them, ``logits`` what that leads to. The native variant runs them.
+
+        Args:
+            tokens: [slots, positions] of every slot; contiguous, and read at every run.
+            blocks: [slots, blocks] its block table; the same.
+            block_size: tokens of a block.
+        """
         self._body, self._residual = body, residual
         self._head, self._hidden, self._logits = head, hidden, logits
         self._width = head.program.widths[hidden]
+        self._tables = tokens, blocks
+        slots = _SlotsStruct(
+            tokens.ctypes.data, tokens.shape[1], blocks.ctypes.data, blocks.shape[1], len(tokens), block_size
+        )
+        work = (_I * (4 * len(tokens)))()
+        best = np.zeros(len(tokens), dtype=np.int64)
+        self._work, self._best = work, best
+        # kept as they are passed: a step has no time to make them anew
+        self._pointers = ctypes.byref(body._bound), ctypes.byref(head._bound), ctypes.byref(slots)
+        self._best_at = best.ctypes.data
 
-    def run(
-        self, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32], block_size: int, work: npt.NDArray[np.int64]
-    ) -> Tensor | None:
-        """Runs the rows in ``work``, with the native variant.
+    def run(self, work: Sequence[tuple[int, int, int, bool]]) -> tuple[Tensor, npt.NDArray[np.int64]] | None:
+        """Runs some rows, at most one of each slot.
 
         Args:
-            tokens: [slots, positions] of every slot; contiguous.
-            blocks: [slots, blocks] its block table; contiguous.
-            block_size: tokens of a block.
-            work: [rows, 4]: slot, first position, number of tokens, and whether the last one's logits are wanted.
+            work: slot, first position, number of tokens, and whether the last one's logits are wanted.
 
         Returns:
-            float32 [rows that want them, vocabulary], good until the next run; None where no row does.
+            For the rows that want them: float32 [rows, vocabulary], and int64 [rows] the largest one's index, the
+            lowest of equal ones, -1 where all are -inf; both good until the next run. None where no row does.
 
         Raises:
             IndexError: work, tokens or blocks that lead outside; nothing was written then.
         """
-        if len(work) == 0:
+        if len(work) * 4 > len(self._work):
+            raise IndexError(f"forward: the step has {len(work)} rows and {len(self._best)} slots")
+        total = sampled = at = 0
+        for slot, start, count, sample in work:
+            self._work[at : at + 4] = [slot, start, count, sample]
+            total += count
+            sampled += sample
+            at += 4
+        if not at:
             return None
-        total, sampled = int(work[:, 2].sum()), int(np.count_nonzero(work[:, 3]))
-        self._body.buffer(self._residual, total)
-        logits = self._head.buffer(self._logits, sampled) if sampled else None
-        slots = _SlotsStruct(
-            tokens.ctypes.data, tokens.shape[1], blocks.ctypes.data, blocks.shape[1], len(tokens), block_size
-        )
+        self._body._reserve(total)
+        if sampled:
+            self._head._reserve(sampled)
         function = _RUN_STEP.bind()
         assert function is not None
+        body, head, slots = self._pointers
         fault = function(
-            ctypes.byref(self._body._bound),
-            ctypes.byref(self._head._bound),
+            body,
+            head,
             self._residual,
             self._hidden,
+            self._logits,
             self._width,
-            ctypes.byref(slots),
-            work.ctypes.data,
+            slots,
+            self._work,
             len(work),
+            self._best_at,
             threads(),
         )
         if fault:
             raise IndexError(f"forward: the step has {_FAULTS[fault]}")
-        return logits
+        return (self._head.buffer(self._logits, sampled), self._best[:sampled]) if sampled else None

@@ -6,6 +6,9 @@
 
 #include <cstdlib>
 
+STENTOR_EXPORT void stentor_sampling_argmax(const float* logits, int64_t batch, int64_t vocabulary, int64_t* tokens,
+                                            int64_t threads);
+
 namespace stentor {
 namespace {
 
@@ -315,11 +318,11 @@ STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* ba
 }
 
 // A step from its rows' work: `body` over all their tokens, then `head` over those that end a row that samples, from
-// buffer `residual` of the one to buffer `hidden` of the other. Both have memory enough. Returns as run_program does,
-// and 5 for work that leads outside its slot.
+// buffer `residual` of the one to buffer `hidden` of the other, and `best` of what that leaves in its buffer `logits`.
+// All have memory enough. Returns as run_program does, and 5 for work that leads outside its slot.
 STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
-                                        int64_t width, const Slots* slots, const Work* work, int64_t rows,
-                                        int64_t threads) {
+                                        int64_t logits, int64_t width, const Slots* slots, const Work* work,
+                                        int64_t rows, int64_t* best, int64_t threads) {
     static thread_local Layout layout;
     if (!layout.fill(*slots, work, rows)) return 5;
     if (const int64_t fault = run_program(*body, layout.batch(rows), threads)) return fault;
@@ -329,5 +332,8 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
         std::copy_n(from.rows + layout.last[i] * from.stride, width, to.rows + (int64_t)i * to.stride);
     Batch batch = {};
     batch.tokens = (int64_t)layout.last.size();
-    return run_program(*head, batch, threads);
+    if (const int64_t fault = run_program(*head, batch, threads)) return fault;
+    const Buffer& scores = head->buffers[logits];
+    stentor_sampling_argmax(scores.rows, batch.tokens, scores.stride, best, threads);
+    return 0;
 }

@@ -6,16 +6,17 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from . import limits
+from .bounds import at_most, chars_at_most, items_at_most, message_chars_at_most
 from .errors import BadRequest
+from .limits import Limits
 from .messages import check_messages
-from .sampling import SamplingFields, check_sampling, not_served, refuse
+from .sampling import SamplingFields, TopLogprobs, check_sampling, not_served, refuse
 from .usage import PromptLogprobs, Usage
 
 ChatFinishReason = Literal["stop", "length"]
 
 REFUSED: Final = ("functions", "function_call", "audio", "web_search_options", "moderation")
-Messages = Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=limits.MAX_MESSAGES)]
-ChatTemplate = Annotated[str, Meta(max_length=limits.MAX_TEMPLATE_LENGTH)]
+Messages = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
 class TemplateFields(Protocol):
@@ -35,11 +36,11 @@ class ChatRequest(SamplingFields, kw_only=True):
     messages: Messages
     max_completion_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: TopLogprobs | None = None
     add_special_tokens: bool = False
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template: ChatTemplate | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
 
@@ -64,11 +65,12 @@ class ChatRequest(SamplingFields, kw_only=True):
     def wanted_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
-    def check(self) -> None:
+    def check(self, limits: Limits) -> None:
         """Everything that the types alone do not say. Raises BadRequest."""
         if self.max_tokens == 0:
             raise BadRequest("`max_tokens`: expected integer >= 1.", "max_tokens", "invalid_value")
-        check_sampling(self, self.wanted_tokens, self.max_tokens_field)
+        at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
+        check_sampling(self, self.wanted_tokens, self.max_tokens_field, limits)
         refuse(self, REFUSED)
         if self.tool_choice not in (None, "none"):
             raise not_served("tool_choice", "`tool_choice` other than `none`")
@@ -78,12 +80,16 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
-        check_template(self)
+        check_template(self, limits)
         check_messages(self.messages)
 
 
-def check_template(request: TemplateFields) -> None:
-    """Raises BadRequest for template fields that contradict one another."""
+def check_template(request: TemplateFields, limits: Limits) -> None:
+    """Raises BadRequest for messages and templates that are too long, and for fields that contradict one another."""
+    chars_at_most(request.chat_template, limits.max_template_chars, "chat_template")
+    if request.messages is not None:
+        items_at_most(request.messages, limits.max_messages, "messages")
+        message_chars_at_most(request.messages, limits.max_prompt_chars)
     if request.continue_final_message and request.add_generation_prompt:
         raise BadRequest(
             "`continue_final_message` excludes `add_generation_prompt`; set the latter to false.",

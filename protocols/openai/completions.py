@@ -5,9 +5,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from . import limits
+from .bounds import at_most, items_at_most, prompt_chars_at_most
 from .errors import BadRequest
-from .sampling import SamplingFields, TokenId, check_sampling, not_served, refuse
+from .limits import Limits
+from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
 from .usage import PromptLogprobs, Usage
 
 Prompt = str | list[int]
@@ -18,8 +19,8 @@ REFUSED: Final = ("suffix", "prompt_embeds")
 class CompletionRequest(SamplingFields, kw_only=True):
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)] | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    best_of: Annotated[int, Meta(ge=1, le=limits.MAX_CHOICES)] | None = None
+    logprobs: TopLogprobs | None = None
+    best_of: Annotated[int, Meta(ge=1)] | None = None
     add_special_tokens: bool = True
 
     suffix: str | None = None
@@ -48,21 +49,25 @@ class CompletionRequest(SamplingFields, kw_only=True):
                 many.append(item)
         return [tokens] if tokens else many
 
-    def check(self) -> None:
+    def check(self, limits: Limits) -> None:
         """Everything that the types alone do not say. Raises BadRequest."""
         refuse(self, REFUSED)
-        check_sampling(self, self.max_tokens, "max_tokens")
+        at_most(self.best_of, limits.max_choices, "best_of")
+        at_most(self.logprobs, limits.max_logprobs, "logprobs")
+        check_sampling(self, self.max_tokens, "max_tokens", limits)
         if self.max_tokens == 0 and not self.echo:
             raise BadRequest("`max_tokens` may be 0 only with `echo`.", "max_tokens")
         if self.best_of is not None and self.best_of != self.choices:
             raise not_served("best_of", "`best_of` other than `n`")
-        prompts = len(self.prompts)
-        if prompts * self.choices > limits.MAX_SEQUENCES:
+        prompts = self.prompts
+        items_at_most(prompts, limits.max_prompts, "prompt")
+        if len(prompts) * self.choices > limits.max_sequences:
             raise BadRequest(
-                f"`prompt`: {prompts} prompts with n={self.choices} are more than the {limits.MAX_SEQUENCES} "
+                f"`prompt`: {len(prompts)} prompts with n={self.choices} are more than the {limits.max_sequences} "
                 "sequences that one request may ask for.",
                 "prompt",
             )
+        prompt_chars_at_most(prompts, limits.max_prompt_chars)
 
 
 # ---- responses

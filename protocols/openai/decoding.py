@@ -5,8 +5,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from .bounds import LIST_TOO_LONG, depth_at_most, too_deep
 from .errors import BadRequest
-from .locating import half_a_character, path_at
+from .limits import Limits
+from .locating import crowded_field, deep_field, half_a_character, path_at
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 
@@ -15,7 +17,7 @@ _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _NOT_A_NUMBER: Final = re.compile(rb"-?(?:NaN|nan|Infinity|inf)")
 
 
-def decode(decoder: msgspec.json.Decoder[Request], body: bytes) -> Request:
+def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) -> Request:
     """The request in ``body``.
 
     Raises BadRequest naming the field, also of bytes that are not UTF-8 or not JSON, as far as they
@@ -23,19 +25,35 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes) -> Request:
     """
     if not body:
         raise BadRequest("The body is empty; a JSON object is expected.")
+    opened = body.count(b"[") + body.count(b"{")
+    if 4 * opened + 2 * body.count(b":") + body.count(b",") > limits.max_json_values:
+        raise _too_many_values(limits.max_json_values, crowded_field(body))
     try:
         # The decoder leaves strings of unknown fields unchecked.
         body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _undecodable(f"is not valid UTF-8 (byte {error.start})", path_at(body, error.start)) from None
     try:
-        return decoder.decode(body)
+        request = decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _invalid_value(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _malformed(str(error), body) from None
     except RecursionError:
-        raise BadRequest("The JSON is nested too deeply.") from None
+        raise too_deep(limits.max_json_depth, deep_field(body)) from None
+    if opened > limits.max_json_depth:
+        depth_at_most(request, limits.max_json_depth)
+    return request
+
+
+def _too_many_values(most: int, field: str | None) -> BadRequest:
+    where = f"`{field}`" if field else "The JSON"
+    return BadRequest(
+        f"{where} holds too many values; a body's commas, its colons twice and its opening brackets four times, those "
+        f"within texts included, may come to {most}.",
+        field,
+        LIST_TOO_LONG,
+    )
 
 
 def _invalid_value(text: str) -> BadRequest:

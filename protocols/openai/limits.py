@@ -1,26 +1,52 @@
-"""Every bound on what one request may ask for. All are checked before any work is done."""
+"""Every bound on what one request may ask for. All are checked before any work is done.
+
+:class:`Limits` are the operator's; what follows it are ceilings that nobody moves.
+"""
 
 from typing import Final
 
-MAX_BODY_BYTES: Final = 32 * 2**20
-MAX_MESSAGES: Final = 16384
-MAX_CHOICES: Final = 128
-"""``n`` of one prompt."""
-MAX_SEQUENCES: Final = 1024
-"""Prompts of one request times ``n``."""
-MAX_STOP_STRINGS: Final = 16
-MAX_STOP_LENGTH: Final = 1024
-"""Characters of one stop string; the stream may have to hold back as many."""
-MAX_STOP_TOKENS: Final = 256
-MAX_LOGIT_BIAS: Final = 4096
-MAX_ALLOWED_TOKENS: Final = 2**18
-MAX_TEMPLATE_LENGTH: Final = 2**16
-"""Characters of a chat template sent by a client."""
+import msgspec
+
+from ..sampling import MAX_LOGPROBS
+
+
+class Limits(msgspec.Struct, frozen=True):
+    max_body_bytes: int = 32 << 20
+    body_timeout: float = 120.0
+    """Seconds for a body to come in whole."""
+    max_json_depth: int = 64
+    max_json_values: int = 1 << 18
+    """A body's commas, its colons twice and its opening brackets four times, also those within texts: roughly what
+    decoding it costs, before it does. At this many it takes some 20 to 40 ms, in which no stream goes on."""
+    max_prompts: int = 1024
+    max_choices: int = 128
+    """``n`` and ``best_of``, of one prompt."""
+    max_sequences: int = 1024
+    """Prompts of one request times ``n``."""
+    max_messages: int = 16384
+    max_prompt_tokens: int = 0
+    """Of each prompt; 0: as many as the context holds."""
+    max_prompt_chars: int = 8 << 20
+    """Of all prompts or messages of a request together."""
+    max_template_chars: int = 1 << 16
+    """Of a chat template that a request brings."""
+    max_stop_strings: int = 16
+    max_stop_length: int = 1024
+    """Characters of one stop string; the stream may have to hold back as many."""
+    max_stop_tokens: int = 256
+    max_bad_words: int = 256
+    max_bad_word_length: int = 1024
+    """Characters of one."""
+    max_logit_bias: int = 4096
+    max_allowed_tokens: int = 1 << 17
+    max_logprobs: int = MAX_LOGPROBS
+    """Alternatives for each token, of the prompt too."""
+
+
 MAX_NAME_LENGTH: Final = 512
 """Characters of a model name, a cache salt, and the like."""
 MAX_REQUEST_ID: Final = 128
 """Characters of a request id; a longer one is replaced."""
-MAX_DETOKENIZE_TOKENS: Final = 2**20
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 INT32_MIN: Final = -(2**31)

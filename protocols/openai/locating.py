@@ -1,10 +1,15 @@
 """Which field of a JSON body a byte belongs to, for bodies that cannot be decoded."""
 
 import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 MAX_SCANNED: Final = 1 << 20
 """Bytes looked at; what lies further in is not located."""
+MAX_TOKENS: Final = 1 << 11
+"""Strings, brackets and marks looked at, a few milliseconds of work; likewise."""
 _MAX_DEPTH: Final = 32
 
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[{}\[\],:]', re.DOTALL)
@@ -24,8 +29,10 @@ def path_at(body: bytes, at: int) -> str | None:
     # object, or None between values.
     open_values: list[int | bytes | None] = []
     key: bytes | None = None
-    for token in _TOKEN.finditer(body, 0, at):
+    for number, token in enumerate(_TOKEN.finditer(body, 0, at)):
         text = token[0]
+        if number == MAX_TOKENS:
+            return None
         if text in (b"{", b"["):
             if len(open_values) == _MAX_DEPTH:
                 return None
@@ -72,9 +79,50 @@ def _spell(open_values: list[int | bytes | None]) -> str | None:
     return path or None
 
 
+def deep_field(body: bytes) -> str | None:
+    """The field of the outermost object that is the first to hold values deeper than anyone means."""
+    return next((_name(key) for key, depth, _ in _tokens_of_fields(body) if depth > _MAX_DEPTH), None)
+
+
+def crowded_field(body: bytes) -> str | None:
+    """The field of the outermost object that holds most of what the body is made up of."""
+    marks: Counter[bytes] = Counter()
+    for key, _, text in _tokens_of_fields(body):
+        if key is not None:
+            marks[key] += 1 + text.count(b",") + text.count(b":")
+    return _name(marks.most_common(1)[0][0]) if marks else None
+
+
+def _tokens_of_fields(body: bytes) -> Iterator[tuple[bytes | None, int, bytes]]:
+    """The key in the outermost object, the depth, and the token itself."""
+    depth = 0
+    key: bytes | None = None
+    latest = b""
+    for token in islice(_TOKEN.finditer(body, 0, MAX_SCANNED), MAX_TOKENS):
+        text = token[0]
+        if text in (b"{", b"["):
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1:
+            if text == b":":
+                key = latest
+            elif text == b",":
+                key = None
+            else:
+                latest = text
+        yield key, depth, text
+
+
+def _name(key: bytes | None) -> str | None:
+    """None for what is no plain name: a client's own words are not repeated."""
+    name = _NAME.fullmatch(key or b"")
+    return None if name is None else name[1].decode("ascii")
+
+
 def half_a_character(body: bytes) -> int | None:
     r"""Where an escape stands (``\ud83d``) that is one half of a character without the other."""
-    for escape in _UNICODE_ESCAPE.finditer(body, 0, MAX_SCANNED):
+    for escape in islice(_UNICODE_ESCAPE.finditer(body, 0, MAX_SCANNED), MAX_TOKENS):
         if escape[1] is not None:
             return escape.start()
     return None

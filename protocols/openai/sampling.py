@@ -5,13 +5,17 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from ..sampling import MAX_LOGPROBS
 from . import limits
+from .bounds import at_most, items_at_most, keys_at_most, texts_at_most
 from .errors import BadRequest
+from .limits import Limits
 
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TokenId = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]
-StopString = Annotated[str, Meta(min_length=1, max_length=limits.MAX_STOP_LENGTH)]
+StopString = Annotated[str, Meta(min_length=1)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Name = Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]
 
 IGNORED_FIELDS: Final = (
@@ -46,17 +50,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     model: Name | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=limits.MAX_CHOICES)] | None = None
+    n: Annotated[int, Meta(ge=1)] | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=limits.MAX_LOGIT_BIAS)] | None
-    ) = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     seed: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=limits.MAX_STOP_STRINGS)] | None = None
+    stop: StopString | list[StopString] | None = None
 
     # vLLM's
     top_k: Annotated[int, Meta(ge=-1, le=limits.INT32_MAX)] | None = None
@@ -64,13 +66,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] = 0
     ignore_eos: bool = False
-    stop_token_ids: Annotated[list[TokenId], Meta(max_length=limits.MAX_STOP_TOKENS)] | None = None
+    stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool = False
-    allowed_token_ids: Annotated[list[TokenId], Meta(max_length=limits.MAX_ALLOWED_TOKENS)] | None = None
+    allowed_token_ids: list[TokenId] | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
@@ -84,7 +86,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
-    bad_words: list[Any] | None = None
+    bad_words: list[str] | None = None
     use_beam_search: bool | None = None
 
     @property
@@ -120,8 +122,17 @@ def not_served(param: str, what: str | None = None) -> BadRequest:
     return BadRequest(f"{what or f'`{param}`'} is not supported by this server; leave it out.", param, "unsupported")
 
 
-def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_field: str) -> None:
-    """The rules that span fields. Raises BadRequest."""
+def check_sampling(
+    request: SamplingFields, max_tokens: int | None, max_tokens_field: str, limits: Limits
+) -> None:
+    """The limits, and the rules that span fields. Raises BadRequest."""
+    at_most(request.n, limits.max_choices, "n")
+    texts_at_most(request.stop, limits.max_stop_strings, limits.max_stop_length, "stop")
+    items_at_most(request.stop_token_ids, limits.max_stop_tokens, "stop_token_ids")
+    texts_at_most(request.bad_words, limits.max_bad_words, limits.max_bad_word_length, "bad_words")
+    keys_at_most(request.logit_bias, limits.max_logit_bias, "logit_bias")
+    items_at_most(request.allowed_token_ids, limits.max_allowed_tokens, "allowed_token_ids")
+    at_most(request.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
     refuse(request, REFUSED_EVERYWHERE)
     if request.response_format is not None and request.response_format.get("type") != "text":
         raise not_served("response_format", "`response_format` of another type than `text`")

@@ -1,13 +1,13 @@
 """``/tokenize`` and ``/detokenize``, in vLLM's shape."""
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta
 
-from . import limits
-from .chat import ChatTemplate, Messages, check_template
+from .bounds import prompt_chars_at_most
+from .chat import Messages, check_template
 from .errors import BadRequest
+from .limits import Limits
 from .messages import check_messages
 from .sampling import Name, TokenId
 
@@ -22,15 +22,16 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     return_token_strs: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template: ChatTemplate | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
 
-    def check(self) -> None:
+    def check(self, limits: Limits) -> None:
         """Raises BadRequest."""
         if (self.prompt is None) == (self.messages is None):
             raise BadRequest("Exactly one of `prompt` and `messages` is required.", "prompt")
-        check_template(self)
+        prompt_chars_at_most([self.prompt], limits.max_prompt_chars)
+        check_template(self, limits)
         if self.messages is not None:
             check_messages(self.messages)
 
@@ -44,7 +45,7 @@ class TokenizeResponse(msgspec.Struct, frozen=True):
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: Name | None = None
-    tokens: Annotated[list[TokenId], Meta(max_length=limits.MAX_DETOKENIZE_TOKENS)]
+    tokens: list[TokenId]
 
 
 class DetokenizeResponse(msgspec.Struct, frozen=True):

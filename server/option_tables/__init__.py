@@ -2,6 +2,16 @@
 
 from typing import Final
 
-from . import engine, model, server
+from . import door, engine, limits, media, model, observe, overload, recovery, server
 
-OPTIONS: Final = (*model.OPTIONS, *engine.OPTIONS, *server.OPTIONS)
+OPTIONS: Final = (
+    *model.OPTIONS,
+    *engine.OPTIONS,
+    *recovery.OPTIONS,
+    *limits.OPTIONS,
+    *overload.OPTIONS,
+    *media.OPTIONS,
+    *server.OPTIONS,
+    *observe.OPTIONS,
+    *door.OPTIONS,
+)

@@ -11,15 +11,6 @@ OPTIONS: Final = (
     Option("host", "http.host", kinds.text(), "address to listen on; 0.0.0.0 for all", "server"),
     Option("port", "http.port", kinds.integer(1, 65535), "port to listen on", "server"),
     Option(
-        "api-key",
-        "http.api_keys",
-        kinds.secrets(),
-        "a key that clients must send; may be repeated. Others on this "
-        "machine can read a command line: rather use STENTOR_API_KEY or --api-key-file",
-        "server",
-    ),
-    Option("api-key-file", "http.api_keys", kinds.secrets_file(), "a file with one key a line", "server"),
-    Option(
         "shutdown-timeout",
         "http.shutdown_timeout",
         kinds.seconds(),

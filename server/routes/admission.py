@@ -51,8 +51,21 @@ def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int)
     return prompt[max(0, len(prompt) - limit) :]
 
 
-def too_long(prompt_len: str, context: int, param: str) -> BadRequest:
-    """The refusal of a prompt that leaves no room in the context."""
+def most_prompt_tokens(state: ServerState) -> int:
+    """How many a prompt may have: of the context, what the operator allows. Raises Unavailable."""
+    context = context_length(state)
+    return min(context, state.limits.max_prompt_tokens or context)
+
+
+def too_long(prompt_len: str, state: ServerState, param: str) -> BadRequest:
+    """The refusal of a prompt that has more tokens than the operator allows, or leaves no room in the context."""
+    context, most = context_length(state), most_prompt_tokens(state)
+    if most < context:
+        return BadRequest(
+            f"The prompt has {prompt_len} tokens; this server allows at most {most}. Shorten the prompt.",
+            param,
+            "context_length_exceeded",
+        )
     return BadRequest(
         f"The prompt has {prompt_len} tokens; the model's context is {context} tokens, prompt and output "
         "together. Shorten the prompt.",
@@ -61,19 +74,22 @@ def too_long(prompt_len: str, context: int, param: str) -> BadRequest:
     )
 
 
-def check_prompt(prompt: list[int], vocab_size: int, param: str) -> None:
-    """Raises BadRequest for a prompt without tokens or with one outside the vocabulary."""
+def check_prompt(prompt: list[int], state: ServerState, param: str) -> None:
+    """Raises BadRequest for a prompt without tokens, with too many, or with one outside the vocabulary."""
     if not prompt:
         raise BadRequest(f"`{param}` must hold at least one token.", param)
-    if max(prompt) >= vocab_size:
-        check_token_ids(prompt, vocab_size, param)
+    if len(prompt) > most_prompt_tokens(state):
+        raise too_long(str(len(prompt)), state, param)
+    if max(prompt) >= state.vocab_size:
+        check_token_ids(prompt, state.vocab_size, param)
 
 
-def output_room(prompt_len: int, budget: Budget, context: int) -> int:
+def output_room(prompt_len: int, budget: Budget, state: ServerState) -> int:
     """The resolved ``max_tokens``. Raises BadRequest where prompt and output do not fit the context."""
+    context = context_length(state)
     room = context - prompt_len
     if room < (1 if budget.wanted != 0 else 0):
-        raise too_long(str(prompt_len), context, budget.prompt_field)
+        raise too_long(str(prompt_len), state, budget.prompt_field)
     if budget.wanted is None:
         return room if budget.default is None else min(budget.default, room)
     if budget.wanted > room:

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import aclosing
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,48 +10,57 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stentor.protocols.deltas import Delta
-from stentor.protocols.openai.chat import ChatRequest, decoder
+from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
 from stentor.protocols.openai.decoding import decode
 
+from ..auth import caller_of
 from ..encoders.chat import ChatShape, ChatStream, chat_response
 from ..encoders.collect import collect
 from ..encoders.logprobs import TokenNames
-from ..sse import Batches, EventStream, unless_disconnected
+from ..overload.ticket import Ticket
+from ..sse import Batches, EventStream
 from ..state import ServerState
-from .admission import Budget, check_prompt, context_length, output_room, resolve_sampling, truncate
-from .endpoint import GenerationEndpoint, json_response, read_body
+from .admission import Budget, check_prompt, context_length, most_prompt_tokens, output_room, resolve_sampling, truncate
+from .described import Operation, Operations
+from .endpoint import GenerationEndpoint, json_response
 from .generation import Observed, generation_request
 from .identity import response_id
 from .rendering import render_messages
+
+OPERATIONS: Final[Operations] = {
+    "/v1/chat/completions": Operation(
+        "Answer a conversation", ChatResponse, ChatRequest, streams=True, generates=True, finds=True
+    ),
+}
 
 
 def routes(state: ServerState) -> list[Route]:
     return [Route("/v1/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"])]
 
 
-async def chat_completions(state: ServerState, request: Request) -> ASGIApp:
-    arrival = time.monotonic()
-    body = decode(decoder, await read_body(request))
-    body.check()
+async def chat_completions(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+    body = decode(decoder, content, state.limits)
+    body.check(state.limits)
     model = state.resolve_model(body.model)
     context = context_length(state)
     budget = Budget(body.wanted_tokens, None, body.max_tokens_field, "messages")
-    most_tokens = context if body.truncate_prompt_tokens is None else None
+    most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
     prompt = await render_messages(state, body, body.messages, body.add_special_tokens, most_tokens)
     prompt = truncate(prompt, body.truncate_prompt_tokens, budget, context)
-    check_prompt(prompt, state.vocab_size, "messages")
+    check_prompt(prompt, state, "messages")
     params = resolve_sampling(
         body,
         state,
-        output_room(len(prompt), budget, context),
+        output_room(len(prompt), budget, state),
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
     shape = _shape(state, body, request, model, prompt)
-    batches = Observed(state, generation_request(body, prompt, params), arrival)
+    wanted = generation_request(body, prompt, params, caller_of(request.scope))
+    batches = Observed(state, wanted, ticket.arrival, ticket.permit)
     if body.stream:
-        return EventStream(batches, ChatStream(shape), state.keep_alive)
-    return await unless_disconnected(request.receive, _respond(batches, shape))
+        return EventStream(batches, ChatStream(shape), state.keep_alive, ticket.bounded)
+    return await _respond(batches, shape)
 
 
 async def _respond(batches: Batches[list[Delta]], shape: ChatShape) -> Response:

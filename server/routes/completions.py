@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Final
 
 import anyio
 from starlette.requests import Request
@@ -12,10 +13,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed
-from stentor.protocols.openai.completions import CompletionRequest, decoder
+from stentor.protocols.openai.completions import CompletionRequest, CompletionResponse, decoder
 from stentor.protocols.openai.completions import Prompt as RawPrompt
 from stentor.protocols.openai.decoding import decode
 
+from ..auth import caller_of
+from ..door.keys import Caller
 from ..encoders.collect import Generation, collect
 from ..encoders.completions import (
     CompletionShape,
@@ -25,11 +28,22 @@ from ..encoders.completions import (
     completion_response,
 )
 from ..encoders.logprobs import TokenNames
-from ..sse import Batches, EventStream, unless_disconnected
+from ..overload.ticket import Ticket
+from ..sse import Batches, EventStream
 from ..state import ServerState
 from ..text.errors import TextTooLong
-from .admission import Budget, check_prompt, context_length, output_room, resolve_sampling, too_long, truncate
-from .endpoint import GenerationEndpoint, json_response, read_body
+from .admission import (
+    Budget,
+    check_prompt,
+    context_length,
+    most_prompt_tokens,
+    output_room,
+    resolve_sampling,
+    too_long,
+    truncate,
+)
+from .described import Operation, Operations
+from .endpoint import GenerationEndpoint, json_response
 from .generation import Observed, generation_request
 from .identity import response_id
 from .merging import merge
@@ -43,26 +57,42 @@ class Job:
     batches: Batches[list[Delta]]
 
 
+OPERATIONS: Final[Operations] = {
+    "/v1/completions": Operation(
+        "Continue one prompt or several",
+        CompletionResponse,
+        CompletionRequest,
+        streams=True,
+        generates=True,
+        finds=True,
+    ),
+}
+
+
 def routes(state: ServerState) -> list[Route]:
     return [Route("/v1/completions", GenerationEndpoint(state, completions), methods=["POST"])]
 
 
-async def completions(state: ServerState, request: Request) -> ASGIApp:
-    arrival = time.monotonic()
-    body = decode(decoder, await read_body(request))
-    body.check()
+async def completions(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+    body = decode(decoder, content, state.limits)
+    body.check(state.limits)
     model = state.resolve_model(body.model)
     raw = body.prompts
     encoded = await _encode(state, body, raw)
-    jobs = [await _job(state, body, index, raw[index], tokens, arrival) for index, tokens in enumerate(encoded)]
+    caller = caller_of(request.scope)
+    jobs = [
+        await _job(state, body, index, raw[index], tokens, ticket, caller)
+        for index, tokens in enumerate(encoded)
+    ]
     shape = _shape(state, body, request, model)
     if body.stream:
         prompts = [job.prompt for job in jobs]
         if len(jobs) == 1:
-            return EventStream(jobs[0].batches, CompletionStream.alone(shape, prompts[0]), state.keep_alive)
+            alone = CompletionStream.alone(shape, prompts[0])
+            return EventStream(jobs[0].batches, alone, state.keep_alive, ticket.bounded)
         batches = merge([job.batches for job in jobs])
-        return EventStream(batches, MergedCompletionStream(shape, prompts), state.keep_alive)
-    return await unless_disconnected(request.receive, _respond(shape, jobs))
+        return EventStream(batches, MergedCompletionStream(shape, prompts), state.keep_alive, ticket.bounded)
+    return await _respond(shape, jobs)
 
 
 async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
@@ -71,38 +101,42 @@ async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence
     tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
     if not texts:
         return tokens
-    context = context_length(state)
-    most_tokens = context if body.truncate_prompt_tokens is None else None
+    most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
     try:
         if len(texts) == 1:
             return [await state.pool.encode(texts[0], body.add_special_tokens, most_tokens=most_tokens)]
         return await state.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
     except TextTooLong as error:
-        raise too_long(f"at least {error.fewest}", context, "prompt") from None
+        raise too_long(f"at least {error.fewest}", state, "prompt") from None
 
 
 async def _job(
-    state: ServerState, body: CompletionRequest, index: int, raw: RawPrompt, tokens: list[int], arrival: float
+    state: ServerState,
+    body: CompletionRequest,
+    index: int,
+    raw: RawPrompt,
+    tokens: list[int],
+    ticket: Ticket,
+    caller: Caller,
 ) -> Job:
-    context = context_length(state)
     budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
-    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context)
-    check_prompt(prompt, state.vocab_size, "prompt")
-    max_tokens = output_room(len(prompt), budget, context)
+    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(state))
+    check_prompt(prompt, state, "prompt")
+    max_tokens = output_room(len(prompt), budget, state)
     prompt_logprobs = body.prompt_logprobs
     if body.echo and body.logprobs is not None:
         prompt_logprobs = max(body.logprobs, prompt_logprobs or 0)
     prompt_only = max_tokens == 0
     if prompt_only and prompt_logprobs is not None:
         # The engine scores a prompt on the way to its first token, which is then not delivered.
-        max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), context)
+        max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), state)
     params = resolve_sampling(body, state, max_tokens, logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
     echo = await _echo(state, raw, prompt, prompt is tokens) if body.echo else None
     batches: Batches[list[Delta]]
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
-        batches = Observed(state, generation_request(body, prompt, params), arrival)
+        batches = Observed(state, generation_request(body, prompt, params, caller), ticket.arrival, ticket.permit)
         if prompt_only:
             batches = _only_prompt(batches, body.choices)
     return Job(Prompt(index, prompt, echo), batches)

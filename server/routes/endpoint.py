@@ -1,6 +1,6 @@
 """What every endpoint does first: read the body within its bound, count the request as live."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -11,36 +11,46 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import MAX_BODY_BYTES
+from stentor.protocols.openai.limits import Limits
 
+from ..overload.ticket import Ticket, timeout_of
+from ..sse import unless_disconnected
 from ..state import ServerState
 
-BODY_SECONDS: Final = 60.0
-"""Between two pieces of a body."""
+Handler = Callable[[ServerState, Request, bytes, Ticket], Awaitable[ASGIApp]]
+"""From a request and its body to what answers it."""
 
-Handler = Callable[[ServerState, Request], Awaitable[ASGIApp]]
+_LENGTH_DIGITS: Final = 19
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class GenerationEndpoint:
-    """An ASGI app around a handler; the request is live until the last byte of its response."""
+    """An ASGI app around a handler; the request is live until the last byte of its response.
+
+    The handler is cut short at the request's deadline, and given up as soon as the client goes away: while it waits
+    for the tokenizer, or for a whole answer. A response that goes on after it sees to both by itself.
+    """
 
     def __init__(self, state: ServerState, handler: Handler) -> None:
         self._state = state
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._state.live():
-            response = await self._handler(self._state, Request(scope, receive, send))
+        state = self._state
+        with state.live(timeout_of(scope["headers"], state.overload.request_timeout)) as ticket:
+            with ticket.bounded():
+                request = Request(scope, receive, send)
+                body = await read_body(request, state.limits)
+                response = await unless_disconnected(receive, self._handler(state, request, body, ticket))
             await response(scope, receive, send)
 
 
-async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
+async def read_body(request: Request, limits: Limits) -> bytes:
     """The whole body.
 
-    Raises BadRequest for one that is encoded (415), as soon as it is known to be longer than
-    ``limit`` (413), and when no more of it comes for a while (408).
+    Raises BadRequest for one that is encoded (415), as soon as it is known to be too long (413), and
+    when it has not come in whole in time (408).
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -50,26 +60,21 @@ async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
             status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
         )
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
+    if declared.isdigit() and (len(declared) > _LENGTH_DIGITS or int(declared) > limits.max_body_bytes):
+        raise _too_large(limits.max_body_bytes)
     chunks = []
     size = 0
-    stream = aiter(request.stream())
-    while (chunk := await _next_chunk(stream)) is not None:
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-async def _next_chunk(stream: AsyncIterator[bytes]) -> bytes | None:
     try:
-        with anyio.fail_after(BODY_SECONDS):
-            return await anext(stream, None)
+        with anyio.fail_after(limits.body_timeout):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limits.max_body_bytes:
+                    raise _too_large(limits.max_body_bytes)
+                chunks.append(chunk)
+            return b"".join(chunks)
     except TimeoutError:
         raise BadRequest(
-            f"No more of the body came for {BODY_SECONDS:g} seconds.",
+            f"The body did not come in whole within {limits.body_timeout:g} seconds.",
             code="request_timeout",
             status=HTTPStatus.REQUEST_TIMEOUT,
         ) from None

@@ -1,15 +1,27 @@
 """The one path from a request to its deltas, whatever the protocol: generate, and observe."""
 
+import logging
+
+import msgspec
+
+from stentor.protocols.deltas import Delta, PromptProcessed
 from stentor.protocols.openai.sampling import SamplingFields
 from stentor.protocols.sampling import SamplingParams
 
+from ..door.keys import Caller
 from ..metrics import RequestTracker
+from ..observe.request import current_record, current_request_id
+from ..overload.permits import Permit
 from ..state import ServerState
 from ..text.generation import Generation, GenerationRequest, generate
 from .admission import draw_seeds
 
+logger = logging.getLogger(__name__)
 
-def generation_request(request: SamplingFields, prompt: list[int], params: SamplingParams) -> GenerationRequest:
+
+def generation_request(
+    request: SamplingFields, prompt: list[int], params: SamplingParams, caller: Caller
+) -> GenerationRequest:
     return GenerationRequest(
         prompt=prompt,
         params=params,
@@ -19,28 +31,41 @@ def generation_request(request: SamplingFields, prompt: list[int], params: Sampl
         skip_special_tokens=request.skip_special_tokens,
         spaces_between_special_tokens=request.spaces_between_special_tokens,
         priority=request.priority,
-        salt=request.cache_salt or "",
+        salt=caller.cache_salt(request.cache_salt),
     )
 
 
 class Observed:
     """The batches of one request, counted. It goes to the engine when iterating begins; closing it aborts it there."""
 
-    def __init__(self, state: ServerState, request: GenerationRequest, arrival: float) -> None:
-        """``arrival`` by ``time.monotonic()``."""
+    def __init__(self, state: ServerState, request: GenerationRequest, arrival: float, permit: Permit) -> None:
+        """``arrival`` by ``time.monotonic()``. Raises Overloaded where ``permit`` gets no room for the prompt."""
+        permit.take(len(request.prompt))
         self._state = state
         self._request = request
         self._arrival = arrival
+        self._permit = permit
         self._tracker: RequestTracker | None = None
         self._generation: Generation | None = None
+        self._processed = False
 
     def __aiter__(self) -> Generation:
         """May be called once. Raises :class:`stentor.engine.client.EngineUnavailable`."""
         state, request = self._state, self._request
         tracker = state.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
-        self._generation = generate(state.client, state.pool, request, tracker.batch)
+        named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
+        self._generation = generate(state.client, state.pool, named, self._observe)
         return self._generation
+
+    def _observe(self, deltas: list[Delta]) -> None:
+        if self._tracker is not None:
+            self._tracker.batch(deltas)
+        if not self._processed:
+            for delta in deltas:
+                if type(delta) is PromptProcessed:
+                    self._processed = True
+                    self._permit.processed(len(self._request.prompt))
 
     async def aclose(self) -> None:
         """May be called at any time, and again."""
@@ -48,4 +73,8 @@ class Observed:
             await self._generation.aclose()
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
-            tracker.close()
+            served = tracker.close()
+            if served.failure:
+                logger.warning("the engine could not finish a request: %s", served.failure)
+            if (record := current_record.get()) is not None:
+                record.served.append(served)

@@ -2,6 +2,7 @@
 
 from starlette.requests import Request
 
+from ..observe.request import current_record
 from ..request_id import SANE, SCOPE_KEY, new_request_id
 
 
@@ -9,5 +10,7 @@ def response_id(prefix: str, request: Request, wanted: str | None) -> str:
     """``prefix`` and the request's id; a sane ``request_id`` in the body names the request anew."""
     if wanted is not None and SANE.fullmatch(wanted.encode()):
         request.scope[SCOPE_KEY] = wanted
+        if (record := current_record.get()) is not None:
+            record.request_id = wanted
     named: str = request.scope.get(SCOPE_KEY) or new_request_id()
     return f"{prefix}-{named}"

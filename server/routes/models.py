@@ -1,6 +1,7 @@
 """``GET /v1/models`` and ``/v1/models/{id}``."""
 
 from functools import partial
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,7 +10,13 @@ from starlette.routing import Route
 from stentor.protocols.openai.models import ModelCard, ModelList
 
 from ..state import ServerState
+from .described import Operation, Operations
 from .endpoint import json_response
+
+OPERATIONS: Final[Operations] = {
+    "/v1/models": Operation("The names that the model goes by", ModelList),
+    "/v1/models/{model:path}": Operation("One of the names; it may hold slashes", ModelCard, finds=True),
+}
 
 
 def routes(state: ServerState) -> list[Route]:

@@ -35,7 +35,7 @@ async def render_messages(
             most_tokens=most_tokens,
         )
     except TextTooLong as error:
-        raise too_long(f"at least {error.fewest}", most_tokens or 0, "messages") from None
+        raise too_long(f"at least {error.fewest}", state, "messages") from None
     except TemplateError as error:
         param = "messages" if fields.chat_template is None else "chat_template"
         raise BadRequest(str(error), param, "template_error") from None

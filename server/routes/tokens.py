@@ -1,6 +1,6 @@
 """``POST /tokenize`` and ``/detokenize``."""
 
-from functools import partial
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,28 +9,41 @@ from starlette.routing import Route
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.sampling import check_token_ids
 from stentor.protocols.openai.tokens import (
+    DetokenizeRequest,
     DetokenizeResponse,
+    TokenizeRequest,
     TokenizeResponse,
     detokenize_decoder,
     tokenize_decoder,
 )
 
+from ..overload.ticket import Ticket
 from ..state import ServerState
 from .admission import context_length
-from .endpoint import json_response, read_body
+from .described import Operation, Operations
+from .endpoint import GenerationEndpoint, json_response
 from .rendering import render_messages
+
+OPERATIONS: Final[Operations] = {
+    "/tokenize": Operation(
+        "Token ids of a text or a conversation", TokenizeResponse, TokenizeRequest, finds=True, generates=True
+    ),
+    "/detokenize": Operation(
+        "The text of token ids", DetokenizeResponse, DetokenizeRequest, finds=True, generates=True
+    ),
+}
 
 
 def routes(state: ServerState) -> list[Route]:
     return [
-        Route("/tokenize", partial(tokenize, state), methods=["POST"]),
-        Route("/detokenize", partial(detokenize, state), methods=["POST"]),
+        Route("/tokenize", GenerationEndpoint(state, tokenize), methods=["POST"]),
+        Route("/detokenize", GenerationEndpoint(state, detokenize), methods=["POST"]),
     ]
 
 
-async def tokenize(state: ServerState, request: Request) -> Response:
-    body = decode(tokenize_decoder, await read_body(request))
-    body.check()
+async def tokenize(state: ServerState, _request: Request, content: bytes, _ticket: Ticket) -> Response:
+    body = decode(tokenize_decoder, content, state.limits)
+    body.check(state.limits)
     state.resolve_model(body.model)
     if body.messages is not None:
         tokens = await render_messages(state, body, body.messages, bool(body.add_special_tokens))
@@ -41,8 +54,8 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     return json_response(TokenizeResponse(len(tokens), context_length(state), tokens, strings))
 
 
-async def detokenize(state: ServerState, request: Request) -> Response:
-    body = decode(detokenize_decoder, await read_body(request))
+async def detokenize(state: ServerState, _request: Request, content: bytes, _ticket: Ticket) -> Response:
+    body = decode(detokenize_decoder, content, state.limits)
     state.resolve_model(body.model)
     check_token_ids(body.tokens, state.vocab_size, "tokens")
     return json_response(DetokenizeResponse(await state.pool.decode(body.tokens, skip_special_tokens=False)))

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 
 from .errors import TemplateError
-from .limits import MAX_CHARS, Overrun, set_deadline
+from .limits import DEFAULT_CHARS, DEFAULT_SECONDS, MAX_TEMPLATE_CHARS, Overrun, set_bounds
 from .messages import ContentFormat, content_format, prepare_messages
 from .sandbox import RaisedByTemplate, make_environment
 
 if TYPE_CHECKING:
     from .tokenizer import ChatTemplates  # would load the library into the process that only renders
 
-MAX_TEMPLATE_CHARS: Final = 1 << 18
 MAX_COMPILED: Final = 32
 """Compiled templates kept: the model's own, and the latest that requests brought."""
 MAX_MESSAGE_CHARS: Final = 300
@@ -50,11 +49,17 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, templates: "ChatTemplates", special_tokens: Mapping[str, str], *, max_seconds: float = 5.0
+        self,
+        templates: "ChatTemplates",
+        special_tokens: Mapping[str, str],
+        *,
+        max_seconds: float = DEFAULT_SECONDS,
+        max_chars: int = DEFAULT_CHARS,
     ) -> None:
         self._named: Final = {"default": templates} if isinstance(templates, str) else dict(templates or {})
         self._special_tokens: Final = dict(special_tokens)
         self._max_seconds: Final = max_seconds
+        self._max_chars: Final = max_chars
         self._environment = make_environment()
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
         self._lock = Lock()
@@ -86,7 +91,7 @@ class ChatTemplate:
         the model to go on. Raises :class:`TemplateError`.
         """
         self._check(messages, add_generation_prompt, continue_final_message, template_kwargs or {})
-        set_deadline(time.monotonic() + self._max_seconds)
+        set_bounds(time.monotonic() + self._max_seconds, self._max_chars)
         try:
             compiled = self._get(chat_template, with_tools=bool(tools))
             chat = prepare_messages(messages, compiled.format, knows_developer=compiled.knows_developer)
@@ -104,9 +109,9 @@ class ChatTemplate:
         except TemplateError:
             raise
         except Exception as error:
-            raise _explain(error, self._max_seconds) from error
+            raise _explain(error, self._max_seconds, self._max_chars) from error
         finally:
-            set_deadline(float("inf"))
+            set_bounds(float("inf"))
         if not _is_unicode(text):
             raise TemplateError("The chat template writes half a character (an unpaired surrogate).")
         return text if final is None else _cut_at_mark(text, final)
@@ -198,15 +203,13 @@ def _cut_at_mark(text: str, final: str) -> str:
     return text[:at].rstrip()  # the template trims its messages, so the mark lost its own space
 
 
-def _explain(error: Exception, seconds: float) -> TemplateError:
+def _explain(error: Exception, seconds: float, chars: int) -> TemplateError:
     """One line without paths: a template's errors are shown to whoever sent the request."""
     match error:
         case Overrun(args=("time",)):
             return TemplateError(f"The chat template took longer than {seconds:g} seconds to render.")
         case Overrun():
-            return TemplateError(
-                f"The chat template makes too large a value: at most {MAX_CHARS} characters are allowed."
-            )
+            return TemplateError(f"The chat template makes too large a value: at most {chars} characters are allowed.")
         case RaisedByTemplate():
             return TemplateError(f"The chat template refused the conversation: {_short(str(error.message))}")
         case jinja2.TemplateSyntaxError():

@@ -33,7 +33,14 @@ class Submitter(Protocol):
     """What takes requests to an engine; see :class:`stentor.engine.client.EngineClient`."""
 
     def submit(
-        self, prompt: list[int], params: SamplingParams, seeds: list[int], *, priority: int = 0, salt: str = ""
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        seeds: list[int],
+        *,
+        priority: int = 0,
+        salt: str = "",
+        name: str = "",
     ) -> EventStream:
         """Raises :class:`stentor.engine.client.EngineUnavailable` when the engine takes no requests."""
 
@@ -53,6 +60,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     spaces_between_special_tokens: bool = True
     priority: int = 0
     salt: str = ""
+    name: str = ""
+    """The request's id, for logs."""
 
 
 class _Choice:
@@ -142,7 +151,12 @@ class Generation:
         self._open = len(self._choices)
         self._observe = observe
         self._stream: Final = client.submit(
-            request.prompt, params, request.seeds, priority=request.priority, salt=request.salt
+            request.prompt,
+            params,
+            request.seeds,
+            priority=request.priority,
+            salt=request.salt,
+            name=request.name,
         )
 
     def __aiter__(self) -> Self:

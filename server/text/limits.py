@@ -6,49 +6,85 @@ the request.
 """
 
 import re
+import string
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-MAX_CHARS: Final = 8 << 20
-"""Characters of a rendered chat, and of any text on the way."""
+import jinja2.runtime
+import jinja2.utils
+from jinja2.exceptions import SecurityError
+
+DEFAULT_SECONDS: Final = 1.0
+"""For a rendering, where nobody named another bound; one that does not loop for ever takes milliseconds."""
+DEFAULT_CHARS: Final = 8 << 20
+"""Characters of a rendered chat, and of any text on the way, where nobody named another bound."""
+MAX_TEMPLATE_CHARS: Final = 1 << 18
+"""Of a template's source, the model's own too."""
 MAX_ITEMS: Final = 1_000_000
 """Of a list on the way."""
 MAX_NUMBER: Final = 1_000_000
 """Of a number that is a width or a count."""
+SHORT: Final = 256
+"""Characters of a text that is not worth counting: time runs out before the memory does."""
+MAX_STRIPPED: Final = 256
+"""Different characters to take off the ends of a text."""
 MAX_INT_BITS: Final = 256
+MAX_BYTES: Final = 1 << 30
+"""Of all that one rendering makes, roughly, with what it has let go of: it cannot be told what it still holds."""
 
 _WIDE_FORMAT: Final = re.compile(r"\d{7}|\*")
-_DEADLINE: Final = threading.local()
+_WIDTH: Final = re.compile(r"\d+")
+_NUMBERS: Final = (int, float, type(None))
+_ITEMS_A_LOOK: Final = 4096
+"""Items that are visited between two looks at the clock."""
+_VIEWS: Final[tuple[type, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
+_BOUNDS: Final = threading.local()
 
 
 class Overrun(Exception):
     """A template used more than it may; the argument says of what: ``time`` or ``size``."""
 
 
-def set_deadline(at: float) -> None:
-    """Bounds what this thread renders from now on; ``at`` is in ``time.monotonic()`` seconds."""
-    _DEADLINE.at = at
+def set_bounds(deadline: float, max_chars: int = DEFAULT_CHARS) -> None:
+    """Of what this thread renders from now on; ``deadline`` is in ``time.monotonic()`` seconds."""
+    _BOUNDS.deadline = deadline
+    _BOUNDS.max_chars = max_chars
+    _BOUNDS.bytes_left = float("inf") if deadline == float("inf") else MAX_BYTES
 
 
 def check_time() -> None:
-    if time.monotonic() > getattr(_DEADLINE, "at", float("inf")):
+    if time.monotonic() > getattr(_BOUNDS, "deadline", float("inf")):
         raise Overrun("time")
 
 
 def check_chars(count: int) -> None:
-    if count > MAX_CHARS:
+    if count > getattr(_BOUNDS, "max_chars", DEFAULT_CHARS):
         raise Overrun("size")
 
 
-def bounded(value: Any) -> Any:
-    """``value`` itself, if it is not too large to go on with."""
+def spend(count: int) -> None:
+    """Counts bytes that have been taken."""
+    left = getattr(_BOUNDS, "bytes_left", float("inf")) - count
+    if left < 0:
+        raise Overrun("size")
+    _BOUNDS.bytes_left = left
+
+
+def bounded(value: Any, item_bytes: int = 8) -> Any:
+    """``value`` itself, which has just been made, if it is not too large to go on with.
+
+    ``item_bytes`` is what an item of a list takes: the reference alone, where the item was there before.
+    """
     if isinstance(value, str):
-        check_chars(len(value))
+        if len(value) > SHORT:
+            check_chars(len(value))
+            spend(len(value) if value.isascii() else 4 * len(value))
     elif isinstance(value, list | tuple | dict):
         if len(value) > MAX_ITEMS:
             raise Overrun("size")
+        spend(item_bytes * len(value))
     elif isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
         raise Overrun("size")
     return value
@@ -62,21 +98,35 @@ def measure(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     total = items = 0
+    most = getattr(_BOUNDS, "max_chars", DEFAULT_CHARS)
     pending = [value]
     while pending:
         item = pending.pop()
         items += 1
-        if items > MAX_ITEMS:
-            raise Overrun("size")
         if isinstance(item, str):
             total += len(item)
-        elif isinstance(item, list | tuple):
-            pending.extend(item)
-        elif isinstance(item, dict):
-            pending.extend(item.keys())
-            pending.extend(item.values())
-        check_chars(total + len(pending))
+        elif not isinstance(item, _NUMBERS):
+            pending.extend(_inner(item))
+        if items + len(pending) > MAX_ITEMS or total + len(pending) > most:
+            raise Overrun("size")
+        if not items % _ITEMS_A_LOOK:
+            check_time()
     return total + items
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    """What is visited with a value."""
+    if isinstance(value, (list, tuple)) or type(value) in _VIEWS:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, dict):
+        return (*value.keys(), *value.values())
+    if isinstance(value, jinja2.utils.Namespace):
+        return value._Namespace__attrs.values()  # type: ignore[no-any-return]
+    if isinstance(value, jinja2.utils.Cycler):
+        return value.items
+    if isinstance(value, jinja2.runtime.LoopContext):
+        raise SecurityError("a loop is no value")
+    return ()
 
 
 def concat(pieces: Iterable[str]) -> str:
@@ -87,7 +137,9 @@ def concat(pieces: Iterable[str]) -> str:
         total += len(piece)
         check_chars(total)
         taken.append(piece)
-    return "".join(taken)
+    text = "".join(taken)
+    spend(len(text) if text.isascii() else 4 * len(text))
+    return text
 
 
 def check_binary(operator: str, left: Any, right: Any) -> None:
@@ -100,7 +152,9 @@ def check_binary(operator: str, left: Any, right: Any) -> None:
             int() as times,
             str() | list() | tuple() as sequence,
         ):
-            if len(sequence) * times > (MAX_CHARS if isinstance(sequence, str) else MAX_ITEMS):
+            if isinstance(sequence, str):
+                check_chars(len(sequence) * times)
+            elif len(sequence) * times > MAX_ITEMS:
                 raise Overrun("size")
         case "%", str(), _:
             check_format(left, right)
@@ -112,8 +166,23 @@ def check_format(pattern: str, *values: Any) -> None:
     """Before ``values`` are written into ``pattern``, by ``%`` or by ``format``."""
     if _WIDE_FORMAT.search(pattern):
         raise Overrun("size")
+    widths = sum(map(int, _WIDTH.findall(pattern)))
     places = pattern.count("%") + pattern.count("{")
-    check_chars(len(pattern) + places * sum(measure(value) for value in values))
+    check_chars(len(pattern) + widths + places * sum(measure(value) for value in values))
+
+
+def _check_method_format(pattern: str, *values: Any) -> None:
+    """As :func:`check_format`, and without widths that are values themselves (``{:{}}``)."""
+    check_format(pattern, *values)
+    try:
+        fields = [(field or "", spec or "") for _, field, spec, _ in string.Formatter().parse(pattern)]
+    except ValueError:
+        return  # and the method will say so
+    for field, spec in fields:
+        if "." in field:
+            raise SecurityError("a format may not look up attributes")
+        if "{" in spec:
+            raise Overrun("size")
 
 
 def _check_width(text: Any, *sizes: Any) -> None:
@@ -133,6 +202,18 @@ def _check_indent(text: Any, *sizes: Any) -> None:
 def _check_tabs(text: str, size: int = 8) -> None:
     _check_width(text, size)
     check_chars(size * text.count("\t"))
+
+
+def _check_strip(_text: Any, chars: Any = None, *_: Any) -> None:
+    """Each end is compared with every one of ``chars``."""
+    if isinstance(chars, str) and len(chars) > MAX_STRIPPED:
+        raise Overrun("size")
+
+
+def _check_words(text: Any, *_: Any) -> None:
+    """Before a text is taken apart into many small ones."""
+    if isinstance(text, str) and len(text) > MAX_NUMBER:
+        raise Overrun("size")
 
 
 def _check_replace(text: Any, old: Any = "", new: Any = "", *_: Any) -> None:
@@ -155,19 +236,22 @@ def _check_printed(value: Any, *_: Any) -> None:
 
 FILTER_CHECKS: Final[dict[str, Callable[..., None]]] = {
     **dict.fromkeys(("batch", "center", "slice", "truncate", "wordwrap"), _check_width),
-    **dict.fromkeys(("escape", "e", "forceescape", "safe", "string", "striptags", "tojson"), _check_printed),
+    **dict.fromkeys(("escape", "e", "forceescape", "safe", "string", "tojson"), _check_printed),
     "format": check_format,
     "indent": _check_indent,
     "join": _check_filter_join,
     "replace": _check_replace,
+    "trim": _check_strip,
+    **dict.fromkeys(("striptags", "title", "urlencode", "wordcount"), _check_words),
 }
 """Filter → the check before it, called with the filter's own arguments."""
 
 METHOD_CHECKS: Final[dict[str, Callable[..., None]]] = {
     **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _check_width),
-    **dict.fromkeys(("format", "format_map"), check_format),
+    **dict.fromkeys(("format", "format_map"), _check_method_format),
     "expandtabs": _check_tabs,
     "join": _check_method_join,
     "replace": _check_replace,
+    **dict.fromkeys(("lstrip", "rstrip", "strip"), _check_strip),
 }
 """Method of a text → the check before it, called with the text and the arguments."""

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
 from .errors import TextTooLong
+from .limits import DEFAULT_CHARS, DEFAULT_SECONDS
 from .template_process import Job, TemplateProcess
 from .tokenizer import Tokenizer
 
@@ -33,16 +34,17 @@ class TokenizerPool:
         *,
         threads: int = 2,
         max_pending: int = 256,
-        render_seconds: float = 5.0,
+        render_seconds: float = DEFAULT_SECONDS,
+        render_chars: int = DEFAULT_CHARS,
     ) -> None:
         self.tokenizer: Final = tokenizer
         self.detokenizers: Final = Detokenizers(tokenizer)
         self.chat_template: Final = ChatTemplate(
-            tokenizer.chat_template, tokenizer.special_tokens, max_seconds=render_seconds
+            tokenizer.chat_template, tokenizer.special_tokens, max_seconds=render_seconds, max_chars=render_chars
         )
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
         # a thread of its own: it waits for its process, and nobody else shall wait with it
-        self._foreign = TemplateProcess(tokenizer.special_tokens, render_seconds)
+        self._foreign = TemplateProcess(tokenizer.special_tokens, render_seconds, render_chars)
         self._foreign_executor = ThreadPoolExecutor(1, thread_name_prefix="template")
         self._places = asyncio.Semaphore(max_pending)
 

@@ -24,7 +24,9 @@ def main() -> int:
     with socket.socket(fileno=inherited.fds[0]) as connection:
         try:
             setup = receive(connection, Setup)
-            template = ChatTemplate(None, setup.special_tokens, max_seconds=setup.max_seconds)
+            template = ChatTemplate(
+                None, setup.special_tokens, max_seconds=setup.max_seconds, max_chars=setup.max_chars
+            )
             send(connection, Answer())
             while True:
                 send(connection, _answer(template, receive(connection, Job)))

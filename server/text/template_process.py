@@ -34,6 +34,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
 
     special_tokens: dict[str, str]
     max_seconds: float
+    max_chars: int
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +58,14 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     """The child has grown and wants to be replaced: what one job left behind shall not fail the next."""
 
 
+class _Died(Exception):
+    """The child did, after so many seconds with a job."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
 class _Link:
     """A child and the socket to it."""
 
@@ -78,8 +87,8 @@ class TemplateProcess:
     :mod:`stentor.engine.process`).
     """
 
-    def __init__(self, special_tokens: Mapping[str, str], max_seconds: float) -> None:
-        self._setup = Setup(dict(special_tokens), max_seconds)
+    def __init__(self, special_tokens: Mapping[str, str], max_seconds: float, max_chars: int) -> None:
+        self._setup = Setup(dict(special_tokens), max_seconds, max_chars)
         self._link: _Link | None = None
         self._close_link: weakref.finalize[..., TemplateProcess] | None = None
 
@@ -89,26 +98,44 @@ class TemplateProcess:
         return None if self._link is None else self._link.child.pid
 
     def render(self, job: Job) -> str:
-        """The prompt text. Blocks. Raises :class:`TemplateError`."""
+        """The prompt text. Blocks. Raises :class:`TemplateError`.
+
+        Where the child dies the job is given to another one, once: what killed it may have been somebody else.
+        """
         seconds = self._setup.max_seconds
+        left = seconds + _GRACE_SECONDS
         try:
-            link = self._link or self._start()
-            send(link.socket, job)
-            answer = receive(link.socket, Answer, time.monotonic() + seconds + _GRACE_SECONDS)
+            try:
+                answer = self._ask(job, left)
+            except _Died as death:
+                answer = self._ask(job, left - death.seconds)
         except TimeoutError:
-            self.close()
             raise TemplateError(f"The chat template took longer than {seconds:g} seconds to render.") from None
-        except OSError:
-            self.close()
+        except (_Died, OSError):
             raise TemplateError("The chat template is nested too deeply, or needs too much memory.") from None
-        except BaseException:
-            self.close()  # its answer would be taken for the next job's
-            raise
+        except OverflowError:  # nothing of it was sent
+            raise TemplateError("A template of your own can be given no integer beyond 64 bits.") from None
         if answer.last:
             self.close()
         if answer.error is not None:
             raise TemplateError(answer.error)
         return answer.text
+
+    def _ask(self, job: Job, seconds: float) -> Answer:
+        """The answer of the child, which is started if there is none, within so many seconds from then on."""
+        began = time.monotonic()
+        try:
+            link = self._link or self._start()
+            began = time.monotonic()
+            send(link.socket, job)
+            return receive(link.socket, Answer, began + seconds)
+        except OverflowError:
+            raise
+        except BaseException as error:
+            self.close()  # its answer would be taken for the next job's
+            if isinstance(error, ConnectionError):
+                raise _Died(time.monotonic() - began) from error
+            raise
 
     def _start(self) -> _Link:
         link = self._link = _Link()

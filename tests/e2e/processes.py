@@ -1,7 +1,11 @@
-"""Waiting for what another process brings about."""
+"""Waiting for what another process brings about, and finding those of a server."""
 
+import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+from stentor.loadtest.processes import alive, tree
 
 
 def eventually(condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -10,3 +14,13 @@ def eventually(condition: Callable[[], bool], seconds: float, what: str) -> None
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.02)
+
+
+def below(server: int, name: str) -> list[int]:
+    """Processes below a server that live and call themselves ``stentor-NAME``."""
+    found = []
+    for pid in tree(server)[1:]:
+        with contextlib.suppress(FileNotFoundError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == f"stentor-{name}" and alive(pid):
+                found.append(pid)
+    return found

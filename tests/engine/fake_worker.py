@@ -7,10 +7,14 @@ given a wrong token, block or position yields other tokens than it does alone.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 
+import msgspec
+
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Submit, TokensBatch
+from stentor.engine.scheduler.suspicion import DEATHS_TO_CONVICT
+from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Resumed, Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import PromptLogprobs, StepPlan, StepResult, TokenLogprobs
@@ -199,15 +203,21 @@ class Engine:
             "max_num_batched_tokens": max_num_batched_tokens,
         }
         config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
-        self.scheduler = Scheduler(
+        self._new_scheduler = partial(
+            Scheduler,
             **self.sizes,
             max_model_len=max_model_len,
             config=config,
             max_mixed_prefill_tokens=max_mixed_prefill_tokens,
         )
+        self.scheduler = self._new_scheduler()
         self.worker = FakeWorker(**self.sizes)
         self.results: deque[StepResult] = deque()
         self.lost: list[StepResult] = []
+        self.deaths: list[set[int]] = []
+        """Requests in flight at each death of the worker."""
+        self.failed: set[int] = set()
+        """Requests that were blamed for one."""
         self.clients: dict[int, Client] = {}
         self.plans: list[StepPlan] = []
         self.now = 0.0
@@ -228,10 +238,26 @@ class Engine:
         params = params or SamplingParams(max_tokens=max_tokens)
         submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now)
         self.clients[rid] = Client(submit)
+        self._submit(submit)
+        return rid
+
+    def _submit(self, submit: Submit) -> None:
         refused = self.scheduler.submit(submit, self.now)
         if refused is not None:
             self.receive(refused)
-        return rid
+
+    def kill_engine(self) -> None:
+        """The scheduler is lost too; another gets what lives, as the client knows it."""
+        self.results.clear()
+        self.lost.clear()
+        self.worker = FakeWorker(**self.sizes)
+        self.scheduler = self._new_scheduler()
+        for client in self.clients.values():
+            choices = range(len(client.submit.seeds))
+            if len(client.finished) < len(choices):
+                outputs = [list(client.tokens.get(index, [])) for index in choices]
+                resumed = Resumed(outputs, list(client.finished), bool(client.prompts))
+                self._submit(msgspec.structs.replace(client.submit, resumed=resumed))
 
     def abort(self, rid: int, index: int = -1) -> None:
         client = self.clients[rid]
@@ -255,10 +281,17 @@ class Engine:
         self.receive(self.scheduler.complete(self.results.popleft(), self.now))
 
     def kill_worker(self) -> None:
+        in_flight = {flown.rid for flown in self.scheduler._flown()}
+        self.deaths.append(in_flight)
         self.lost.extend(self.results)
         self.results.clear()
         self.worker = FakeWorker(**self.sizes)
-        self.scheduler.recover(self.now)
+        recovery = self.scheduler.recover(self.now)
+        self.failed.update(end.rid for end in recovery.ended.finished)
+        if recovery.explained:
+            assert self.deaths.count(in_flight) >= DEATHS_TO_CONVICT, "failed without having died alone"
+        assert recovery.explained == bool(recovery.ended.finished)
+        self.receive(recovery.ended)
 
     def step(self) -> None:
         """One turn of the loop: plan ahead, then take the oldest result."""
@@ -325,7 +358,7 @@ class Engine:
                 assert client.logprobs.get(index, []) == [token_logprobs(whole, i) for i in range(start, len(whole))]
             if finished.reason == "error":
                 assert finished.message
-                assert not got
+                assert got == expected.tokens[: len(got)] if submit.rid in self.failed else not got
             elif finished.reason == "abort":
                 assert index in client.aborted, f"choice {submit.rid}.{index} was aborted by nobody"
                 assert got == expected.tokens[: len(got)]

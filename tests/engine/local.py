@@ -1,6 +1,7 @@
 """The scheduler and a real runner in one process, one step ahead as in production."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class LocalEngine:
         self.ready = setup.ready
         self.runner = setup.runner
         self.steps = 0
+        self.deaths = 0
         self.restart(setup.ready.num_blocks)
 
     def restart(self, num_blocks: int, *, prefix_cache: bool = True, max_num_batched_tokens: int = 0) -> None:
@@ -60,10 +62,16 @@ class LocalEngine:
             self._take(refused)
         return rid
 
-    def run(self, *, check: bool = False) -> None:
+    def run(self, *, check: bool = False, dies: Callable[[], bool] = lambda: False) -> None:
+        """Before a step of which ``dies`` is true, the worker loses all that it has and the scheduler recovers."""
         pending: deque[StepPlan] = deque()
         while True:
             self._clock += 1e-3
+            if dies():
+                pending.clear()
+                self.runner.release(list(range(self.ready.limits.max_num_seqs)))
+                self.deaths += 1
+                self._take(self.scheduler.recover(self._clock).ended)
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
                 pending.append(plan)
             if not pending:

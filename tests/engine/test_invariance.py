@@ -106,6 +106,45 @@ def test_sixty_four_streams_in_a_pool_too_small_give_each_the_tokens_it_gives_al
         engine.scheduler.check_integrity()
 
 
+def test_streams_that_lose_their_worker_again_and_again_go_on_with_the_very_same_tokens(folder: Path) -> None:
+    engine = LocalEngine(model_config(folder, batch_invariant=True, max_num_batched_tokens=96, kv_cache_memory=8 << 20))
+    rng = random.Random(7)
+    jobs = [
+        (
+            _tokens(number % 5, rng.randrange(1, 60)),
+            SamplingParams(
+                max_tokens=rng.randrange(20, 50),
+                temperature=0.9 * (number % 2),
+                top_p=0.9 if number % 3 else 1.0,
+                frequency_penalty=0.4 if number % 4 == 0 else 0.0,
+                logprobs=2 if number % 5 == 0 else None,
+            ),
+        )
+        for number in range(32)
+    ]
+    for number, (prompt, params) in enumerate(jobs):
+        engine.submit(prompt, params, [number, number + 1000][: 1 + number % 2])
+    engine.run()
+    undisturbed = engine.outcomes
+    engine.restart(24, max_num_batched_tokens=40)
+    for number, (prompt, params) in enumerate(jobs):
+        engine.submit(prompt, params, [number, number + 1000][: 1 + number % 2])
+    next_death = 5
+
+    def dies() -> bool:
+        nonlocal next_death
+        next_death -= 1
+        if not next_death:
+            next_death = rng.randrange(10, 40)
+            return True
+        return False
+
+    engine.run(check=True, dies=dies)
+    assert engine.deaths > 5
+    assert engine.scheduler.stats().free_blocks == 24
+    assert engine.outcomes == undisturbed
+
+
 def test_choices_of_one_request_draw_what_each_seed_draws_alone(folder: Path) -> None:
     engine = LocalEngine(model_config(folder, batch_invariant=True))
     params = SamplingParams(max_tokens=20, temperature=1.0)

@@ -8,7 +8,7 @@ import pytest
 
 from stentor.engine.client import EngineClient
 from stentor.engine.launch import launch_engine
-from stentor.loadtest.processes import alive, children
+from stentor.loadtest.processes import alive, named, tree
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.engines import odd_config, read_all
@@ -19,13 +19,14 @@ SOON = 5.0
 def test_an_engine_starts_its_worker_though_nobody_listens_to_it_yet() -> None:
     process = launch_engine(odd_config("ready"))
     try:
-        eventually(lambda: bool(children(process.child.pid)), SOON, "the engine starts its worker")
-        (worker,) = children(process.child.pid)
+        eventually(lambda: bool(named(process.child.pid, "odd-worker")), SOON, "the engine starts its worker")
+        below = tree(process.child.pid)
+        assert len(below) == 3, "engine, nursery and worker"
         assert process.began <= time.monotonic()
     finally:
         process.close()
         process.close()
-    eventually(lambda: not alive(process.child.pid) and not alive(worker), SOON, "engine and worker end")
+    eventually(lambda: not any(map(alive, below)), SOON, "all end")
 
 
 @pytest.mark.anyio

@@ -10,12 +10,23 @@ import anyio
 import pytest
 
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
-from stentor.engine.loop import EngineLoop, WorkerLost
+from stentor.engine.loop import EngineLoop
 from stentor.engine.process import Child
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import Abort, ClientInbox, Failed, Finished, Shutdown, Stats, Submit, TokensBatch
+from stentor.engine.worker_life import OnProgress, WorkerLife, WorkerLost
+from stentor.protocols.actors import (
+    Abort,
+    ClientInbox,
+    Failed,
+    Finished,
+    Shutdown,
+    Stats,
+    Submit,
+    TokensBatch,
+    WorkerReady,
+)
 from stentor.protocols.codec import decode_client, decode_worker, encoder
-from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.config import RecoveryConfig, SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import StepPlan, StepResult
 from stentor.tests.engine.channel.harness import both_ends
@@ -79,9 +90,15 @@ def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64) -> Iterator[S
                 max_model_len=256,
                 config=SchedulerConfig(),
             )
-            yield Stage(EngineLoop(engine_side, to_worker, process, scheduler), client, worker, process)
+            life = WorkerLife(to_worker, process)
+            loop = EngineLoop(engine_side, life, _no_other, scheduler, RecoveryConfig(max_worker_deaths=1))
+            yield Stage(loop, client, worker, process)
     finally:
         process.close()
+
+
+async def _no_other(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
+    raise AssertionError("one death is the end here")
 
 
 def _other_end(pair: ChannelPair) -> Endpoint:
@@ -200,7 +217,7 @@ async def test_a_worker_found_dead_when_a_plan_is_sent_is_not_taken_for_the_clie
             tasks.start_soon(_outcome_of, on.loop, outcome)
             await anyio.wait_all_tasks_blocked()
             # what happens when the death is seen while a plan is about to be sent
-            on.loop._worker._note_death()
+            on.loop.worker._endpoint._note_death()
             on.submit(0, tokens=5)
             await anyio.wait_all_tasks_blocked()
             on.process.kill()

@@ -446,7 +446,18 @@ def step_over(sequences: Sequences) -> tuple[Step, Forward, int, int]:
     program.prepare(hidden, sequences.shape.form, norm=1 + 0.1 * normal(sequences.shape.hidden, seed=1), eps=EPS)
     program.linear(logits, embedding_of(sequences.shape))
     head = Forward(program)
-    return Step(sequences.forward, sequences.hidden, head, hidden, logits), head, hidden, logits
+    tokens, blocks = slots_of(sequences)
+    step = Step(
+        sequences.forward,
+        sequences.hidden,
+        head,
+        hidden,
+        logits,
+        tokens=tokens,
+        blocks=blocks,
+        block_size=sequences.shape.block_size,
+    )
+    return step, head, hidden, logits
 
 
 def slots_of(sequences: Sequences) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
@@ -467,32 +478,47 @@ def test_a_step_is_the_body_and_then_the_head_over_rows_that_sample(name: str, t
         for number, spans in enumerate(shuffled(LENGTHS, 9, 12)):
             pieces = apart.step(*spans)
             samples = [(number + place) % 3 != 0 for place in range(len(spans))]
-            work = np.array([(*span, wanted) for span, wanted in zip(spans, samples, strict=True)], dtype=np.int64)
-            logits = step.run(*slots_of(together), shape.block_size, work)
+            found = step.run([(*span, wanted) for span, wanted in zip(spans, samples, strict=True)])
             hidden = together.forward.buffer(together.hidden, sum(count for _, _, count in spans))
             assert_same_bits(hidden, torch.cat(pieces))
             last = [piece[-1:] for piece, wanted in zip(pieces, samples, strict=True) if wanted]
-            assert (logits is None) == (not last)
-            if logits is not None:
-                found = logits.clone()
+            assert (found is None) == (not last)
+            if found is not None:
+                logits, best = found[0].clone(), found[1].tolist()
                 head.buffer(at_hidden, len(last)).copy_(torch.cat(last))
                 head.run(len(last))
-                assert_same_bits(found, head.buffer(at_logits, len(last)))
-    assert step.run(*slots_of(together), shape.block_size, np.empty((0, 4), np.int64)) is None
+                assert_same_bits(logits, head.buffer(at_logits, len(last)))
+                assert best == logits.argmax(1).tolist()
+    assert step.run([]) is None
 
 
 @pytest.mark.parametrize(
-    "row", [(3, 0, 1, 1), (-1, 0, 1, 1), (0, -1, 2, 1), (0, 0, 0, 1), (0, 0, -3, 1), (0, 20, 11, 1), (1, 16, 5, 0)]
+    "row",
+    [
+        (3, 0, 1, True),
+        (-1, 0, 1, True),
+        (0, -1, 2, True),
+        (0, 0, 0, True),
+        (0, 0, -3, True),
+        (0, 20, 11, True),
+        (1, 16, 5, False),
+    ],
 )
-def test_work_that_leads_outside_is_refused_and_nothing_is_written(row: tuple[int, int, int, int]) -> None:
+def test_work_that_leads_outside_is_refused_and_nothing_is_written(row: tuple[int, int, int, bool]) -> None:
     """A slot, a position before the first, no tokens, more than a slot has, a block that it does not have."""
     sequences = Sequences(SHAPES["plain"], [30, 16, 30])
     step, *_ = step_over(sequences)
     residual = sequences.forward.buffer(sequences.hidden, 40).fill_(3.0)
     with pytest.raises(IndexError, match="forward: the step has"):
-        step.run(*slots_of(sequences), 16, np.array([(2, 0, 4, 1), row], dtype=np.int64))
+        step.run([(2, 0, 4, True), row])
     assert bool((residual == 3.0).all())
     assert all(bool(k.isnan().all()) and bool(v.isnan().all()) for k, v in sequences.caches)
+
+
+def test_more_rows_than_there_are_slots_are_refused() -> None:
+    step, *_ = step_over(Sequences(SHAPES["plain"], [30, 16]))
+    with pytest.raises(IndexError, match="3 rows and 2 slots"):
+        step.run([(0, 0, 1, True), (1, 0, 1, True), (0, 1, 1, True)])
 
 
 # ---- what is refused

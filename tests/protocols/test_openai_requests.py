@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from stentor.protocols.openai import chat, completions, tokens
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.messages import check_messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS, REFUSED_EVERYWHERE, check_token_ids, parse_logit_bias
 
 HELLO = b'{"role":"user","content":"hi"}'
+LIMITS = Limits()
 DECODERS = [chat.decoder, completions.decoder, tokens.tokenize_decoder, tokens.detokenize_decoder]
 
 json_values = st.recursive(
@@ -39,7 +41,7 @@ def test_whatever_the_bytes_only_a_bad_request_comes_of_them(decoder: msgspec.js
     @settings(max_examples=150, deadline=None, derandomize=True)
     @given(st.binary(max_size=64) | json_values.map(msgspec.json.encode))
     def check(body: bytes) -> None:
-        refusal = refusal_of(lambda: decode(decoder, body))
+        refusal = refusal_of(lambda: decode(decoder, body, LIMITS))
         assert refusal is None or (refusal.message and refusal.status == 400)
 
     check()
@@ -54,7 +56,7 @@ def test_whatever_the_fields_only_a_bad_request_comes_of_them(request_type: type
     @settings(max_examples=300, deadline=None, derandomize=True)
     @given(st.dictionaries(fields, json_values | st.integers(-2, 3) | st.lists(st.integers(0, 3)), max_size=4))
     def check(body: dict[str, Any]) -> None:
-        refusal = refusal_of(lambda: decode(decoder, msgspec.json.encode({**needed, **body})).check())
+        refusal = refusal_of(lambda: decode(decoder, msgspec.json.encode({**needed, **body}), LIMITS).check(LIMITS))
         assert refusal is None or re.split(r"[.\[]", refusal.param or "")[0] in body
 
     check()
@@ -96,18 +98,18 @@ def test_whatever_the_messages_only_a_bad_request_naming_one_comes_of_them(messa
 )
 def test_messages_speak_of_json_and_name_the_path(body: bytes, param: str | None, message: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        decode(chat.decoder, body)
+        decode(chat.decoder, body, LIMITS)
     assert (caught.value.param, caught.value.message) == (param, message)
 
 
 def test_a_nan_inside_a_string_is_not_blamed() -> None:
     with pytest.raises(BadRequest) as caught:
-        decode(chat.decoder, b'{"user":"NaN","messages": [' + HELLO + b"] nonsense}")
+        decode(chat.decoder, b'{"user":"NaN","messages": [' + HELLO + b"] nonsense}", LIMITS)
     assert caught.value.param is None
 
 
 def test_whole_numbers_are_numbers_and_fractions_are_not_integers() -> None:
-    request = decode(chat.decoder, b'{"messages":[' + HELLO + b'],"temperature":1,"logit_bias":{"5":-100}}')
+    request = decode(chat.decoder, b'{"messages":[' + HELLO + b'],"temperature":1,"logit_bias":{"5":-100}}', LIMITS)
     assert (request.temperature, request.logit_bias) == (1.0, {"5": -100.0})
 
 
@@ -143,4 +145,4 @@ def test_token_ids_are_held_against_the_vocabulary() -> None:
 )
 def test_a_prompt_comes_in_four_shapes(prompt: Any, prompts: list[Any]) -> None:
     body = msgspec.json.encode({"prompt": prompt})
-    assert decode(completions.decoder, body).prompts == prompts
+    assert decode(completions.decoder, body, LIMITS).prompts == prompts

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from stentor.protocols.openai import limits
+from stentor.protocols.openai.limits import Limits
 from stentor.tests.fakes import VOCAB_SIZE, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
 
@@ -251,7 +251,7 @@ async def test_a_body_beyond_the_bound_is_refused_by_its_declared_and_by_its_rea
 
     engine = FakeEngine()
     async with in_memory(fake_state(engine)) as client:
-        declared = await client.post(CHAT, content=b" " * (limits.MAX_BODY_BYTES + 1))
+        declared = await client.post(CHAT, content=b" " * (Limits().max_body_bytes + 1))
         streamed = await client.post(CHAT, content=endless())
     for response in (declared, streamed):
         assert response.status_code == 413

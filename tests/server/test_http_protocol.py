@@ -4,18 +4,23 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from stentor.server import http_protocol
-from stentor.server.routes import endpoint
+from stentor.protocols.openai.limits import Limits
+from stentor.server.config import ConnectionLimits
+from stentor.server.connections import Connections
+from stentor.server.http_protocol import HttpProtocol
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import CHAT, HELLO, on_loopback
 
 pytestmark = pytest.mark.anyio
 
 BODY = json.dumps({"messages": HELLO, "max_tokens": 1}).encode()
+DEFAULTS = ConnectionLimits()
+LIMITS = Limits()
 CHUNKED = b"".join(b"%x\r\n%s\r\n" % (len(BODY[at : at + 9]), BODY[at : at + 9]) for at in range(0, len(BODY), 9))
 
 
@@ -37,8 +42,9 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[Connection]:
-    async with on_loopback(fake_state()) as url:
+async def connected(connections: ConnectionLimits = DEFAULTS, limits: Limits = Limits()) -> AsyncIterator[Connection]:
+    http = partial(HttpProtocol, connections=Connections(connections))
+    async with on_loopback(fake_state(limits=limits), http) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
         try:
             yield Connection(reader, writer)
@@ -69,23 +75,25 @@ async def test_a_head_without_an_end_is_cut_off(piece: bytes) -> None:
         connection.writer.write(PLAIN)
         assert (await connection.answer())[0] == 200
         connection.writer.write(head()[:-2] + b"x: ")
-        sent = 0
-        try:
-            while sent < 100 * http_protocol.MAX_HEAD_BYTES and not connection.reader.at_eof():
-                connection.writer.write(piece)
-                await connection.writer.drain()
-                await asyncio.sleep(0)
-                sent += len(piece)
-        except ConnectionError:
-            pass
-        assert sent < 100 * http_protocol.MAX_HEAD_BYTES, "it was read on and on"
+        flood = asyncio.create_task(flooding(connection, piece))
+        assert (await connection.answer())[0] == 431
+        assert await connection.is_closed()
+        with pytest.raises(ConnectionError):
+            await flood
+
+
+async def flooding(connection: Connection, piece: bytes) -> None:
+    while True:
+        connection.writer.write(piece)
+        await connection.writer.drain()
+        await asyncio.sleep(0)
 
 
 async def test_a_head_that_is_too_large_is_named_as_the_reason() -> None:
     async with connected() as connection:
         connection.writer.write(head()[:-2])
         for _ in range(5):
-            connection.writer.write(b"x: " + b"a" * (http_protocol.MAX_HEAD_BYTES // 4) + b"\r\n")
+            connection.writer.write(b"x: " + b"a" * (DEFAULTS.max_header_bytes // 4) + b"\r\n")
             await connection.writer.drain()
             await asyncio.sleep(0.01)
         status, body = await connection.answer()
@@ -93,16 +101,17 @@ async def test_a_head_that_is_too_large_is_named_as_the_reason() -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"", b"\r\n", PLAIN[:30]])
-async def test_a_head_that_never_comes_frees_its_connection(beginning: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
-    async with connected() as connection:
+async def test_a_head_that_never_comes_frees_its_connection(beginning: bytes) -> None:
+    async with connected(ConnectionLimits(header_timeout=0.05)) as connection:
         connection.writer.write(beginning)
+        if beginning:
+            status, body = await connection.answer()
+            assert (status, body["error"]["code"]) == (408, "request_timeout")
         assert await connection.is_closed()
 
 
-async def test_a_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "BODY_SECONDS", 0.05)
-    async with connected() as connection:
+async def test_a_body_that_stalls_is_given_up() -> None:
+    async with connected(limits=Limits(body_timeout=0.05)) as connection:
         connection.writer.write(PLAIN[:-5])
         status, body = await connection.answer()
         assert (status, body["error"]["code"]) == (408, "request_timeout")

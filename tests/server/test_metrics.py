@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stentor.protocols.actors import Stats
 from stentor.protocols.deltas import Finish, PromptProcessed, Text
 from stentor.server.metrics import Metrics
 from stentor.tests.fakes import FakeEngine, fake_state
@@ -69,6 +70,23 @@ def test_a_request_adds_its_times_once() -> None:
     assert seen["generation_tokens_total"] == 3
     assert seen["request_success_total/stop"] == 1
     assert seen["request_success_total/abort"] == 1, "the other choice never ended"
+
+
+def test_what_was_lost_and_came_back_is_counted() -> None:
+    engine = FakeEngine()
+    engine.engine_restarts = 2
+    engine.stats = Stats(1, 2, 0.5, 3, 40, 30, 5, 32, worker_restarts=4, recovered=9, watchdog_kills=1, poisoned=6)
+    metrics = Metrics("fake/model", engine)
+    metrics.recovery["worker"].observe(0.25)
+    metrics.recovery["worker"].observe(0.5)
+    seen = samples(metrics.render().decode())
+    assert seen["engine_restarts_total"] == 2
+    assert seen["worker_restarts_total"] == 4
+    assert seen["recovered_requests_total"] == 9
+    assert seen["watchdog_kills_total"] == 1
+    assert seen["poisoned_requests_total"] == 6
+    assert seen["recovery_seconds_sum/worker"] == 0.75
+    assert seen["recovery_seconds_count/engine"] == 0
 
 
 def test_two_servers_do_not_share_a_registry() -> None:

@@ -8,7 +8,9 @@ import pytest
 from openai.types import Model
 
 import stentor
+from stentor.server.door.door import Door
 from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.server.door.keyrings import keyring
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
 
 pytestmark = pytest.mark.anyio
@@ -40,11 +42,31 @@ async def test_health_is_ready_only_while_the_engine_can_run() -> None:
         assert (await client.post(CHAT, json={"messages": HELLO})).status_code == 503
         engine.ready, engine.failure = ready, "killed"
         assert (await client.get("/health")).json()["error"]["code"] == "failed"
+        gone = await client.get("/ping")
+        assert (gone.status_code, gone.json()["error"]["code"]) == (503, "failed")
         engine.failure, state.draining = None, True
         draining = await client.get("/health")
         assert (draining.status_code, draining.json()["error"]["code"]) == (503, "draining")
         assert draining.headers["retry-after"]
         assert (await client.get("/ping")).status_code == 200
+
+
+async def test_while_the_engine_recovers_health_fails_and_new_requests_wait() -> None:
+    engine = FakeEngine()
+    async with in_memory(fake_state(engine)) as client:
+        engine.stalled = "the worker process (pid 4711) was lost: killed by SIGKILL"
+        engine.gate.clear()
+        health = await client.get("/health")
+        assert (health.status_code, health.json()["error"]["code"]) == (503, "recovering")
+        assert "4711" not in health.text
+        assert health.headers["retry-after"]
+        assert (await client.get("/ping")).status_code == 200
+        waiting = asyncio.create_task(client.post(CHAT, json={"messages": HELLO, "max_tokens": 3}))
+        await until(lambda: engine.live == 1)
+        engine.stalled = None
+        engine.gate.set()
+        assert (await waiting).status_code == 200
+        assert (await client.get("/health")).status_code == 200
 
 
 async def test_model_cards_are_valid_to_the_sdk_and_ids_may_hold_slashes() -> None:
@@ -106,7 +128,7 @@ async def test_version_is_the_packages() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_everything_but_the_probes_wants_a_key(method: str, path: str) -> None:
-    async with in_memory(fake_state(api_keys=("first", "sécond"))) as client:
+    async with in_memory(fake_state(door=Door(keyring("first", "sécond")))) as client:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic first"}, {"x-api-key": "x"}):
             response = await client.request(method, path, headers=headers)
             assert response.status_code == 401
@@ -119,13 +141,13 @@ async def test_everything_but_the_probes_wants_a_key(method: str, path: str) -> 
 
 
 async def test_the_probes_need_no_key() -> None:
-    async with in_memory(fake_state(api_keys=("key",))) as client:
+    async with in_memory(fake_state(door=Door(keyring("key")))) as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/ping")).status_code == 200
 
 
 async def test_two_authorization_headers_are_refused() -> None:
-    async with in_memory(fake_state(api_keys=("key",))) as client:
+    async with in_memory(fake_state(door=Door(keyring("key")))) as client:
         headers = [("authorization", "Bearer key"), ("authorization", "Bearer other")]
         assert (await client.get("/v1/models", headers=headers)).status_code == 401
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from stentor.engine.supervisor import ChildFailed, ChildStatus, Phase, Restart, RestartPolicy, Supervisor
+from stentor.engine.supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
 
 
 class ManualTime:
@@ -71,7 +71,7 @@ async def test_a_child_that_is_never_restarted_takes_the_others_down_with_it() -
 
 
 @pytest.mark.anyio
-async def test_a_restarted_child_waits_longer_after_each_failure_up_to_a_limit() -> None:
+async def test_a_restarted_child_starts_at_once_then_waits_longer_after_each_failure_up_to_a_limit() -> None:
     time = ManualTime()
     policy = RestartPolicy(Restart.ON_FAILURE, max_failures=9, first_delay=0.5, delay_factor=3.0, max_delay=10.0)
     phases: list[Phase] = []
@@ -81,7 +81,7 @@ async def test_a_restarted_child_waits_longer_after_each_failure_up_to_a_limit()
 
     async with Supervisor(clock=time.clock, sleep=time.sleep, report=report) as supervisor:
         status = supervisor.start("child", failing(time, [1.0] * 5), policy)
-    assert time.slept == [0.5, 1.5, 4.5, 10.0, 10.0]
+    assert time.slept == [0.0, 0.5, 1.5, 4.5, 10.0]
     assert status.starts == 6
     assert phases == [Phase.RUNNING, Phase.BACKING_OFF] * 5 + [Phase.RUNNING, Phase.DONE]
     assert isinstance(status.last_error, OSError)
@@ -99,7 +99,7 @@ async def test_a_child_is_given_up_after_too_many_failures_in_a_row() -> None:
     assert failure.failures == 3
     assert "failed 3 times in a row" in str(failure)
     assert status.starts == 3
-    assert time.slept == [0.1, 0.2]
+    assert time.slept == [0.0, 0.1]
 
 
 @pytest.mark.anyio
@@ -110,8 +110,48 @@ async def test_a_long_life_ends_the_row_of_failures() -> None:
     with pytest.raises(ExceptionGroup):
         async with Supervisor(clock=time.clock, sleep=time.sleep) as supervisor:
             status = supervisor.start("child", failing(time, lives), policy)
-    assert time.slept == [1.0, 2.0, 1.0, 2.0]
+    assert time.slept == [0.0, 1.0, 0.0, 1.0]
     assert status.starts == 5
+
+
+@pytest.mark.anyio
+async def test_progress_ends_the_row_of_failures_however_short_the_life() -> None:
+    time = ManualTime()
+    policy = RestartPolicy(Restart.ON_FAILURE, max_failures=3, first_delay=1.0)
+    lives = 0
+
+    async def child() -> None:
+        nonlocal lives
+        await anyio.sleep(0)
+        lives += 1
+        if lives in (3, 5):
+            supervisor.children["child"].progressed()
+        raise OSError("broken")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with Supervisor(clock=time.clock, sleep=time.sleep) as supervisor:
+            supervisor.start("child", child, policy)
+    [failure] = raised.value.exceptions
+    assert isinstance(failure, ChildFailed)
+    assert failure.failures == 3
+    assert lives == 7
+    assert time.slept == [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+
+
+@pytest.mark.anyio
+async def test_a_hopeless_child_is_not_started_again() -> None:
+    time = ManualTime()
+
+    async def child() -> None:
+        await anyio.sleep(0)
+        raise Hopeless("there is no such model")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with Supervisor(clock=time.clock, sleep=time.sleep) as supervisor:
+            status = supervisor.start("child", child, RestartPolicy(Restart.ON_FAILURE))
+    [failure] = raised.value.exceptions
+    assert isinstance(failure.__cause__, Hopeless)
+    assert (status.starts, time.slept) == (1, [])
 
 
 @pytest.mark.anyio
@@ -149,4 +189,4 @@ async def test_two_children_of_one_name_are_refused() -> None:
 
 def test_delays_stay_finite_however_many_failures() -> None:
     policy = RestartPolicy(first_delay=0.1, delay_factor=10.0, max_delay=7.0)
-    assert [policy.delay(failures) for failures in (1, 2, 3, 10**9)] == [0.1, 1.0, 7.0, 7.0]
+    assert [policy.delay(failures) for failures in (1, 2, 3, 4, 10**9)] == [0.0, 0.1, 1.0, 7.0, 7.0]

@@ -99,6 +99,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def kill_worker(self) -> None:
         self.engine.kill_worker()
 
+    @rule()
+    def kill_engine(self) -> None:
+        self.engine.kill_engine()
+
     @precondition(lambda self: self.engine.lost)
     @rule()
     def deliver_a_result_of_the_dead_worker(self) -> None:
@@ -141,6 +145,8 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(p
                 engine.abort(rid)
             if rng.random() < 0.05:
                 engine.kill_worker()
+            if rng.random() < 0.02:
+                engine.kill_engine()
         engine.drain()
         engine.check_clients()
         preemptions += engine.scheduler.stats().preemptions

@@ -119,6 +119,29 @@ def test_prompts_beside_rows_that_decode_come_in_smaller_chunks() -> None:
     assert counts[3] == [4], "nobody decodes any more"
 
 
+def test_chunks_grow_with_the_number_of_those_who_wait_for_each_who_decodes() -> None:
+    engine = Engine(max_num_batched_tokens=64, max_mixed_prefill_tokens=3, num_blocks=64, max_num_seqs=8)
+    engine.submit([1, 2, 3, 4], max_tokens=30)
+    engine.plan()
+    for token in range(5):
+        engine.submit([50 + token] * 9, max_tokens=30)
+    engine.plan()
+    assert [row.count for row in engine.plans[1].rows] == [1, 9, 6], "five wait for one"
+    engine.deliver()
+    engine.plan()
+    assert [row.count for row in engine.plans[2].rows] == [1, 1, 3, 3], "four wait for two"
+
+
+def test_who_has_no_slot_to_wait_for_does_not_make_chunks_larger() -> None:
+    engine = Engine(max_num_batched_tokens=64, max_mixed_prefill_tokens=3, num_blocks=64, max_num_seqs=2)
+    engine.submit([1, 2, 3, 4], max_tokens=30)
+    engine.plan()
+    for token in range(5):
+        engine.submit([50 + token] * 9, max_tokens=30)
+    engine.plan()
+    assert [row.count for row in engine.plans[1].rows] == [1, 3]
+
+
 def test_the_next_step_is_planned_before_the_token_it_decodes_is_known() -> None:
     engine = Engine()
     engine.submit([1, 2, 3], max_tokens=3)

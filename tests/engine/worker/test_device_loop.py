@@ -18,10 +18,11 @@ from stentor.engine.scheduler import Scheduler
 from stentor.engine.worker import service
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup_device import set_up_device
+from stentor.engine.worker_life import OnProgress, WorkerLife
 from stentor.kernels import force_variant
 from stentor.protocols.actors import Abort, Finished, Shutdown, StartWorker, Stats, Submit, WorkerReady
 from stentor.protocols.codec import decode_client, decode_engine_worker, encoder
-from stentor.protocols.config import SchedulerConfig, WorkerConfig
+from stentor.protocols.config import RecoveryConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -104,6 +105,10 @@ async def _ready(worker: Endpoint, config: WorkerConfig) -> WorkerReady:
                 return message
 
 
+async def _no_other(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
+    raise AssertionError("the worker does not die here")
+
+
 class Client:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -149,7 +154,8 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                 submissions = _submissions()
                 choices = sum(len(submission.seeds) for submission in submissions)
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(EngineLoop(engine, to_worker, child, scheduler).run)
+                    life = WorkerLife(to_worker, child)
+                    tasks.start_soon(EngineLoop(engine, life, _no_other, scheduler, RecoveryConfig()).run)
                     for submission in submissions[:6]:
                         await client.tell(submission)
                     while not client.tokens:

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from stentor.protocols.config import EngineConfig, WorkerConfig
-from stentor.server.config import DEFAULTS, Config, Secret
+from stentor.server.config import DEFAULTS, Config
+from stentor.server.door.keys import KeyDigest
 from stentor.server.option_tables import OPTIONS
 from stentor.server.options import CONFIG_FILE, ConfigError, read_config
 
@@ -38,12 +39,60 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "batch-invariant": ("true", True),
     "threads": ("3", 3),
     "seed": ("11", 11),
+    "max-engine-deaths": ("3", 3),
+    "max-body-size": ("1MiB", 1 << 20),
+    "body-timeout": ("5", 5.0),
+    "max-header-size": ("8KiB", 8 << 10),
+    "max-headers": ("40", 40),
+    "header-timeout": ("2.5", 2.5),
+    "keep-alive-timeout": ("70", 70.0),
+    "max-connections": ("0", 0),
+    "max-connections-per-client": ("8", 8),
+    "max-pipelined-requests": ("0", 0),
+    "max-json-depth": ("12", 12),
+    "max-json-values": ("1000", 1000),
+    "max-prompts": ("3", 3),
+    "max-choices": ("4", 4),
+    "max-sequences": ("5", 5),
+    "max-messages": ("6", 6),
+    "max-prompt-tokens": ("700", 700),
+    "max-prompt-chars": ("8000", 8000),
+    "max-stop-strings": ("9", 9),
+    "max-stop-length": ("10", 10),
+    "max-stop-tokens": ("11", 11),
+    "max-bad-words": ("12", 12),
+    "max-bad-word-length": ("13", 13),
+    "max-logit-bias": ("14", 14),
+    "max-allowed-tokens": ("15", 15),
+    "max-logprobs": ("5", 5),
+    "max-template-chars": ("16", 16),
+    "template-timeout": ("0.5", 0.5),
+    "max-rendered-chars": ("17", 17),
+    "max-queued-requests": ("12", 12),
+    "max-queued-tokens": ("0", 0),
+    "request-timeout": ("1.5", 1.5),
+    "priority-aging-seconds": ("2", 2.0),
+    "stream-buffer": ("16KiB", 16 << 10),
+    "slow-reader-timeout": ("0", 0.0),
     "host": ("0.0.0.0", "0.0.0.0"),
     "port": ("9000", 9000),
-    "api-key": ("one,two", (Secret("one"), Secret("two"))),
+    "api-key": ("one,two", (KeyDigest(b"one"), KeyDigest(b"two"))),
+    "api-key-file": (__file__, Path(__file__)),
+    "admin-key": ("one,two", (KeyDigest(b"one"), KeyDigest(b"two"))),
+    "admin-key-file": (__file__, Path(__file__)),
+    "cors-origin": ("https://App.example:443,http://localhost:3000", ("https://app.example", "http://localhost:3000")),
+    "tls-cert": (__file__, Path(__file__)),
+    "tls-key": (__file__, Path(__file__)),
+    "tls-ca": (__file__, Path(__file__)),
+    "tls-key-password-file": (__file__, Path(__file__)),
+    "root-path": ("/llm/", "/llm"),
+    "uds": ("run/stentor.sock", Path("run/stentor.sock")),
+    "uds-mode": ("0660", 0o660),
     "shutdown-timeout": ("2.5", 2.5),
     "log-level": ("debug", "debug"),
     "log-format": ("json", "json"),
+    "access-log": ("true", True),
+    "otlp-endpoint": ("http://collector:4318", "http://collector:4318"),
 }
 
 
@@ -61,7 +110,7 @@ def _write(folder: Path, text: str) -> Path:
 
 
 def test_every_option_has_a_sample_here() -> None:
-    assert {option.name for option in OPTIONS} - set(SAMPLES) == {"api-key-file"}
+    assert {option.name for option in OPTIONS} - set(SAMPLES) == set()
 
 
 def test_nothing_given_means_the_defaults_of_the_structs() -> None:
@@ -147,6 +196,16 @@ def test_a_switch_goes_by_its_opposite_too(tmp_path: Path) -> None:
         ("model", "", "some text"),
         ("served-model-name", "a,,b", "one or more names"),
         ("config", "/no/such/file", "a file that exists"),
+        ("cors-origin", "app.example", "origins such as https://app.example.com"),
+        ("cors-origin", "https://app.example/", "origins such as"),
+        ("cors-origin", "https://me@app.example", "origins such as"),
+        ("cors-origin", "null", "origins such as"),
+        ("root-path", "llm", "a path such as /llm"),
+        ("root-path", "/a//b", "a path such as /llm"),
+        ("uds-mode", "0999", "an octal mode"),
+        ("uds-mode", "7777", "an octal mode"),
+        ("tls-cert", "/no/such/file", "a file that exists"),
+        ("api-key-file", "/no/such/file", "a readable file with one key a line"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_its_source(name: str, text: str, expected: str) -> None:
@@ -218,13 +277,14 @@ def test_remote_code_is_refused_with_the_reason() -> None:
 # ---- secrets
 
 
-def test_keys_come_from_flags_variables_and_a_file_together(tmp_path: Path) -> None:
+def test_keys_come_from_flags_and_variables_beside_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("# of the team\nthree\n\n four \n")
-    config = read_config({"api-key": ["one,with comma", "two"], "api-key-file": str(file)}, {})
-    assert [key.reveal() for key in config.http.api_keys] == ["one,with comma", "two", "three", "four"]
-    config = read_config({}, {"STENTOR_API_KEY": "one,two", "STENTOR_API_KEY_FILE": str(file)})
-    assert len(config.http.api_keys) == 4
+    file.write_text("three")
+    door = read_config({"api-key": ["one,with comma", "two"], "api-key-file": str(file)}, {}).door
+    assert door.api_keys == (KeyDigest(b"one,with comma"), KeyDigest(b"two"))
+    assert door.api_key_file == file
+    door = read_config({}, {"STENTOR_API_KEY": "one,two", "STENTOR_API_KEY_FILE": str(file)}).door
+    assert (len(door.api_keys), door.api_key_file) == (2, file)
 
 
 @pytest.mark.parametrize("text", ["", " ", "a,"])
@@ -242,7 +302,8 @@ def test_a_file_without_keys_is_an_error(tmp_path: Path) -> None:
 
 def test_no_repr_and_no_error_shows_a_secret(tmp_path: Path) -> None:
     config = read_config({"api-key": ["hunter2"]}, {})
-    assert "hunter2" not in f"{config} {config!r} {config.http.api_keys} {config.http.api_keys[0]}"
+    assert "hunter2" not in f"{config} {config!r} {config.door.api_keys} {config.door.api_keys[0]}"
+    assert KeyDigest(b"hunter2").salt(b"") not in str(config)
     with pytest.raises(TypeError):
         msgspec.json.encode(config)
     file = _write(tmp_path, 'api-key = ["hunter2", 5]')

@@ -30,7 +30,14 @@ class Script:
         self.taken = 0
 
     def submit(
-        self, prompt: list[int], params: SamplingParams, seeds: list[int], *, priority: int = 0, salt: str = ""
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        seeds: list[int],
+        *,
+        priority: int = 0,
+        salt: str = "",
+        name: str = "",
     ) -> Self:
         self.submitted = (prompt, params, seeds, priority, salt)
         return self

@@ -1,7 +1,10 @@
 """The pool: what it gives, how it holds back, what it skips."""
 
 import asyncio
+import os
+import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +155,7 @@ def test_a_running_job_keeps_its_place_when_its_caller_goes() -> None:
 
 
 HOSTILE = {
-    "holds the lock": ("{{ ([[1] * 1000] * 100000) | sum(start=[]) | length }}", "took longer than|too much memory"),
+    "holds the lock": ("{{ ([[1] * 1000] * 100000) | sum(start=[]) | length }}", "took longer than|too large"),
     "compares for ever": (
         "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(40) %}"
         "{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
@@ -160,7 +163,7 @@ HOSTILE = {
     ),
     "fills the memory": (
         "{% set text = 'a' * 8000000 %}{{ ([{'a': text}] * 1000) | map(attribute='a') | join | length }}",
-        "too much memory",
+        "too large",
     ),
 }
 
@@ -192,15 +195,36 @@ def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("signal_number", "reason"), [(signal.SIGSTOP, "took longer than"), (signal.SIGKILL, "too much memory")]
+)
+def test_a_template_s_process_that_hangs_or_dies_is_replaced(signal_number: int, reason: str) -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer(), render_seconds=0.3)
+        render: Any = partial(pool.render_chat, [USER], add_generation_prompt=False, continue_final_message=False)
+        assert await render(chat_template="{{ 1 }}") == [49]
+        first = pool._foreign.pid
+        assert first is not None
+        os.kill(first, signal_number)
+        with pytest.raises(TemplateError, match=reason):
+            await render(chat_template="{{ 2 }}")
+        assert await render(chat_template="{{ 3 }}") == [51]
+        assert pool._foreign.pid not in (first, None)
+        assert not Path(f"/proc/{first}").exists()
+        pool.close()
+
+    asyncio.run(main())
+
+
 def test_what_one_template_of_a_request_leaves_behind_does_not_fail_the_next() -> None:
     greedy = (
         "{% set ns = namespace(l=[]) %}{% for i in range(300) %}{% set ns.l = ns.l + ['a' * 8000000 ~ i] %}{% endfor %}"
     )
 
     async def main() -> None:
-        pool = TokenizerPool(byte_tokenizer())
+        pool = TokenizerPool(byte_tokenizer(), render_seconds=10.0)
         options: Any = {"add_generation_prompt": False, "continue_final_message": False}
-        with pytest.raises(TemplateError, match="too much memory"):
+        with pytest.raises(TemplateError, match="too much memory|too large"):
             await pool.render_chat([USER], chat_template=greedy, **options)
         for _ in range(2):
             modest = "{{ ('a b ' * 100000) | wordcount }}"

@@ -1,0 +1,113 @@
+"""A nursery process as its owner sees it, and as an engine does that has been given a socket to it."""
+
+import errno
+import os
+import socket
+from typing import Final
+
+import anyio
+
+from .nursery import MAX_MESSAGE, Born, Refused, Request, answers, encode
+from .process import Child, Foster, spawn
+
+WORKER_ENVIRONMENT: Final = {
+    # compute threads must give the cores back soon after a step: the server and this process need them
+    "GOMP_SPINCOUNT": "10000",
+    # numpy's helpers would not survive a fork, and nothing here multiplies with numpy
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+_FORK_SECONDS = 5.0
+"""Within which a nursery that has forked before does so again, unless it hangs."""
+_BORN_WITH: Final = 2
+
+
+class NurseryLost(Exception):
+    """The nursery ended, or does not answer."""
+
+
+class Nursery:
+    """A nursery for workers of ``module``, which is started again where it has died. To be used in the main thread."""
+
+    def __init__(self, module: str) -> None:
+        """Raises OSError."""
+        self._module = module
+        self._control, self._process = self._started()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def connect(self) -> socket.socket:
+        """A socket for one engine, on which it asks for workers. Raises OSError."""
+        if self._process.returncode is not None:
+            self.close()
+            self._control, self._process = self._started()
+        ours, theirs = _pair()
+        try:
+            with theirs:
+                socket.send_fds(self._control, [b"engine"], [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
+        return ours
+
+    def close(self) -> None:
+        """Ends it, and its workers. May be called again."""
+        self._control.close()
+        self._process.close()
+
+    def _started(self) -> tuple[socket.socket, Child]:
+        ours, theirs = _pair()
+        try:
+            with theirs:
+                arguments = ("--module", self._module)
+                child = spawn(
+                    "stentor.engine.nursery", (theirs.fileno(),), arguments=arguments, env_extra=WORKER_ENVIRONMENT
+                )
+        except BaseException:
+            ours.close()
+            raise
+        return ours, child
+
+
+class NurseryLink:
+    """An engine's socket to a nursery."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Takes the socket over."""
+        self._connection = connection
+        self._connection.setblocking(False)
+        self.has_forked = False
+
+    async def fork(self, fds: tuple[int, ...], options: tuple[str, ...], name: str) -> Child:
+        """A worker with ``fds``, of which the last are those of its ``options``; waits for the nursery's imports.
+
+        Raises :class:`NurseryLost`, and OSError where it cannot fork.
+        """
+        try:
+            socket.send_fds(self._connection, [encode(Request(os.getpid(), options))], fds)
+            with anyio.fail_after(_FORK_SECONDS if self.has_forked else None):
+                await anyio.wait_readable(self._connection)
+            message, given, _, _ = socket.recv_fds(self._connection, MAX_MESSAGE, _BORN_WITH)
+        except TimeoutError:
+            raise NurseryLost("the nursery of workers does not answer") from None
+        except (BrokenPipeError, ConnectionResetError):
+            message, given = b"", []
+        if not message:
+            raise NurseryLost("the nursery of workers was lost")
+        match answers.decode(message):
+            case Refused(why):
+                raise OSError(errno.EAGAIN, why)
+            case Born(pid):
+                self.has_forked = True
+                pidfd, told = given
+                return Foster(pid, pidfd, told, name)
+
+    def close(self) -> None:
+        """The nursery kills what it has forked for this engine. May be called again."""
+        self._connection.close()
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

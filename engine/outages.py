@@ -1,0 +1,99 @@
+"""What was lost under a client, since when, and what it had counted."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from stentor.protocols.actors import Stats
+
+logger = logging.getLogger(__name__)
+
+LostProcess = Literal["engine", "worker"]
+Observer = Callable[[LostProcess, float], None]
+
+NO_STATS = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
+
+
+class _Outage(NamedTuple):
+    process: LostProcess
+    why: str
+    began: float
+    """``time.monotonic()``"""
+    next_rid: int
+    """Requests below it were there before."""
+
+
+class Outages:
+    """From each loss to the :class:`~stentor.protocols.actors.EngineReady` that ends it: logged, timed and counted."""
+
+    def __init__(self) -> None:
+        self._now: _Outage | None = None
+        self._observer: Observer | None = None
+        self._stats = NO_STATS
+        self._settled = NO_STATS
+        """What engines that were lost have counted."""
+
+    @property
+    def why(self) -> str | None:
+        """Why no step can run at present."""
+        return None if self._now is None else self._now.why
+
+    @property
+    def stats(self) -> Stats:
+        """The latest gauges; counters go on where those of an engine that was lost have ended."""
+        return _add_counters(self._stats, self._settled)
+
+    def observe(self, stats: Stats) -> None:
+        self._stats = stats
+
+    def watch(self, observer: Observer) -> None:
+        """Has ``observer`` called after each recovery, with what had been lost and for how many seconds."""
+        self._observer = observer
+
+    def begin(self, process: LostProcess, why: str, waiting: int, next_rid: int) -> None:
+        """``waiting`` requests, all with rids below ``next_rid``, have lost the process under them."""
+        if process == "engine":  # of a worker's loss the engine tells itself
+            logger.warning("%s; %d requests wait", why, waiting)
+            self._settled = _add_counters(NO_STATS, self._stats, self._settled)
+            self._stats = NO_STATS
+        if self._now is None:
+            self._now = _Outage(process, why, time.monotonic(), next_rid)
+        else:
+            lost: LostProcess = "engine" if "engine" in (process, self._now.process) else "worker"
+            self._now = self._now._replace(process=lost, why=why)
+
+    def end(self, live: list[int]) -> None:
+        """An engine is ready, and goes on with the requests ``live``, by rid; nothing need have been lost."""
+        outage, self._now = self._now, None
+        if outage is None:
+            return
+        seconds = time.monotonic() - outage.began
+        if outage.process == "engine":  # an engine counts itself what it recovers from a worker's loss
+            recovered = sum(rid < outage.next_rid for rid in live)
+            self._settled = msgspec.structs.replace(self._settled, recovered=self._settled.recovered + recovered)
+        logger.info("the %s is back after %.2f s; %d requests go on", outage.process, seconds, len(live))
+        if self._observer is not None:
+            self._observer(outage.process, seconds)
+
+    def give_up(self) -> None:
+        """No more engine comes."""
+        self._now = None
+
+
+def _add_counters(stats: Stats, *more: Stats) -> Stats:
+    """The gauges of the first, and counters of all."""
+    every = (stats, *more)
+    return msgspec.structs.replace(
+        stats,
+        preemptions=sum(each.preemptions for each in every),
+        prefix_queries=sum(each.prefix_queries for each in every),
+        prefix_hits=sum(each.prefix_hits for each in every),
+        steps=sum(each.steps for each in every),
+        worker_restarts=sum(each.worker_restarts for each in every),
+        recovered=sum(each.recovered for each in every),
+        watchdog_kills=sum(each.watchdog_kills for each in every),
+        poisoned=sum(each.poisoned for each in every),
+    )

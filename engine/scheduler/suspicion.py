@@ -1,0 +1,136 @@
+"""Which request kills its workers: a search by trial over plain data. No I/O, no clock."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+PROOF_TOKENS: Final = 4
+"""Tokens that a choice must gain from one worker to be held harmless: prefill and decode have then both run, and the
+step that is prepared ahead too."""
+DEATHS_TO_SUSPECT: Final = 2
+DEATHS_TO_CONVICT: Final = 3
+
+
+class Flown(NamedTuple):
+    """A choice in a step that was in flight when the worker died."""
+
+    rid: int
+    choice: int
+    fresh: bool
+    """It had just been admitted, or was still being prefilled: the last completed step was without it."""
+
+
+class _Suspect:
+    """A request that was in flight at a death and has not been proved harmless since."""
+
+    __slots__ = ("alone", "deaths", "fresh", "gained")
+
+    def __init__(self, fresh: bool) -> None:
+        self.fresh = fresh
+        self.deaths = 0
+        """Workers that died with it in flight."""
+        self.alone = 0
+        """Those of them that died with nothing else in flight."""
+        self.gained: dict[int, int] = {}
+        """Tokens from the present worker, by choice, of those choices that were in flight at a death."""
+
+
+class Suspicion:
+    """Decides after each death who may run next, so that a request that always kills is found and the rest live on.
+
+    A request becomes a suspect when a worker dies with it in flight, and ceases to be one when each of its choices
+    that were in flight has ended or gained :data:`PROOF_TOKENS` tokens from one worker. One death alone changes
+    nothing: everybody runs again. Where :data:`DEATHS_TO_SUSPECT` workers died with one and the same suspect in
+    flight, a *search* begins: only one :attr:`group` runs at a time, all others wait. First each suspect that was new
+    in its first fatal step runs alone, then the halves of the rest. A group proved harmless makes way for the next, a
+    group that kills is halved, and the search ends when no group is left.
+
+    A request is the culprit when :data:`DEATHS_TO_CONVICT` workers died with nothing but it in flight, before it was
+    proved harmless. So one that kills whenever it runs, among n in flight, costs at most ``2 + log2(n) + 3`` deaths,
+    and no other request is ever failed unless three workers in a row died while it ran alone, each before it
+    had drawn :data:`PROOF_TOKENS` tokens: what random deaths do not do, and what a search cannot tell from poison.
+    """
+
+    def __init__(self) -> None:
+        self._suspects: dict[int, _Suspect] = {}
+        self._groups: list[list[int]] = []
+        """Still to be tried, the next one last; every member is a suspect. Empty: there is no search."""
+
+    @property
+    def searching(self) -> bool:
+        return bool(self._groups)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is suspected, so that nothing need be told of tokens and ends."""
+        return not self._suspects
+
+    @property
+    def group(self) -> frozenset[int] | None:
+        """The requests that may run; None for all."""
+        return frozenset(self._groups[-1]) if self._groups else None
+
+    def died(self, in_flight: Sequence[Flown]) -> int | None:
+        """The worker died; returns the request that is to be failed for it, if one is.
+
+        ``in_flight`` is empty where the worker had nothing to do: then nobody can have killed it.
+        """
+        for suspect in self._suspects.values():
+            for index in suspect.gained:
+                suspect.gained[index] = 0
+        rids = list(dict.fromkeys(flown.rid for flown in in_flight))
+        for flown in in_flight:
+            suspect = self._suspects.setdefault(flown.rid, _Suspect(flown.fresh))
+            suspect.gained.setdefault(flown.choice, 0)
+        for rid in rids:
+            self._suspects[rid].deaths += 1
+        if len(rids) == 1:
+            (rid,) = rids
+            self._suspects[rid].alone += 1
+            if self._suspects[rid].alone >= DEATHS_TO_CONVICT:
+                # it explains the deaths of all the others too
+                self._suspects.clear()
+                self._groups.clear()
+                return rid
+        if not self._groups:
+            self._begin()
+        elif rids:
+            self._divide()
+        return None
+
+    def gained(self, rid: int, index: int, tokens: int) -> None:
+        """A choice drew tokens."""
+        suspect = self._suspects.get(rid)
+        if suspect is None or index not in suspect.gained:
+            return
+        suspect.gained[index] += tokens
+        if all(count >= PROOF_TOKENS for count in suspect.gained.values()):
+            self._acquit(rid)
+
+    def ended(self, rid: int, index: int) -> None:
+        """A choice ended, whatever for."""
+        suspect = self._suspects.get(rid)
+        if suspect is None:
+            return
+        suspect.gained.pop(index, None)
+        if all(count >= PROOF_TOKENS for count in suspect.gained.values()):
+            self._acquit(rid)
+
+    def _begin(self) -> None:
+        found = [rid for rid, suspect in self._suspects.items() if suspect.deaths >= DEATHS_TO_SUSPECT]
+        fresh = [rid for rid in found if self._suspects[rid].fresh]
+        rest = [rid for rid in found if not self._suspects[rid].fresh]
+        self._groups = [*_halves(rest), *([rid] for rid in reversed(fresh))]
+
+    def _divide(self) -> None:
+        self._groups.extend(_halves(self._groups.pop()))
+
+    def _acquit(self, rid: int) -> None:
+        del self._suspects[rid]
+        left = ([each for each in group if each != rid] for group in self._groups)
+        self._groups = [group for group in left if group]
+
+
+def _halves(rids: list[int]) -> Iterable[list[int]]:
+    """Both halves, where neither is empty."""
+    middle = len(rids) // 2
+    return [part for part in (rids[:middle], rids[middle:]) if part]

@@ -1,0 +1,146 @@
+"""A live request on the side of its client: what its reader is handed, and what a new engine would have to know."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+import msgspec
+
+from stentor.protocols.actors import ChoiceTokens, Finished, FinishReason, PromptDone, Resumed, Submit
+
+Event = PromptDone | ChoiceTokens | Finished
+
+
+class RequestStream:
+    """Events of one request, each choice's in order. Iterate until it ends, or call :meth:`abort`.
+
+    Each item is the list of everything that has come since the last one: at most one event of each kind
+    a choice, so that a slow reader costs the memory of the tokens and no more. A reader that is cancelled
+    in the moment in which an item comes loses it.
+
+    What has been added to those events counts as delivered: if the engine is lost, :meth:`resubmission` makes the
+    next one go on from there. All that is no reader's business is the :class:`.journal.Journal`'s.
+    """
+
+    __slots__ = ("_aborted", "_events", "_on_abort", "_open", "_prompt_done", "_reader", "_submit", "_unread")
+
+    def __init__(self, submit: Submit, on_abort: Callable[["RequestStream", int], None]) -> None:
+        """``on_abort``: told of an abort, by index or -1 for all, that concerns a choice which has not ended."""
+        self._submit = submit
+        self._on_abort = on_abort
+        self._open: dict[int, list[int]] = {index: [] for index in range(len(submit.seeds))}
+        """Tokens delivered, by choice, of those that have not ended."""
+        self._aborted: set[int] = set()
+        self._prompt_done = False
+        self._events: list[Event] = []
+        self._unread: dict[int, ChoiceTokens] = {}
+        """By choice: its tokens among the events, where more are appended."""
+        self._reader: asyncio.Future[list[Event]] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[list[Event]]:
+        # no coroutine around the future: it would be one more to walk through at every token
+        reader = asyncio.get_running_loop().create_future()
+        if self._events:
+            reader.set_result(self._take())
+        elif self._open:
+            self._reader = reader
+        else:
+            reader.set_exception(StopAsyncIteration())
+        return reader
+
+    def abort(self, index: int = -1) -> None:
+        """Ends one choice, or with -1 all of them; what has ended or been aborted already is left alone."""
+        asked = self._open.keys() if index < 0 else self._open.keys() & {index}
+        if asked <= self._aborted:
+            return
+        self._aborted.update(asked)
+        self._on_abort(self, index)
+
+    # ---- for the journal
+
+    @property
+    def rid(self) -> int:
+        return self._submit.rid
+
+    @property
+    def open_choices(self) -> int:
+        """How many have not ended."""
+        return len(self._open)
+
+    def push_prompt(self, event: PromptDone) -> bool:
+        """Adds an event, as the next two do; whether it is the first since the reader took all, so has to be woken."""
+        if self._prompt_done or not self._open:
+            return False
+        self._prompt_done = True
+        self._events.append(event)
+        return len(self._events) == 1
+
+    def push_tokens(self, event: ChoiceTokens) -> bool:
+        """Adds tokens to those of the same choice that nobody has read yet, or as an event of their own."""
+        index = event.index
+        delivered = self._open.get(index)
+        if delivered is None:
+            return False
+        delivered.extend(event.tokens)
+        unread = self._unread.get(index)
+        if unread is not None and _append(unread, event):
+            return False
+        self._unread[index] = event
+        self._events.append(event)
+        return len(self._events) == 1
+
+    def push_end(self, event: Finished) -> bool:
+        if self._open.pop(event.index, None) is None:
+            return False
+        self._events.append(event)
+        return len(self._events) == 1
+
+    def wake(self) -> None:
+        """Hands the reader what has been added, if one waits."""
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(self._take())
+
+    def end(self, reason: FinishReason, why: str | None) -> None:
+        """Ends every choice that is open."""
+        for index in sorted(self._open):
+            self.push_end(Finished(self.rid, index, reason, None, why))
+        self.wake()
+
+    def end_aborted(self) -> None:
+        """Ends every choice that has been aborted: no engine is there to do it."""
+        for index in sorted(self._open.keys() & self._aborted):
+            self.push_end(Finished(self.rid, index, "abort", None, None))
+        self.wake()
+
+    def resubmission(self) -> Submit:
+        """What makes another engine go on after what has been delivered.
+
+        Valid until something is added: it holds the very lists of tokens.
+        """
+        choices = range(len(self._submit.seeds))
+        ended = [index for index in choices if index not in self._open]
+        if not self._prompt_done and not ended:
+            return self._submit
+        outputs = [self._open.get(index, []) for index in choices]
+        return msgspec.structs.replace(self._submit, resumed=Resumed(outputs, ended, self._prompt_done))
+
+    def _take(self) -> list[Event]:
+        events, self._events = self._events, []
+        self._unread.clear()
+        return events
+
+
+def _append(unread: ChoiceTokens, event: ChoiceTokens) -> bool:
+    """Adds the tokens of one event to another; false where only one of the two has log-probabilities."""
+    if unread.logprobs is None:
+        if event.logprobs is not None:
+            return False
+    elif event.logprobs is None:
+        return False
+    else:
+        unread.logprobs.extend(event.logprobs)
+    unread.tokens.extend(event.tokens)
+    return True

@@ -1,0 +1,129 @@
+"""Weights in a memory file that outlives the worker: prepared by one, mapped by those that follow it."""
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+import torch
+
+from stentor.kernels import native
+from stentor.kernels.native.memory import HUGE, SharedHuge, empty_huge
+from stentor.protocols.config import WorkerConfig
+
+from ..loading.checkpoint import Checkpoint
+from ..weight_file import DATA_START, WeightHeader, clear, read_header, write_header
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+"""Of how weights lie; raise it when the same model would be laid out otherwise."""
+_SMALL, _PAGE = 64, 4096
+_SLACK = 1 << 30
+"""Bytes of address space for what is not a weight, and for the gaps."""
+
+
+class KeptWeights:
+    """Hands out memory for weights in the order in which a model asks for it: that of the file, where it can be.
+
+    Memory of the file is as fast as a process's own only in large pages. Where the system gives none, the model gets
+    memory of its own, and nothing is kept.
+    """
+
+    def __init__(self, fd: int, key: str) -> None:
+        """Finds weights of this key; without them :meth:`begin` comes first. Raises OSError."""
+        self._fd = fd
+        self._key = key
+        self._offset = self._enlarged = 0
+        self._sizes = hashlib.sha256()
+        self._memory: SharedHuge | None = None
+        self.found: WeightHeader | None = None
+        """What was settled for weights that are there; None where they are to be loaded."""
+        header = read_header(fd)
+        if header is not None and header.key == key:
+            self._memory = SharedHuge(fd, DATA_START, header.nbytes, writable=False)
+            self.found = header
+
+    def begin(self, expected: int) -> None:
+        """Empties the file for weights that take about so many bytes. Raises OSError."""
+        capacity = _whole_pages(expected + expected // 8 + _SLACK)
+        clear(self._fd, capacity)
+        self._memory = SharedHuge(self._fd, DATA_START, capacity, writable=True)
+        self._offset = self._enlarged = 0
+        self._sizes = hashlib.sha256()
+        self.found = None
+
+    @property
+    def filled(self) -> bool:
+        """Whether the memory holds the weights already, and may not be written."""
+        return self.found is not None
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """uint8 [nbytes] of zeros, or of what is there already. Raises MemoryError."""
+        self._sizes.update(f"{nbytes} ".encode())
+        align = _PAGE if nbytes >= _PAGE else _SMALL
+        start = -(-self._offset // align) * align
+        end = start + nbytes
+        if self._memory is not None and not self.filled and not self._enlarge(end):
+            self._give_up()
+        if self._memory is None or end > self._memory.nbytes:
+            return empty_huge(nbytes)
+        self._offset = end
+        return self._memory.tensor(start, nbytes)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether a model that has been given its memory was laid out as the one that filled it."""
+        return self.found is not None and self.found.layout == self._sizes.hexdigest()
+
+    def keep(self, max_model_len: int, num_blocks: int) -> None:
+        """Once the weights are loaded: from here on they may not be written, and other workers find them."""
+        if self._memory is None or self.filled:
+            return
+        nbytes = _whole_pages(self._offset)
+        self._memory.protect()
+        os.ftruncate(self._fd, DATA_START + nbytes)
+        write_header(self._fd, WeightHeader(self._key, self._sizes.hexdigest(), nbytes, max_model_len, num_blocks))
+
+    def _enlarge(self, end: int) -> bool:
+        assert self._memory is not None
+        wanted = _whole_pages(end)
+        if wanted > self._memory.nbytes:
+            return False
+        if wanted > self._enlarged and not self._memory.enlarge(self._enlarged, wanted - self._enlarged):
+            return False
+        self._enlarged = max(self._enlarged, wanted)
+        return True
+
+    def _give_up(self) -> None:
+        """What has been handed out stays; the rest comes from elsewhere."""
+        logger.info("prepared weights are not kept: no large pages for shared memory (MADV_COLLAPSE, Linux 6.1)")
+        self._memory = None
+        if not self._offset:
+            os.ftruncate(self._fd, 0)
+
+
+def weights_key(checkpoint: Checkpoint, config: WorkerConfig, dtype: torch.dtype) -> str:
+    """A digest of what prepared weights depend on: files, options, and the kernels that read them."""
+    library = native.library()
+    parts = (
+        _VERSION,
+        str(torch.__version__),
+        library.path.name if library else None,
+        str(dtype),
+        config,
+        checkpoint.config,
+        checkpoint.quantized,
+        [_stamp(file) for file in checkpoint.files],
+    )
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
+
+
+def _stamp(file: Path) -> tuple[str, int, int, int]:
+    found = file.stat()
+    return str(file), found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // HUGE) * HUGE

@@ -1,0 +1,211 @@
+"""One worker process, from its spawn to its death."""
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.codec import decode_engine_worker, encoder
+from stentor.protocols.config import WorkerConfig
+from stentor.protocols.steps import StepPlan, StepResult
+
+from .channel import ChannelClosed, ChannelError, ChannelPair, Endpoint, PeerDied
+from .groups import one_line
+from .process import Child
+from .worker_source import WorkerSource
+
+STARTING: Final = "starting the worker"
+_PHASE_SECONDS: Final = (("starting", 120.0), ("loading", 300.0))
+"""Longest silence in a phase of start-up, by how its name begins."""
+_OTHER_PHASE_SECONDS: Final = 600.0
+"""In compiling, measuring and warming up."""
+_SPAWN_SECONDS: Final = 120.0
+_CLOSING_SECONDS: Final = 5.0
+
+OnProgress = Callable[[Progress], Awaitable[None]]
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class WorkerLost(Exception):
+    """The worker is dead or cannot be started; the message says why."""
+
+    def __init__(self, why: str, *, hung: bool = False) -> None:
+        super().__init__(why)
+        self.hung = hung
+        """Whether it was killed because nothing moved."""
+
+
+class WorkerLife:
+    """A worker process and the engine's end of the channel to it. Its owner must :meth:`end` it.
+
+    It is lost when its process dies, when it says that it cannot go on, and when it was killed by :meth:`kill`:
+    whatever comes first, :meth:`start` or :meth:`receive` raises :class:`WorkerLost` once, with the process dead, after
+    all that it had sent before.
+    """
+
+    def __init__(self, endpoint: Endpoint, child: Child) -> None:
+        self._endpoint = endpoint
+        self._child = child
+        self._verdict: str | None = None
+        """Why it was killed."""
+        self._hung = False
+
+    @classmethod
+    async def spawn(cls, source: WorkerSource) -> "WorkerLife":
+        """Start a process. Raises :class:`WorkerLost`."""
+        try:
+            pair = ChannelPair.create()
+        except (ChannelError, OSError) as error:
+            raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
+        try:
+            with anyio.fail_after(_SPAWN_SECONDS):
+                child = await source.start(pair.child_fds)
+        except OSError as error:  # TimeoutError is one
+            pair.parent.close()
+            raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
+        except BaseException:
+            pair.parent.close()
+            raise
+        life = cls(pair.parent, child)
+        try:
+            pair.parent.watch(child.pid, child.pidfd)
+        except BaseException:
+            await life.end(0.0)
+            raise
+        return life
+
+    async def start(
+        self,
+        config: WorkerConfig,
+        on_progress: OnProgress,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Sleep = anyio.sleep,
+    ) -> WorkerReady:
+        """Wait until the model has completed a real step. Raises :class:`WorkerLost`.
+
+        A worker that is silent for too long in one phase is killed.
+        """
+        silence = _Silence(clock)
+        ready: list[WorkerReady] = []
+        lost: list[WorkerLost] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._end_silence, silence, sleep)
+            try:
+                ready.append(await self._await_ready(config, on_progress, silence))
+            except WorkerLost as error:  # not through the group, which would wrap it
+                lost.append(error)
+            tasks.cancel_scope.cancel()
+        if lost:
+            raise lost[0]
+        return ready[0]
+
+    async def send(self, plan: StepPlan) -> None:
+        """Send a step; waits while the ring is full. To a dead worker it sends nothing: :meth:`receive` tells."""
+        with contextlib.suppress(PeerDied, ChannelClosed):
+            await self._endpoint.send(encoder.encode(plan))
+
+    async def receive(self) -> list[StepResult]:
+        """Results, at least one. Raises :class:`WorkerLost`."""
+        results: list[StepResult] = []
+        try:
+            frames = await self._endpoint.receive()
+        except PeerDied:
+            raise await self._lost("the worker process was lost") from None
+        for frame in frames:
+            match decode_engine_worker.decode(frame):
+                case StepResult() as result:
+                    results.append(result)
+                case Failed(message=why):
+                    self.kill(why)
+                case Progress() | WorkerReady() as other:
+                    raise RuntimeError(f"{type(other).__name__} came while the engine runs")
+        if not results and self._verdict is not None:
+            raise await self._lost("the worker process was lost")
+        return results
+
+    def kill(self, why: str, *, hung: bool = False) -> None:
+        """End the process by force, for a reason that is told in place of the signal; the first reason stands."""
+        if self._verdict is None:
+            self._verdict = why
+            self._hung = hung
+        self._child.kill()
+
+    async def wait(self) -> None:
+        """Wait until the process is dead."""
+        await self._child.wait()
+
+    async def end(self, grace: float) -> None:
+        """End the worker, by force ``grace`` seconds after it was told to. May be called again."""
+        with contextlib.suppress(ChannelError):
+            self._endpoint.try_send(encoder.encode(Shutdown()))
+        # a worker that waits for room in a ring that nobody empties any more must wake up and end
+        self._endpoint.close()
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(grace):
+                await self._child.wait()
+            self._child.close()
+
+    async def _await_ready(self, config: WorkerConfig, on_progress: OnProgress, silence: "_Silence") -> WorkerReady:
+        """Its own start is the first phase."""
+        await on_progress(Progress(STARTING, 0, 1))
+        silence.enter(STARTING)
+        starting = True
+        with contextlib.suppress(PeerDied):  # told by the receiving side, once it has read what the worker still sent
+            await self._endpoint.send(encoder.encode(StartWorker(config)))
+        while True:
+            try:
+                frames = await self._endpoint.receive()
+            except PeerDied:
+                raise await self._lost("the worker process was lost while starting") from None
+            if starting:
+                starting = False
+                await on_progress(Progress(STARTING, 1, 1))
+            for frame in frames:
+                match decode_engine_worker.decode(frame):
+                    case WorkerReady() as ready:
+                        return ready
+                    case Progress() as progress:
+                        silence.enter(progress.phase)
+                        await on_progress(progress)
+                    case Failed(message=why):
+                        self.kill(why)
+                        raise await self._lost("the worker process was lost while starting")
+                    case other:
+                        raise RuntimeError(f"{type(other).__name__} came before the worker was ready")
+
+    async def _end_silence(self, silence: "_Silence", sleep: Sleep) -> None:
+        while (left := silence.left()) > 0:
+            await sleep(left)
+        why = f"the worker process hung while starting: nothing moved for {silence.limit:.0f} s in {silence.phase!r}"
+        self.kill(why, hung=True)
+
+    async def _lost(self, what: str) -> WorkerLost:
+        with anyio.move_on_after(_CLOSING_SECONDS):
+            await self._child.wait()
+        self._child.kill()  # it gave its end of the channel up and goes on without it
+        await self._child.wait()
+        why = f"{what}: {self._child.description}" if self._verdict is None else self._verdict
+        return WorkerLost(why, hung=self._hung)
+
+
+class _Silence:
+    """For how long a starting worker has told nothing."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.enter(STARTING)
+
+    def enter(self, phase: str) -> None:
+        """Something moved in ``phase``."""
+        self.phase = phase
+        limits = (seconds for start, seconds in _PHASE_SECONDS if phase.startswith(start))
+        self.limit = next(limits, _OTHER_PHASE_SECONDS)
+        self._since = self._clock()
+
+    def left(self) -> float:
+        """Seconds until it has been silent for too long."""
+        return self._since + self.limit - self._clock()

@@ -1,0 +1,81 @@
+"""Where the engine gets its workers from: a nursery, which has imported what they need and forks them.
+
+A worker takes a second or more to import torch, of which one that follows another is spared, and of which the first
+waits for as much as is left. The nursery that the engine was given a socket to is asked first; where there is none, or
+it is lost, the engine keeps one of its own, and where none forks, a worker is spawned by itself: slower, never worse.
+"""
+
+import logging
+import socket
+from typing import Final
+
+from .nursery_owner import WORKER_ENVIRONMENT, Nursery, NurseryLink, NurseryLost
+from .process import Child, spawn
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS_OPTION: Final = "--weights-fd"
+
+
+class WorkerSource:
+    """Starts workers that run ``module``, one at a time. Its owner must :meth:`close` it."""
+
+    def __init__(self, module: str, weights_fd: int | None, nursery_fd: int | None = None) -> None:
+        """
+        Args:
+            module: has a ``main``, and perhaps a ``preload``; see :mod:`.nursery`.
+            weights_fd: the memory file for prepared weights; it stays its owner's. None: there is none.
+            nursery_fd: a socket to a nursery, which this object takes over. None: there is none.
+        """
+        self._module = module
+        self._weights_fd = weights_fd
+        self._own: Nursery | None = None
+        self._link = None if nursery_fd is None else NurseryLink(socket.socket(fileno=nursery_fd))
+
+    @property
+    def own_nursery(self) -> int | None:
+        """The pid of a nursery of this engine's own; None where it has none."""
+        return None if self._own is None else self._own.pid
+
+    async def start(self, fds: tuple[int, ...]) -> Child:
+        """A worker that inherits ``fds`` as those of its channel. The first takes as long as its imports.
+
+        To be called in the main thread. Raises OSError.
+        """
+        had_forked = self._link is not None and self._link.has_forked
+        child = await self._fork(fds)
+        if child is None and had_forked:
+            child = await self._fork(fds)
+        return self._spawn(fds) if child is None else child
+
+    def close(self) -> None:
+        """Ends the workers that were forked, and this engine's own nursery. May be called again."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        if self._own is not None:
+            self._own.close()
+            self._own = None
+
+    async def _fork(self, fds: tuple[int, ...]) -> Child | None:
+        """None where the nursery is of no use; it is left then."""
+        try:
+            if self._link is None:
+                self._own = Nursery(self._module)
+                self._link = NurseryLink(self._own.connect())
+            kept, options = ((), ()) if self._weights_fd is None else ((self._weights_fd,), (WEIGHTS_OPTION,))
+            return await self._link.fork((*fds, *kept), options, self._module)
+        except (NurseryLost, OSError) as error:
+            logger.warning("%s; workers take longer to start now", error)
+            self.close()
+            return None
+        except BaseException:
+            self.close()  # an answer that nobody awaits would be taken for the next one's
+            raise
+
+    def _spawn(self, fds: tuple[int, ...]) -> Child:
+        kept: tuple[int, ...] = ()
+        arguments: tuple[str, ...] = ()
+        if self._weights_fd is not None:
+            kept, arguments = (self._weights_fd,), (WEIGHTS_OPTION, str(self._weights_fd))
+        return spawn(self._module, fds, kept_fds=kept, arguments=arguments, env_extra=WORKER_ENVIRONMENT)

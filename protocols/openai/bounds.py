@@ -1,0 +1,94 @@
+"""A decoded request against the operator's limits. What is too much is refused with the field's name and the limit."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from .errors import BadRequest
+
+LIST_TOO_LONG: Final = "array_above_max_length"
+TEXT_TOO_LONG: Final = "string_above_max_length"
+OBJECT_TOO_LARGE: Final = "object_above_max_properties"
+NUMBER_TOO_LARGE: Final = "integer_above_max_value"
+
+
+def at_most(value: int | None, most: int, field: str) -> None:
+    if value is not None and value > most:
+        raise BadRequest(f"`{field}` is {value}; this server allows at most {most}.", field, NUMBER_TOO_LARGE)
+
+
+def items_at_most(items: Sequence[Any] | None, most: int, field: str) -> None:
+    if items is not None and len(items) > most:
+        raise BadRequest(f"`{field}` has {len(items)} items; this server allows at most {most}.", field, LIST_TOO_LONG)
+
+
+def keys_at_most(mapping: dict[str, Any] | None, most: int, field: str) -> None:
+    if mapping is not None and len(mapping) > most:
+        raise BadRequest(
+            f"`{field}` has {len(mapping)} entries; this server allows at most {most}.", field, OBJECT_TOO_LARGE
+        )
+
+
+def chars_at_most(text: str | None, most: int, field: str) -> None:
+    if text is not None and len(text) > most:
+        raise _too_many_chars(len(text), most, field)
+
+
+def texts_at_most(texts: str | list[str] | None, most: int, most_chars: int, field: str) -> None:
+    """One text, or a list of ``most`` texts, of ``most_chars`` characters each."""
+    if isinstance(texts, str):
+        chars_at_most(texts, most_chars, field)
+    elif texts is not None:
+        items_at_most(texts, most, field)
+        for index, text in enumerate(texts):
+            chars_at_most(text, most_chars, f"{field}[{index}]")
+
+
+def prompt_chars_at_most(prompts: Sequence[object], most: int) -> None:
+    """Those that are texts, together."""
+    total = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    if total > most:
+        raise _too_many_chars(total, most, "prompt")
+
+
+def message_chars_at_most(messages: Sequence[dict[str, Any]], most: int) -> None:
+    total = 0
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, str):
+            total += len(content)
+        elif isinstance(content, list):
+            total += sum(len(part["text"]) for part in content if isinstance(part, dict) and _has_text(part))
+    if total > most:
+        raise _too_many_chars(total, most, "messages")
+
+
+def _has_text(part: dict[str, Any]) -> bool:
+    return isinstance(part.get("text"), str)
+
+
+def _too_many_chars(count: int, most: int, field: str) -> BadRequest:
+    return BadRequest(f"`{field}` has {count} characters; this server allows at most {most}.", field, TEXT_TOO_LONG)
+
+
+def depth_at_most(request: msgspec.Struct, most: int) -> None:
+    """Of what the request's type keeps; the body itself is the first level."""
+    for field in request.__struct_fields__:
+        depth = 1
+        level = _containers([getattr(request, field)])
+        while level:
+            depth += 1
+            if depth > most:
+                raise too_deep(most, field)
+            level = [inner for outer in level for inner in _containers(outer)]
+
+
+def _containers(values: Any) -> list[Any]:
+    inside = values.values() if isinstance(values, dict) else values
+    return [value for value in inside if isinstance(value, dict | list)]
+
+
+def too_deep(most: int, field: str | None) -> BadRequest:
+    where = f"`{field}`" if field else "The JSON"
+    return BadRequest(f"{where} is nested too deeply; this server allows {most} levels.", field)

@@ -1,0 +1,54 @@
+"""Everything about who comes in, made from what the operator set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..config import DoorConfig
+from ..options import ConfigError
+from ..reload import Reloadable
+from .files import FileRefused
+from .keys import Keyring
+from .origins import Origins
+from .tls import ReloadingContext, TlsFiles
+
+
+@dataclass(frozen=True)
+class Door:
+    """Without anything set it is open to all who reach it."""
+
+    keys: Keyring = field(default_factory=Keyring)
+    origins: Origins = field(default_factory=Origins)
+    root_path: str = ""
+    """In front of every path; empty, or begins with a slash and ends without."""
+    tls: ReloadingContext | None = None
+
+    @property
+    def reloadable(self) -> Sequence[Reloadable]:
+        return [self.keys] if self.tls is None else [self.keys, self.tls]
+
+
+def open_door(config: DoorConfig) -> Door:
+    """Reads every file that is named. Raises :class:`.options.ConfigError`."""
+    try:
+        keys = Keyring(
+            config.api_keys, config.admin_keys, api_file=config.api_key_file, admin_file=config.admin_key_file
+        )
+        tls = _open_tls(config)
+    except FileRefused as error:
+        raise ConfigError(str(error)) from error
+    return Door(keys, Origins(config.cors_origins), config.root_path, tls)
+
+
+def _open_tls(config: DoorConfig) -> ReloadingContext | None:
+    beside = {
+        "--tls-key": config.tls_key,
+        "--tls-ca": config.tls_ca,
+        "--tls-key-password-file": config.tls_key_password_file,
+    }
+    if config.tls_cert is None:
+        for option, file in beside.items():
+            if file is not None:
+                raise ConfigError(f"{option}: it needs --tls-cert beside it")
+        return None
+    files = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca, config.tls_key_password_file)
+    return ReloadingContext.load(files)

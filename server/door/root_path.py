@@ -1,0 +1,28 @@
+"""A prefix in front of every path, for a server behind a proxy."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+def route_path(scope: Scope) -> str:
+    """The path as the routes name it, without the prefix."""
+    return str(scope["path"])[len(scope.get("root_path", "")) :]
+
+
+class BehindPrefix:
+    """Serves the paths below ``prefix`` whether the proxy passes the prefix on or has cut it off.
+
+    From here on the path has the prefix, once, and ``root_path`` says which: what ASGI wants, and what makes
+    :func:`route_path` and Starlette's router see the same.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self.app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            path = scope["path"]
+            if path != self._prefix and not path.startswith(self._prefix + "/"):
+                scope["path"] = self._prefix + path
+            scope["root_path"] = self._prefix
+        await self.app(scope, receive, send)

@@ -1,0 +1,47 @@
+"""What a connection is told whose bytes are no request that the application could answer."""
+
+import re
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from stentor.protocols.openai.errors import ErrorBody, ErrorResponse
+
+_REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/1\.[01]\r?\n")
+_METHODS: Final = "GET, HEAD, POST"
+_KNOWN_METHODS: Final = {b"GET", b"HEAD", b"POST"}
+
+
+class Refused(Exception):
+    """What has been read so far is enough to refuse the request; raised through the parser."""
+
+    def __init__(self, status: HTTPStatus, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+
+
+def unknown_method(data: bytes) -> Refused:
+    line = _REQUEST_LINE.match(data)
+    if line is not None and line[1] not in _KNOWN_METHODS:  # otherwise what follows that line is at fault
+        return Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"The method is not known; use {_METHODS}.")
+    return Refused(HTTPStatus.BAD_REQUEST, "The bytes received are no HTTP/1.1 request.")
+
+
+def response_to(refusal: Refused) -> bytes:
+    status = refusal.status
+    kind = "rate_limit_error" if status == HTTPStatus.TOO_MANY_REQUESTS else "invalid_request_error"
+    body = msgspec.json.encode(ErrorResponse(ErrorBody(refusal.message, kind, None, refusal.code)))
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+    ]
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        lines.append("retry-after: 1")
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        lines.append(f"allow: {_METHODS}")
+    return "\r\n".join([*lines, "", ""]).encode() + body

@@ -1,0 +1,95 @@
+"""Figures of the server itself: what it answered, what it is, what it takes, and what became of its traces."""
+
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+import stentor
+
+from .processes import ProcessCollector
+from .request import RequestRecord
+
+STATUSES: Final = frozenset({200, 400, 401, 403, 404, 405, 408, 411, 413, 415, 421, 422, 429, 431, 499, 500, 503, 504})
+
+_REFUSALS: Final = {408: "timeout", 413: "too_large", 414: "too_large", 429: "too_many", 431: "too_large"}
+_MALFORMED: Final = "malformed"
+
+
+class TraceCounts(Protocol):
+    """Requests so far."""
+
+    exported: int
+    dropped_full: int
+    dropped_failed: int
+
+
+class ConnectionCounts(Protocol):
+    @property
+    def open(self) -> int: ...
+
+    @property
+    def refused(self) -> Mapping[int, int]:
+        """By HTTP status."""
+
+
+class ServerFigures:
+    """Registers itself."""
+
+    def __init__(self, model: str, registry: CollectorRegistry) -> None:
+        self._model = model
+        self.traces: TraceCounts | None = None
+        self.connections: ConnectionCounts | None = None
+        responses = Counter(
+            "stentor:http_responses",
+            "Requests that have ended, by status; 499 is a client that went away before an answer began.",
+            ("model_name", "status"),
+            registry=registry,
+        )
+        known = [*sorted(map(str, STATUSES)), "other"]
+        self._responses = {status: responses.labels(model, status) for status in known}
+        registry.register(ProcessCollector(model))
+        registry.register(self)
+
+    def count(self, record: RequestRecord) -> None:
+        self._responses[str(record.status) if record.status in STATUSES else "other"].inc()
+
+    def collect(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily(
+            "stentor:build_info", "Always 1; the versions are in the labels.", None, ("model_name", "version", "python")
+        )
+        info.add_metric((self._model, stentor.__version__, platform.python_version()), 1)
+        yield info
+        yield from self._connection_figures()
+        traces = self.traces
+        exported = CounterMetricFamily(
+            "stentor:traces_exported", "Requests whose traces the collector has taken.", None, ("model_name",)
+        )
+        exported.add_metric((self._model,), 0 if traces is None else traces.exported)
+        yield exported
+        dropped = CounterMetricFamily(
+            "stentor:traces_dropped", "Requests whose traces were lost, by reason.", None, ("model_name", "reason")
+        )
+        dropped.add_metric((self._model, "queue_full"), 0 if traces is None else traces.dropped_full)
+        dropped.add_metric((self._model, "export_failed"), 0 if traces is None else traces.dropped_failed)
+        yield dropped
+
+    def _connection_figures(self) -> Iterator[Metric]:
+        known = self.connections
+        held = GaugeMetricFamily("stentor:connections_open", "Connections that clients hold.", None, ("model_name",))
+        held.add_metric((self._model,), 0 if known is None else known.open)
+        yield held
+        reasons = dict.fromkeys((*_REFUSALS.values(), _MALFORMED), 0)
+        for status, count in () if known is None else known.refused.items():
+            reasons[_REFUSALS.get(status, _MALFORMED)] += count
+        refused = CounterMetricFamily(
+            "stentor:connections_refused",
+            "Connections that were turned away before what they sent was a request, by reason.",
+            None,
+            ("model_name", "reason"),
+        )
+        for reason, total in reasons.items():
+            refused.add_metric((self._model, reason), total)
+        yield refused

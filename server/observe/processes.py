@@ -1,0 +1,90 @@
+"""What the processes of this server take, read from ``/proc`` when the metrics page is asked for.
+
+The tree below the server is walked anew each time: an engine or a worker that was started again is found under its new
+number. Its CPU seconds then begin again at 0, as a counter's may.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+ROLES: Final = {"stentor-engine": "engine", "stentor-worker": "worker", "stentor-nursery": "nursery"}
+"""By the name that a process gives itself; every other one is a helper."""
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_UTIME, _STIME, _RSS = 11, 12, 21
+"""Places in ``/proc/PID/stat`` after the name in brackets (proc(5): fields 14, 15 and 24)."""
+
+
+@dataclass(slots=True)
+class Usage:
+    processes: int = 0
+    resident_bytes: int = 0
+    open_fds: int = 0
+    cpu_seconds: float = 0.0
+
+
+class ProcessCollector:
+    """Figures of the process that scrapes and of all below it, added up by role."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def collect(self) -> Iterator[Metric]:
+        usage = usage_by_role(os.getpid())
+        labels = ("model_name", "process")
+        resident = GaugeMetricFamily("stentor:process_resident_memory_bytes", "Resident bytes.", None, labels)
+        fds = GaugeMetricFamily("stentor:process_open_fds", "Open file descriptors.", None, labels)
+        count = GaugeMetricFamily("stentor:processes", "Processes that live.", None, labels)
+        cpu = CounterMetricFamily("stentor:process_cpu_seconds", "CPU seconds, user and system.", None, labels)
+        for role, one in sorted(usage.items()):
+            values = (self._model, role)
+            resident.add_metric(values, one.resident_bytes)
+            fds.add_metric(values, one.open_fds)
+            count.add_metric(values, one.processes)
+            cpu.add_metric(values, one.cpu_seconds)
+        yield from (resident, fds, count, cpu)
+
+
+def usage_by_role(server: int) -> dict[str, Usage]:
+    """``server`` is a process id. A process that ends meanwhile is passed over."""
+    found: dict[str, Usage] = defaultdict(Usage)
+    waiting = [server]
+    while waiting:
+        pid = waiting.pop()
+        folder = Path(f"/proc/{pid}")
+        try:
+            name, fields = _stat(folder)
+            fds = len(os.listdir(folder / "fd"))
+            waiting += _children(folder)
+        except (OSError, ValueError, IndexError):
+            continue
+        one = found["server" if pid == server else ROLES.get(name, "helper")]
+        one.processes += 1
+        one.resident_bytes += int(fields[_RSS]) * _PAGE
+        one.open_fds += fds
+        one.cpu_seconds += (int(fields[_UTIME]) + int(fields[_STIME])) / _TICKS
+    return dict(found)
+
+
+def _stat(folder: Path) -> tuple[str, list[str]]:
+    """The name, which may hold anything, and the fields after it."""
+    before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
+    return before.partition("(")[2], after.split()
+
+
+def _children(folder: Path) -> list[int]:
+    """Of all threads: a child belongs to the one that started it."""
+    found = []
+    for thread in (folder / "task").iterdir():
+        try:
+            found += [int(word) for word in (thread / "children").read_text().split()]
+        except OSError:  # the thread has ended, or the kernel does not tell
+            continue
+    return found

@@ -1,0 +1,89 @@
+"""The record of one HTTP request, from its head to its last byte, and which one the running task works for.
+
+It is kept in a context variable, so that every task that a request starts finds it, and every log line that one of
+them writes carries the request's id. Nothing of a prompt or an answer is in it.
+"""
+
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from stentor.protocols.actors import FinishReason
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class Served:
+    """One prompt that went to the engine, and what became of it. Moments by ``time.monotonic()``; 0 is never."""
+
+    prompt_tokens: int
+    max_tokens: int
+    choices: int
+    submitted: float
+    cached_tokens: int = 0
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    first: float = 0.0
+    """The first token."""
+    last: float = 0.0
+    output_tokens: int = 0
+    prompt_done: bool = False
+    reasons: list[FinishReason] = field(default_factory=list)
+    """How its choices ended, in the order in which they did."""
+    failure: str = ""
+    """What the engine said of a choice that it could not finish; not for the client."""
+    ended: float = 0.0
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Written by those who handle the request, read once it has ended."""
+
+    request_id: str
+    method: str
+    path: str
+    """As the client wrote it, without the query; not to be trusted."""
+    headers: Headers = ()
+    began: float = field(default_factory=time.monotonic)
+    began_ns: int = field(default_factory=time.time_ns)
+    """Since the epoch; for traces."""
+    route: str = ""
+    """The template that matched, of a closed set; empty where none did."""
+    status: int = 0
+    """0 until the head of a response is sent."""
+    error: str = ""
+    """The code of the error that the client was told, of a closed set."""
+    key: str = ""
+    """The name of the API key, never the key."""
+    served: list[Served] = field(default_factory=list)
+    ended: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(one.prompt_tokens for one in self.served)
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(one.output_tokens for one in self.served)
+
+
+current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
+
+
+def current_request_id() -> str:
+    """Empty where the running task works for no request."""
+    record = current_record.get()
+    return "" if record is None else record.request_id
+
+
+def note_error(code: str) -> None:
+    """What the client of the running task's request is told that went wrong; the first counts."""
+    record = current_record.get()
+    if record is not None and not record.error:
+        record.error = code

@@ -1,0 +1,52 @@
+"""What happens when more is asked than can be done."""
+
+from typing import Final
+
+from .. import option_kinds as kinds
+from ..option import INT64, Option
+
+OPTIONS: Final = (
+    Option(
+        "max-queued-requests",
+        "overload.max_queued_requests",
+        kinds.integer(0, INT64),
+        "requests that may wait for their first token, whatever their choices; a further one gets 429; 0 is no limit",
+        "overload",
+    ),
+    Option(
+        "max-queued-tokens",
+        "overload.max_queued_tokens",
+        kinds.integer(0, INT64),
+        "prompt tokens that may wait; a further request gets 429 unless it is alone; 0 is no limit",
+        "overload",
+    ),
+    Option(
+        "request-timeout",
+        "overload.request_timeout",
+        kinds.seconds(),
+        "how long a request may take from its arrival to its last token; 0 is no limit; a client may shorten it by "
+        "the header x-request-timeout",
+        "overload",
+    ),
+    Option(
+        "priority-aging-seconds",
+        "engine.scheduler.priority_aging_seconds",
+        kinds.seconds(),
+        "waiting time that makes up for one level of priority; 0 takes no notice of priorities",
+        "overload",
+    ),
+    Option(
+        "stream-buffer",
+        "overload.stream_buffer",
+        kinds.size(),
+        "bytes that may wait for a client that reads slowly, before its stream is paused",
+        "overload",
+    ),
+    Option(
+        "slow-reader-timeout",
+        "overload.slow_reader_timeout",
+        kinds.seconds(),
+        "how long a client may take next to nothing of what waits for it, before it is dropped; 0 waits for ever",
+        "overload",
+    ),
+)

@@ -1,0 +1,130 @@
+"""Clients that stop reading. What is written to them waits: in the kernel, then in the transport, then nowhere.
+
+A stream writes no further once ``buffer`` bytes wait in its transport: its tokens stay what they are, merged by choice
+in the engine client's stream, and are bounded by the request's own ``max_tokens``. Meanwhile the engine goes on, so a
+client that comes back gets the rest at once; one that takes next to nothing for ``seconds`` is dropped, and its request
+too. Nothing at all would be too weak a rule: a byte now and then would hold a connection and its tokens for ever.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_LEAST_SHARE: Final = 8
+"""A client must take this part of the buffer in its time: of 64 KiB in 30 s, some 270 bytes a second."""
+_LOOKS: Final = 4
+"""At a connection, in the time that a client has."""
+
+
+def _ignore() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class ReaderLimits:
+    buffer: int = 64 << 10
+    """Bytes that may wait in the transport, and as many unsent in the kernel, before a stream is paused."""
+    seconds: float = 30.0
+    """With next to nothing taken, until the connection is dropped; 0 waits for ever."""
+    on_drop: Callable[[], None] = _ignore
+
+
+DEFAULT_LIMITS: Final = ReaderLimits()
+
+
+class ReaderWatch:
+    """Drops one connection whose client takes next to nothing of what waits for it.
+
+    It is judged only while nothing more is written to it: paused, or closing. Then what waits can only become less,
+    and it is enough to look now and then whether it has.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        limits: ReaderLimits,
+        request_id: Callable[[], str] = str,
+    ) -> None:
+        """``request_id`` gives that of the response under way, for the log."""
+        self._request_id = request_id
+        self._loop = loop
+        self._transport = transport
+        self._limits = limits
+        self._socket: socket.socket | None = transport.get_extra_info("socket")
+        self._paused = False
+        self._waiting: int | None = None
+        """Bytes at the last progress; None while there is nothing to judge."""
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        transport.set_write_buffer_limits(high=limits.buffer)
+        if self._socket is not None:
+            # the kernel would otherwise take megabytes for a client that reads none of them
+            with contextlib.suppress(OSError):  # not TCP
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.buffer)
+        if limits.seconds:
+            self._look_later()
+
+    def pause(self) -> None:
+        """The transport holds as much as it may."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._waiting = None
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_later(self) -> None:
+        self._timer = self._loop.call_later(self._limits.seconds / _LOOKS, self._look)
+
+    def _look(self) -> None:
+        buffered = self._transport.get_write_buffer_size()
+        closing = self._transport.is_closing()
+        if closing and not buffered:
+            return
+        if not buffered or not (self._paused or closing):
+            self._waiting = None
+        else:
+            waiting = buffered + self._unacknowledged()
+            now = self._loop.time()
+            if self._waiting is None or waiting <= self._waiting - self._limits.buffer // _LEAST_SHARE:
+                self._waiting, self._since = waiting, now
+            elif now - self._since >= self._limits.seconds:
+                self._drop(waiting)
+                return
+        self._look_later()
+
+    def _drop(self, waiting: int) -> None:
+        logger.warning(
+            "dropped a client that did not read for %g s; %d bytes waited for it",
+            self._limits.seconds,
+            waiting,
+            extra={"request_id": self._request_id()},
+        )
+        self._timer = None
+        self._limits.on_drop()
+        self._transport.abort()
+
+    def _unacknowledged(self) -> int:
+        """Bytes that the kernel holds for the client."""
+        if self._socket is None:
+            return 0
+        try:
+            (count,) = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))
+        except OSError:
+            return 0
+        return int(count)

@@ -1,0 +1,73 @@
+"""What the server keeps of one request while it is live: its place in the queue, and when it must end."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import anyio
+
+from stentor.protocols.openai.errors import BadRequest
+
+from ..errors import CutShort, DeadlineExceeded
+from .permits import Permit
+
+TIMEOUT_HEADER: Final = "x-request-timeout"
+
+
+class Ticket:
+    """One live request. Its deadline covers everything: body, tokenizer, queue, prefill and decode."""
+
+    def __init__(self, permit: Permit, timeout: float) -> None:
+        """``timeout`` in seconds from now; 0 is none."""
+        self.permit: Final = permit
+        self.arrival: Final = time.monotonic()
+        self._deadline = anyio.current_time() + timeout if timeout else math.inf
+        self._timeout = timeout
+        self._cut: CutShort | None = None
+        self.ended_by: CutShort | None = None
+        """Why it ended before it was done, once it has."""
+        self._scope: anyio.CancelScope | None = None
+
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Cancels what is inside at the deadline, or when :meth:`cut_short` is called; then raises CutShort.
+
+        One at a time. Nothing is raised where the inside came to its end all the same.
+        """
+        with anyio.CancelScope(deadline=self._deadline) as self._scope:
+            if self._cut is not None:
+                self._scope.cancel()
+            yield
+        ended, self._scope = self._scope, None
+        if ended.cancelled_caught:
+            self.ended_by = self._cut or DeadlineExceeded(self._timeout)
+            raise self.ended_by
+
+    def cut_short(self, why: CutShort) -> None:
+        """Ends the request with an error as soon as may be. May be called again."""
+        if self._cut is None:
+            self._cut = why
+            if self._scope is not None:
+                self._scope.cancel()
+
+
+def timeout_of(headers: Sequence[tuple[bytes, bytes]], most: float) -> float:
+    """Seconds that a request may take, 0 for no bound: what its header says, but never more than ``most``.
+
+    Raises BadRequest for a header that is no number of seconds above 0.
+    """
+    given = [value for name, value in headers if name == TIMEOUT_HEADER.encode()]
+    if not given:
+        return most
+    try:
+        (text,) = given
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise BadRequest(
+            f"The header `{TIMEOUT_HEADER}` must be given once, as a number of seconds above 0.", TIMEOUT_HEADER
+        )
+    return min(seconds, most) if most else seconds

@@ -1,0 +1,32 @@
+"""What a route takes and gives, in words that the document of the API is made of (:mod:`..openapi`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+JSON: Final = "application/json"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One path, whatever its methods."""
+
+    summary: str
+    answer: Any
+    """Type of what comes with 200; ``str`` for what is no JSON."""
+    body: Any = None
+    """Type of the request's body; None: it is not read."""
+    media_type: str = JSON
+    """Of the answer."""
+    streams: bool = False
+    """Sends events instead, where the body's ``stream`` is true."""
+    generates: bool = False
+    """Waits in the queue for its turn, and has a deadline."""
+    unavailable: bool = False
+    """Needs the engine."""
+    finds: bool = False
+    """Names a model, which there need not be."""
+
+
+Operations = Mapping[str, Operation]
+"""By path, as the route has it."""

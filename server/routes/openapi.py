@@ -1,0 +1,31 @@
+"""``GET /openapi.json``: what all the routes take and give."""
+
+from functools import partial
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..openapi import Document
+from ..state import ServerState
+from . import chat, completions, models, operations, tokens
+from .described import JSON, Operation, Operations
+
+OPERATIONS: Final[Operations] = {
+    "/openapi.json": Operation("This document", dict[str, Any]),
+}
+
+
+def routes(state: ServerState) -> list[Route]:
+    families = (chat, completions, models, tokens, operations)
+    described = [*(family.OPERATIONS for family in families), OPERATIONS]
+    document = Document({path: operation for table in described for path, operation in table.items()})
+    return [Route("/openapi.json", partial(openapi, state, document), methods=["GET"])]
+
+
+async def openapi(state: ServerState, document: Document, request: Request) -> Response:
+    app = request.app
+    assert isinstance(app, Starlette)
+    return Response(document.render(app.routes, state.door), media_type=JSON)

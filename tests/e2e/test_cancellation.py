@@ -1,0 +1,270 @@
+"""A client goes away, in every state that a request can be in: all that the request held is free two steps later.
+
+The engine and its worker are real, and so is the listener; the model is random and small.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from stentor.engine.client import EngineClient
+from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.server.config import OverloadConfig
+from stentor.server.http_protocol import HttpProtocol
+from stentor.server.metrics import Metrics
+from stentor.server.overload.slow_readers import ReaderLimits
+from stentor.server.state import ServerState
+from stentor.server.text.number_tokenizer import number_tokenizer
+from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
+from stentor.tests.server.harness import on_loopback, until
+
+pytestmark = pytest.mark.anyio
+
+VOCABULARY = 2048
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": VOCABULARY,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 4096,
+}
+ROWS = 6
+CHUNK = 32
+"""Tokens of a step at most, so that a long prompt takes many."""
+LATE_STEPS = 4
+"""Two that were under way when the engine was told, and two whose tokens were on the way to the server."""
+AFTER = ["fin", "rst"]
+
+
+@dataclass
+class Bench:
+    """The server under test, and what it looks like when nobody asks for anything."""
+
+    state: ServerState
+    url: str
+    free_blocks: int = field(init=False)
+    tasks: int = field(init=False)
+    descriptors: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        ready = self.state.client.ready
+        assert ready is not None
+        self.free_blocks = ready.num_blocks
+        self.tasks = len(asyncio.all_tasks())
+        self.descriptors = len(os.listdir("/proc/self/fd"))
+
+    @property
+    def held(self) -> dict[str, int]:
+        """What is not as it is when nobody asks for anything."""
+        stats, queue = self.state.client.stats, self.state.queue
+        counts = {
+            "blocks": self.free_blocks - stats.free_blocks,
+            "rows": stats.running,
+            "waiting": stats.waiting,
+            "permits": queue.requests,
+            "tokens": queue.tokens,
+            "tickets": self.state.live_requests,
+            "tasks": len(asyncio.all_tasks()) - self.tasks,
+            "descriptors": len(os.listdir("/proc/self/fd")) - self.descriptors,
+        }
+        return {what: count for what, count in counts.items() if count}
+
+    @property
+    def generated(self) -> int:
+        return int(self.state.metrics.generation_tokens._value)
+
+    async def figures(self) -> dict[str, float]:
+        """What the metrics page says."""
+        async with httpx.AsyncClient(base_url=self.url) as client:
+            page = (await client.get("/metrics")).text
+        return {line.split("{")[0]: float(line.split()[-1]) for line in page.splitlines() if "{" in line}
+
+
+class Client:
+    """One connection with one request on it, which ends it as it likes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.received = b""
+
+    @classmethod
+    async def asking(cls, bench: Bench, **fields: Any) -> "Client":
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", int(bench.url.rpartition(":")[2])))
+        body = json.dumps({"temperature": 0, "ignore_eos": True, **fields}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n" % len(body)
+        await loop.sock_sendall(sock, head + body)
+        return cls(sock)
+
+    async def read_until(self, count: int) -> None:
+        """Reads until ``count`` events have come."""
+        while self.received.count(b"data: ") < count:
+            async with asyncio.timeout(20):
+                piece = await asyncio.get_running_loop().sock_recv(self._sock, 4096)
+            assert piece, self.received
+            self.received += piece
+
+    def leave(self, how: str) -> None:
+        if how == "rst":
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(scope="module")
+async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+    folder: Path = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    worker = WorkerConfig(
+        str(folder),
+        load_format="dummy",
+        device="cpu",
+        dtype="float32",
+        max_num_seqs=ROWS,
+        max_num_batched_tokens=CHUNK,
+        max_mixed_prefill_tokens=CHUNK,
+        block_size=16,
+        kv_cache_memory=256 << 20,
+    )
+    client = EngineClient(EngineConfig(worker))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.run)
+        with anyio.fail_after(60):
+            await client.wait_started()
+        await until(lambda: client.stats.free_blocks, 10)
+        state = ServerState(
+            served_names=("made-up",),
+            client=client,
+            pool=TokenizerPool(number_tokenizer(VOCABULARY), threads=1, max_pending=2),
+            metrics=Metrics("made-up", client),
+            vocab_size=VOCABULARY,
+            overload=OverloadConfig(),
+        )
+        readers = ReaderLimits(buffer=16 << 10, seconds=60.0)
+        async with on_loopback(state, partial(HttpProtocol, readers=readers)) as url:
+            yield Bench(state, url)
+        tasks.cancel_scope.cancel()
+
+
+async def all_is_free(bench: Bench) -> None:
+    try:
+        await until(lambda: not bench.held, 5)
+    except TimeoutError:
+        pytest.fail(f"still held: {bench.held}")
+    figures = await bench.figures()
+    assert figures["stentor:kv_cache_free_blocks"] == bench.free_blocks
+    assert figures["stentor:kv_cache_usage_perc"] == 0
+
+
+@pytest.mark.parametrize("how", AFTER)
+async def test_while_waiting_for_the_tokenizer(bench: Bench, how: str) -> None:
+    gate = threading.Event()
+    standing_still = asyncio.create_task(bench.state.pool._run(lambda: gate.wait(20)))
+    text = "7 " * INLINE_CHARS
+    clients = [await Client.asking(bench, prompt=text, max_tokens=50, stream=number % 2 == 0) for number in range(5)]
+    await until(lambda: bench.state.live_requests == 5)
+    for client in clients:
+        client.leave(how)
+    await until(lambda: not bench.state.live_requests and not bench.state.queue.requests)
+    gate.set()
+    assert await standing_still
+    again = await Client.asking(bench, prompt=text, max_tokens=2, stream=True)
+    await again.read_until(3)
+    again.leave(how)
+    await all_is_free(bench)
+
+
+@pytest.mark.parametrize("how", AFTER)
+async def test_while_queued_in_the_engine(bench: Bench, how: str) -> None:
+    runners = [await Client.asking(bench, prompt=[5], max_tokens=3000, stream=True) for _ in range(ROWS)]
+    for runner in runners:
+        await runner.read_until(1)
+    waiters = [await Client.asking(bench, prompt=[6, 7], max_tokens=50, stream=number % 2 == 0) for number in range(4)]
+    await until(lambda: bench.state.client.stats.waiting == 4)
+    for waiter in waiters:
+        waiter.leave(how)
+    await until(lambda: bench.state.client.stats.waiting == 0)
+    assert bench.state.client.stats.running == ROWS
+    for runner in runners:
+        runner.leave(how)
+    await all_is_free(bench)
+
+
+@pytest.mark.parametrize("how", AFTER)
+async def test_in_the_middle_of_a_prefill(bench: Bench, how: str) -> None:
+    before = bench.state.client.stats.steps
+    prompt = [9 + number % 50 for number in range(4000)]
+    client = await Client.asking(bench, prompt=prompt, max_tokens=50, prompt_logprobs=None)
+    await until(lambda: bench.state.client.stats.steps > before)
+    client.leave(how)
+    await all_is_free(bench)
+    steps = bench.state.client.stats.steps - before
+    assert steps < len(prompt) / CHUNK, "the prefill went on to its end"
+
+
+@pytest.mark.parametrize("how", AFTER)
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_while_decoding(bench: Bench, how: str, n: int, stream: bool) -> None:
+    steps, generated = bench.state.client.stats.steps, bench.generated
+    client = await Client.asking(bench, prompt=[8], max_tokens=3000, stream=stream, n=n)
+    await until(lambda: bench.generated >= generated + 8 * n)
+    client.leave(how)
+    await all_is_free(bench)
+    # the first of n is alone until the prompt is there
+    steps_delivered = -(-(bench.generated - generated) // n)
+    late = bench.state.client.stats.steps - steps - steps_delivered
+    assert late <= LATE_STEPS, f"{late} steps ran after the last token that was delivered"
+
+
+@pytest.mark.parametrize("how", AFTER)
+async def test_while_text_is_held_for_a_stop_string(bench: Bench, how: str) -> None:
+    stop = "5 " * 12 + "6"
+    generated = bench.generated
+    client = await Client.asking(bench, prompt=[5], max_tokens=3000, stream=True, stop=[stop], logit_bias={"5": 100})
+    await until(lambda: bench.generated > generated + 6)
+    client.leave(how)
+    await all_is_free(bench)
+
+
+@pytest.mark.parametrize("how", AFTER)
+async def test_while_the_server_waits_for_a_client_that_does_not_read(bench: Bench, how: str) -> None:
+    client = await Client.asking(bench, prompt=[5], max_tokens=3000, stream=True, logprobs=20, n=4)
+    began = before = bench.generated
+    async with asyncio.timeout(20):
+        while bench.generated == began or bench.generated != before:
+            before = bench.generated
+            await asyncio.sleep(0.2)
+    assert bench.state.client.stats.running, "the engine goes on meanwhile"
+    client.leave(how)
+    await all_is_free(bench)
+
+
+async def test_several_prompts_of_one_request_end_together(bench: Bench) -> None:
+    client = await Client.asking(bench, prompt=[[5], [6], [7]], max_tokens=3000, stream=True, n=2)
+    await client.read_until(4)
+    client.leave("fin")
+    await all_is_free(bench)

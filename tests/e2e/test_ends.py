@@ -1,0 +1,117 @@
+"""How a server ends when it is told to, and when it cannot go on: what clients see, and the exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from stentor.loadtest.processes import alive, tree
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.made_up import describe
+from stentor.tests.e2e.processes import eventually
+
+ENDLESS = {"prompt": [5], "max_tokens": 50_000, "ignore_eos": True}
+
+
+class Asker(threading.Thread):
+    """One request, read to its end."""
+
+    def __init__(self, server: ServerProcess, **fields: object) -> None:
+        super().__init__(daemon=True)
+        self._url = f"http://127.0.0.1:{server.port}/v1/completions"
+        self._body = {**ENDLESS, **fields}
+        self.begun = threading.Event()
+        self.status = 0
+        self.text = ""
+        self.start()
+
+    def run(self) -> None:
+        with httpx.stream("POST", self._url, json=self._body, timeout=60) as answer:
+            self.status = answer.status_code
+            for piece in answer.iter_text():
+                self.text += piece
+                self.begun.set()
+
+    @property
+    def events(self) -> list[str]:
+        self.join(5)
+        assert not self.is_alive(), "the request has no end"
+        return [line.removeprefix("data: ") for line in self.text.splitlines() if line.startswith("data: ")]
+
+
+def _get(server: ServerProcess, path: str) -> httpx.Response:
+    return httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=5)
+
+
+def _running(server: ServerProcess, count: int) -> bool:
+    lines = _get(server, "/metrics").text.splitlines()
+    return any(line.startswith("stentor:num_requests_running") and float(line.split()[-1]) == count for line in lines)
+
+
+def test_a_drained_server_ends_with_0(tmp_path: Path) -> None:
+    with ServerProcess(describe(tmp_path)) as server:
+        processes = tree(server.pid)
+        stream = Asker(server, stream=True, max_tokens=3000)
+        assert stream.begun.wait(10)
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+            client.get("/ping")
+            os.kill(server.pid, signal.SIGTERM)
+            eventually(lambda: _get(server, "/health").status_code == 503, 5, "the server drains")
+            refused = client.post("/v1/completions", json=ENDLESS)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+            assert refused.headers["connection"] == "close"
+            assert int(refused.headers["retry-after"]) >= 1
+            assert client.get("/ping").status_code == 200
+        assert stream.events[-1] == "[DONE]"
+        assert server.wait(10) == 0
+        eventually(lambda: not any(map(alive, processes)), 5, "no process is left")
+
+
+def test_what_does_not_end_in_time_is_told_so_and_the_code_names_the_signal(tmp_path: Path) -> None:
+    with ServerProcess([*describe(tmp_path), "--shutdown-timeout", "0.5"]) as server:
+        stream, whole = Asker(server, stream=True), Asker(server)
+        url = f"http://127.0.0.1:{server.port}/v1/completions"
+        with httpx.stream(
+            "POST", url, json={**ENDLESS, "stream": True, "logprobs": 20}, timeout=20
+        ):  # and nobody reads
+            eventually(lambda: _running(server, 3), 10, "all run")
+            began = time.monotonic()
+            os.kill(server.pid, signal.SIGTERM)
+            assert json.loads(stream.events[-1])["error"]["code"] == "shutting_down"
+            whole.join(5)
+            assert (whole.status, json.loads(whole.text)["error"]["code"]) == (503, "shutting_down")
+            assert server.wait(10) == 143
+            assert time.monotonic() - began < 6
+        assert "3 requests were cut off" in server.output()
+
+
+def test_a_second_signal_ends_at_once_but_not_without_a_word(tmp_path: Path) -> None:
+    with ServerProcess([*describe(tmp_path), "--shutdown-timeout", "600"]) as server:
+        processes = tree(server.pid)
+        stream = Asker(server, stream=True)
+        assert stream.begun.wait(10)
+        os.kill(server.pid, signal.SIGINT)
+        eventually(lambda: _get(server, "/health").status_code == 503, 5, "the server drains")
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGINT)
+        assert server.wait(5) == 130
+        assert time.monotonic() - began < 3
+        assert json.loads(stream.events[-1])["error"]["code"] == "shutting_down"
+        eventually(lambda: not any(map(alive, processes)), 5, "no process is left")
+
+
+def test_where_memory_may_not_grow_the_server_says_so_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", *describe(tmp_path), "--port", "18977"]
+    done = subprocess.run(
+        ["prlimit", f"--fsize={1 << 20}", *command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stentor: cannot start the engine process: cannot get the ")
+    assert "bytes of shared memory that a channel needs" in line

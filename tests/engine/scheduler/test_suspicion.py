@@ -1,0 +1,282 @@
+"""Who kills the workers: the search alone, and in a scheduler over a fake worker that dies."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stentor.engine.scheduler.suspicion import (
+    DEATHS_TO_CONVICT,
+    DEATHS_TO_SUSPECT,
+    PROOF_TOKENS,
+    Flown,
+    Suspicion,
+)
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import StepPlan
+from stentor.tests.engine.fake_worker import Engine
+
+
+def flown(*rids: int, fresh: tuple[int, ...] = ()) -> list[Flown]:
+    return [Flown(rid, 0, rid in fresh) for rid in rids]
+
+
+def members(suspicion: Suspicion) -> set[int]:
+    return set(suspicion.group or ())
+
+
+def prove(suspicion: Suspicion, *rids: int) -> None:
+    for rid in rids:
+        suspicion.gained(rid, 0, PROOF_TOKENS)
+
+
+def test_after_one_death_everybody_runs() -> None:
+    suspicion = Suspicion()
+    assert suspicion.died(flown(1, 2, 3)) is None
+    assert suspicion.group is None
+
+
+def test_after_two_deaths_with_the_same_in_flight_what_was_new_runs_alone_and_then_the_halves_of_the_rest() -> None:
+    suspicion = Suspicion()
+    suspicion.died(flown(1, 2, 3, 4, 5, 6, fresh=(5, 6)))
+    suspicion.died(flown(1, 2, 3, 4, 5, 6, fresh=(1, 2, 3, 4, 5, 6)))
+    groups = []
+    while (group := suspicion.group) is not None:
+        groups.append(set(group))
+        prove(suspicion, *group)
+    assert groups == [{5}, {6}, {3, 4}, {1, 2}]
+    assert suspicion.idle
+
+
+def test_who_was_in_flight_at_one_of_two_deaths_is_not_searched() -> None:
+    suspicion = Suspicion()
+    suspicion.died(flown(1, 2))
+    suspicion.died(flown(2, 3))
+    assert members(suspicion) == {2}
+    prove(suspicion, 2)
+    assert suspicion.group is None
+    # but whoever was there once is remembered
+    suspicion.died(flown(3, 4))
+    assert members(suspicion) == {3}
+
+
+def test_tokens_between_two_deaths_clear_a_request_and_fewer_do_not() -> None:
+    suspicion = Suspicion()
+    suspicion.died(flown(1, 2))
+    suspicion.gained(1, 0, PROOF_TOKENS)
+    suspicion.gained(2, 0, PROOF_TOKENS - 1)
+    suspicion.died(flown(1, 2))
+    assert members(suspicion) == {2}
+    # what it gained from the worker before does not count
+    suspicion.gained(2, 0, PROOF_TOKENS - 1)
+    assert members(suspicion) == {2}
+
+
+def test_every_choice_that_was_in_flight_must_prove_itself_or_end() -> None:
+    suspicion = Suspicion()
+    for _ in range(DEATHS_TO_SUSPECT):
+        suspicion.died([Flown(1, 0, False), Flown(1, 1, False), Flown(1, 2, False), Flown(2, 0, False)])
+    assert members(suspicion) == {2}
+    prove(suspicion, 2)
+    suspicion.gained(1, 0, PROOF_TOKENS)
+    suspicion.ended(1, 1)
+    suspicion.gained(1, 5, 100)
+    assert members(suspicion) == {1}
+    suspicion.gained(1, 2, PROOF_TOKENS)
+    assert suspicion.group is None
+
+
+def test_a_death_with_nothing_in_flight_says_nothing_of_anybody() -> None:
+    suspicion = Suspicion()
+    for _ in range(10):
+        assert suspicion.died([]) is None
+    assert suspicion.idle
+    suspicion.died(flown(1, 2))
+    suspicion.died(flown(1, 2))
+    group = suspicion.group
+    assert suspicion.died([]) is None
+    assert suspicion.group == group
+
+
+def test_who_ends_leaves_the_search() -> None:
+    suspicion = Suspicion()
+    for _ in range(DEATHS_TO_SUSPECT):
+        suspicion.died(flown(1, 2, 3, 4))
+    suspicion.ended(3, 0)
+    assert members(suspicion) == {4}
+    suspicion.ended(4, 0)
+    assert members(suspicion) == {1, 2}
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.integers(1, 70), st.data())
+def test_the_culprit_is_found_in_a_logarithmic_number_of_deaths(count: int, data: st.DataObject) -> None:
+    poison = data.draw(st.integers(0, count - 1))
+    fresh = set(data.draw(st.lists(st.integers(0, count - 1), max_size=5)))
+    suspicion = Suspicion()
+    deaths = 0
+    while True:
+        group = suspicion.group if suspicion.group is not None else frozenset(range(count))
+        if poison not in group:
+            prove(suspicion, *group)
+            continue
+        deaths += 1
+        culprit = suspicion.died([Flown(rid, 0, rid in fresh) for rid in sorted(group)])
+        if culprit is not None:
+            break
+    assert culprit == poison
+    assert deaths <= DEATHS_TO_SUSPECT + math.ceil(math.log2(count)) + DEATHS_TO_CONVICT
+    assert suspicion.idle
+    assert suspicion.group is None
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.integers(1, 40), st.lists(st.integers(0, 9), max_size=60))
+def test_random_deaths_fail_nobody_and_every_search_ends(count: int, kills: list[int]) -> None:
+    """Workers die at random, but none of one request alone before it has drawn some tokens three times in a row."""
+    suspicion = Suspicion()
+    alone: dict[int, int] = {}
+    for kill in kills:
+        group = sorted(suspicion.group if suspicion.group is not None else range(count))
+        if kill < 6 and (len(group) > 1 or alone.get(group[0], 0) < DEATHS_TO_CONVICT - 1):
+            if len(group) == 1:
+                alone[group[0]] = alone.get(group[0], 0) + 1
+            assert suspicion.died(flown(*group)) is None
+        else:
+            prove(suspicion, *group)
+            for rid in group:
+                alone.pop(rid, None)
+    turns = 0
+    while suspicion.group is not None:
+        prove(suspicion, *suspicion.group)
+        turns += 1
+        assert turns <= 2 * count
+    prove(suspicion, *range(count))
+    assert suspicion.idle
+
+
+# ---- in a scheduler
+
+
+class MortalEngine(Engine):
+    """Its worker dies of what ``kills`` says, before it has run the plan; what it had sent before may be lost too."""
+
+    def __init__(self, kills: Callable[[StepPlan, set[int]], bool], rng: random.Random, **sizes: int) -> None:
+        super().__init__(**sizes)  # type: ignore[arg-type]
+        self._kills = kills
+        self._rng = rng
+
+    def plan(self) -> bool:
+        self.now += 0.01
+        plan = self.scheduler.plan(self.now)
+        if plan is None:
+            return False
+        self.plans.append(plan)
+        slots = {row.slot for row in plan.rows}
+        rids = {choice.request.rid for choice in self.scheduler._rows.running if choice.slot in slots}
+        if self._kills(plan, rids):
+            while self.results and self._rng.random() < 0.5:
+                self.deliver()
+            self.kill_worker()
+        else:
+            self.results.append(self.worker.run(plan))
+        return True
+
+
+def _submit(engine: Engine, rng: random.Random) -> int:
+    params = SamplingParams(max_tokens=rng.choice([0, 1, 3, 9, 20]), prompt_logprobs=rng.choice([None, None, 0]))
+    prompt = [rng.randrange(12)] * rng.randint(1, 20)
+    return engine.submit(prompt, params, seeds=[rng.getrandbits(64) for _ in range(rng.choice([1, 1, 2]))])
+
+
+@pytest.mark.parametrize("when", ["always", "decoding", "prefilling"])
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**20), others=st.integers(0, 14))
+def test_poison_is_failed_alone_and_the_others_get_what_each_gives_alone(when: str, seed: int, others: int) -> None:
+    rng = random.Random(seed)
+    poison = -1
+
+    def kills(plan: StepPlan, rids: set[int]) -> bool:
+        if poison not in rids or when == "always":
+            return poison in rids
+        slots = {c.slot for c in engine.scheduler._rows.running if c.request.rid == poison}
+        first = {row.slot for row in plan.new}
+        return any(row.slot in slots and (row.slot in first) == (when == "prefilling") for row in plan.rows)
+
+    engine = MortalEngine(
+        kills, rng, num_blocks=rng.randint(16, 40), max_num_seqs=rng.randint(2, 16), max_num_batched_tokens=20
+    )
+    at = rng.randint(0, others)
+    for number in range(others + 1):
+        if number == at:
+            poison = engine.submit([1] * rng.randint(1, 20), max_tokens=20)
+        else:
+            _submit(engine, rng)
+        for _ in range(rng.randint(0, 3)):
+            engine.step()
+    engine.drain()
+    engine.check_clients()
+    assert engine.failed == {poison}
+    assert engine.scheduler.stats().poisoned == 1
+    # twice as many: until it is suspected, others may leave and arrive between its deaths
+    assert len(engine.deaths) <= 2 * (DEATHS_TO_SUSPECT + math.log2(17) + DEATHS_TO_CONVICT)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**20))
+def test_workers_that_die_at_random_cost_nobody_a_token(seed: int) -> None:
+    rng = random.Random(seed)
+    survived = 0
+    longest = 8  # steps that a prompt of these and four tokens need
+
+    def kills(plan: StepPlan, rids: set[int]) -> bool:
+        nonlocal survived
+        survived += 1
+        if survived > longest and rng.random() < 0.3:
+            survived = 0
+            return True
+        return False
+
+    engine = MortalEngine(kills, rng, num_blocks=20, max_num_seqs=6, max_num_batched_tokens=20)
+    for _ in range(12):
+        _submit(engine, rng)
+        for _ in range(rng.randint(0, 4)):
+            engine.step()
+    engine.drain()
+    engine.check_clients()
+    assert not engine.failed
+    assert engine.scheduler.stats().poisoned == 0
+
+
+def test_who_arrives_during_a_search_waits_for_its_end() -> None:
+    engine = Engine(num_blocks=64, max_num_seqs=8, max_num_batched_tokens=64)
+    early = [engine.submit([1, 2, 3], max_tokens=20, seeds=[rid]) for rid in range(4)]
+    for _ in range(DEATHS_TO_SUSPECT):
+        engine.plan()
+        engine.kill_worker()
+    assert engine.scheduler._suspicion.group is not None
+    late = engine.submit([1, 2, 3], max_tokens=2)
+    while engine.scheduler._suspicion.group is not None:
+        engine.step()
+        assert not engine.clients[late].tokens
+    engine.drain()
+    engine.check_clients()
+    assert all(engine.clients[rid].finished[0].reason == "length" for rid in [*early, late])
+
+
+def test_an_abort_during_a_search_is_answered_at_once_and_the_search_goes_on() -> None:
+    engine = Engine(num_blocks=64, max_num_seqs=8, max_num_batched_tokens=64)
+    rids = [engine.submit([1, 2, 3], max_tokens=20, seeds=[rid]) for rid in range(4)]
+    for _ in range(DEATHS_TO_SUSPECT):
+        engine.plan()
+        engine.kill_worker()
+    engine.plan()
+    running = min(members(engine.scheduler._suspicion))
+    for rid in (running, next(rid for rid in rids if rid != running)):
+        engine.abort(rid)
+        assert engine.clients[rid].finished[0].reason == "abort"
+    engine.drain()
+    engine.check_clients()

@@ -1,0 +1,222 @@
+"""Engine processes that do what a test says, die when it says, and go on with what another has left.
+
+What a choice yields follows from its prompt, seed and place alone, so whoever goes on must know exactly what was
+delivered: an engine that is told anything else fails its test.
+"""
+
+import asyncio
+from collections.abc import Callable
+from hashlib import blake2b
+
+from stentor.engine.channel import PeerDied
+from stentor.engine.launch import EngineProcess
+from stentor.protocols.actors import (
+    Abort,
+    ChoiceTokens,
+    ClientInbox,
+    EngineReady,
+    Failed,
+    Finished,
+    FinishReason,
+    PromptDone,
+    Shutdown,
+    Stalled,
+    Stats,
+    Submit,
+    TokensBatch,
+)
+from stentor.protocols.codec import decode_engine, encoder
+from stentor.protocols.steps import TokenLogprobs
+
+NONSENSE = b"\xc1 no message"
+
+
+def _hash(*parts: object) -> int:
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=6).digest(), "little")
+
+
+def expected(submit: Submit, index: int) -> tuple[list[int], FinishReason]:
+    """All tokens of a choice that nobody aborts, and how it ends."""
+    key = (submit.prompt, submit.seeds[index])
+    natural = 5 + _hash("length", key) % 8
+    count = min(natural, submit.params.max_tokens)
+    return [_hash(key, place) % 1000 for place in range(count)], "stop" if natural <= count else "length"
+
+
+def logprobs_of(tokens: list[int]) -> list[TokenLogprobs]:
+    return [TokenLogprobs(token, -float(token), 1, []) for token in tokens]
+
+
+class _Request:
+    """What an engine keeps of one, checked against what it must have been told."""
+
+    def __init__(self, submit: Submit) -> None:
+        self.submit = submit
+        resumed = submit.resumed
+        self.prompt_done = resumed is not None and resumed.prompt_done
+        self.given: dict[int, int] = {}
+        for index in range(len(submit.seeds)):
+            tokens, _ = expected(submit, index)
+            outputs = [] if resumed is None else resumed.outputs[index]
+            if resumed is not None and index in resumed.ended:
+                assert outputs == [], "tokens of a choice that has ended"
+                continue
+            assert outputs == tokens[: len(outputs)], "other tokens than were sent"
+            assert len(outputs) < len(tokens), "all tokens, and yet no end"
+            assert self.prompt_done or not outputs, "tokens before the prompt was done"
+            self.given[index] = len(outputs)
+        assert self.given, "nothing is left of this request"
+
+
+class ScriptedEngine:
+    """The engine's process and both ends of the channel to it, as far as a client uses them."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, _Request] = {}
+        self.dead = False
+        self.closed = False
+        self.pid = 0
+        self.description = "running"
+        self._inbox: list[bytes] = []
+        self._outbox: list[bytes] = []
+        self._changed = asyncio.Event()
+        self._last_rid = -1
+
+    # ---- for the test
+
+    def send_message(self, message: ClientInbox) -> None:
+        self.send_frame(encoder.encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        if not self.dead:
+            self._outbox.append(frame)
+            self._changed.set()
+
+    def get_ready(self) -> None:
+        self.send_message(EngineReady(64, 16, 2048, [], []))
+
+    def stall(self) -> None:
+        self.send_message(Stalled("the worker process was lost: killed by SIGKILL"))
+
+    def fail(self, *, final: bool) -> None:
+        self.send_message(Failed("the engine failed: KeyError: 7", final))
+
+    def die(self) -> None:
+        """What it has sent stays; what it has not read is lost."""
+        self.dead = True
+        self.description = "killed by SIGKILL"
+        self._changed.set()
+
+    def read(self) -> None:
+        """Takes in what has come since the last time."""
+        frames, self._inbox = self._inbox, []
+        batch = TokensBatch([], [], [])
+        for frame in frames:
+            match decode_engine.decode(frame):
+                case Submit() as submit:
+                    assert submit.rid > self._last_rid, "not in order of arrival"
+                    self._last_rid = submit.rid
+                    self.requests[submit.rid] = _Request(submit)
+                case Abort(rid=rid, index=index):
+                    self._abort(rid, index, batch)
+                case Shutdown():
+                    pass
+                case other:
+                    raise AssertionError(f"unexpected {other}")
+        if batch.finished:
+            self.send_message(batch)
+
+    def step(self, wanted: Callable[[int], bool] = lambda _rid: True) -> None:
+        """A token for each choice of the requests that are ``wanted``, in one message."""
+        batch = TokensBatch([], [], [])
+        for rid, request in list(self.requests.items()):
+            if wanted(rid):
+                self._advance(request, batch)
+        if batch.tokens:
+            self.send_message(batch)
+            self.send_message(Stats(len(self.requests), 0, 0.1, 0, 10, 5, 1, 60))
+
+    def _advance(self, request: _Request, batch: TokensBatch) -> None:
+        submit = request.submit
+        if not request.prompt_done:
+            request.prompt_done = True
+            of_prompt = None if submit.params.prompt_logprobs is None else [None, *logprobs_of(submit.prompt[1:])]
+            batch.prompts.append(PromptDone(submit.rid, 0, 0.0, 0.0, of_prompt))
+        for index, given in list(request.given.items()):
+            tokens, reason = expected(submit, index)
+            new = tokens[given : given + 1]
+            logprobs = None if submit.params.logprobs is None else logprobs_of(new)
+            batch.tokens.append(ChoiceTokens(submit.rid, index, new, logprobs))
+            request.given[index] = given + 1
+            if given + 1 == len(tokens):
+                self._end(request, index, reason, batch)
+
+    def _abort(self, rid: int, index: int, batch: TokensBatch) -> None:
+        request = self.requests.get(rid)
+        for each in [] if request is None else list(request.given):
+            if request is not None and index in (-1, each):
+                self._end(request, each, "abort", batch)
+
+    def _end(self, request: _Request, index: int, reason: FinishReason, batch: TokensBatch) -> None:
+        batch.finished.append(Finished(request.submit.rid, index, reason, None, None))
+        del request.given[index]
+        if not request.given:
+            del self.requests[request.submit.rid]
+
+    # ---- the endpoint
+
+    async def send(self, frame: bytes) -> None:
+        if not self.try_send(frame):
+            raise PeerDied("the peer process is gone")
+
+    def try_send(self, frame: bytes) -> bool:
+        if not self.dead:
+            self._inbox.append(bytes(frame))
+        return not self.dead
+
+    async def receive(self) -> list[bytes]:
+        while not self._outbox:
+            if self.dead:
+                raise PeerDied("the peer process is gone")
+            self._changed.clear()
+            await self._changed.wait()
+        frames, self._outbox = self._outbox, []
+        return frames
+
+    # ---- the process
+
+    async def wait(self) -> int:
+        while not self.dead:
+            self._changed.clear()
+            await self._changed.wait()
+        return -9
+
+    def close(self) -> None:
+        self.closed = True
+        self.die()
+
+
+class Engines:
+    """Every engine that a client has started, the latest last."""
+
+    def __init__(self) -> None:
+        self.all: list[ScriptedEngine] = []
+        self.refusals = 0
+        """How many of the next starts fail."""
+
+    @property
+    def now(self) -> ScriptedEngine:
+        return self.all[-1]
+
+    def launch(self) -> EngineProcess:
+        if self.refusals:
+            self.refusals -= 1
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        engine = ScriptedEngine()
+        self.all.append(engine)
+        return EngineProcess(
+            endpoint=engine,  # type: ignore[arg-type]
+            child=engine,  # type: ignore[arg-type]
+            began=0.0,
+            again=self.launch,
+        )

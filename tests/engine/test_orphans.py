@@ -1,0 +1,39 @@
+"""Burying what a dead engine left, in a process of its own that takes orphans."""
+
+import subprocess
+import sys
+import textwrap
+
+SCRIPT = """
+    import ctypes, os, subprocess, sys, time
+    from stentor.engine.orphans import _children, reap_orphans
+
+    CHILD = "import ctypes, os, sys\\nif os.fork(): os._exit(0)\\n"
+    CHILD += "ctypes.CDLL(None).prctl(15, sys.argv[1].encode())  # PR_SET_NAME"
+
+    def dead_children(count):
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            found = [pid for pid in _children() if ") Z" in open(f"/proc/{pid}/stat").read()]
+            if len(found) == count:
+                return found
+            time.sleep(0.01)
+        raise SystemExit(f"{found} are dead, not {count}")
+
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: as the first process of a container
+    mine = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    for name in ("stentor-worker", "stentor-nursery", "someone-else"):
+        subprocess.run([sys.executable, "-c", CHILD, name], check=True)
+    dead_children(4)
+    assert reap_orphans() == 2
+    dead_children(2)
+    assert reap_orphans() == 0
+    assert mine.wait() == 3, "it is somebody else's to reap"
+"""
+
+
+def test_dead_workers_and_nurseries_are_reaped_and_nobody_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

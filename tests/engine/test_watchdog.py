@@ -1,0 +1,157 @@
+"""When a step is overdue, by a clock that the test sets."""
+
+import pytest
+
+from stentor.engine.restarts import Restarts
+from stentor.engine.watchdog import StepWatch
+from stentor.protocols.config import RecoveryConfig
+from stentor.protocols.steps import RowStep, StepPlan
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plan(step: int, *counts: int, start: int = 100) -> StepPlan:
+    rows = [RowStep(slot, start, count, [], True) for slot, count in enumerate(counts)]
+    return StepPlan(0, step, [], [], rows)
+
+
+def watching(clock: Clock, *, seconds: float = 10.0, factor: float = 20.0) -> StepWatch:
+    return StepWatch(RecoveryConfig(watchdog_seconds=seconds, watchdog_factor=factor), clock)
+
+
+def left(watch: StepWatch, clock: Clock) -> float:
+    assert watch.deadline is not None
+    return watch.deadline - clock.now
+
+
+def warm(watch: StepWatch, clock: Clock, seconds: float, *counts: int, steps: int = 40) -> None:
+    for step in range(steps):
+        watch.sent(plan(step, *counts))
+        clock.now += seconds
+        watch.completed(step)
+
+
+def test_nothing_in_flight_is_never_overdue() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    assert watch.deadline is None
+    warm(watch, clock, 0.01, 1)
+    assert watch.deadline is None
+    watch.sent(plan(40, 1))
+    watch.lost()
+    assert watch.deadline is None
+    assert watch.oldest is None
+
+
+def test_a_timeout_of_nought_is_none() -> None:
+    clock = Clock()
+    watch = watching(clock, seconds=0.0)
+    watch.sent(plan(0, 1))
+    assert watch.deadline is None
+
+
+@pytest.mark.parametrize("counts", [(1,) * 32, (256,), (64, 1, 1, 1)])
+def test_a_step_like_those_before_gets_the_floor_and_the_multiple_of_what_they_took(counts: tuple[int, ...]) -> None:
+    clock = Clock()
+    watch = watching(clock)
+    warm(watch, clock, 0.03, *counts)
+    watch.sent(plan(40, *counts))
+    assert left(watch, clock) == pytest.approx(10 + 20 * 0.03, rel=0.01)
+
+
+def test_more_work_gets_more_time() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    warm(watch, clock, 0.1, 100)
+    watch.sent(plan(40, 400))
+    wide = left(watch, clock)
+    assert wide == pytest.approx(10 + 20 * 0.4, rel=0.1)
+    watch.lost()
+    watch.sent(plan(41, 400, start=20_000))
+    assert left(watch, clock) > wide + 8, "attention reads more"
+
+
+def test_prompts_do_not_make_decoding_seem_slow_nor_the_other_way_round() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    warm(watch, clock, 0.5, 1)
+    warm(watch, clock, 0.5, 500)
+    watch.sent(plan(40, 500))
+    assert left(watch, clock) == pytest.approx(10 + 20 * 0.5, rel=0.05)
+    watch.lost()
+    watch.sent(plan(41, 1))
+    assert left(watch, clock) == pytest.approx(10 + 20 * 0.5, rel=0.05)
+
+
+def test_before_anything_is_known_a_large_model_on_a_slow_machine_has_time() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    watch.sent(plan(0, 512))
+    assert 180 < left(watch, clock) < 320
+    watch.lost()
+    watch.sent(plan(1, 1))
+    assert left(watch, clock) < 12
+
+
+def test_time_counts_from_when_a_step_became_the_oldest() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    warm(watch, clock, 0.01, 1)
+    watch.sent(plan(40, 1))
+    clock.now += 4
+    watch.sent(plan(41, 1))
+    assert left(watch, clock) == pytest.approx(6.2, abs=0.01)
+    clock.now += 4
+    watch.completed(40)
+    assert watch.oldest == 41
+    assert left(watch, clock) > 10
+
+
+def test_a_slow_stretch_is_forgotten() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    warm(watch, clock, 5.0, 1)
+    warm(watch, clock, 0.01, 1, steps=400)
+    watch.sent(plan(0, 1))
+    assert left(watch, clock) < 11
+
+
+def test_a_result_that_nobody_asked_for_is_left_to_others() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    watch.completed(3)
+    watch.sent(plan(0, 1))
+    watch.completed(3)
+    assert watch.oldest == 0
+
+
+def test_the_first_restart_is_at_once_and_those_that_follow_wait_longer_and_longer() -> None:
+    restarts = Restarts(100)
+    delays = []
+    for _ in range(10):
+        restarts.died()
+        delays.append(restarts.next_delay())
+    assert delays == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0])
+    restarts.settled()
+    restarts.died()
+    assert restarts.next_delay() == 0.0
+    assert restarts.total == 11
+
+
+def test_deaths_in_a_row_are_counted_up_to_the_limit() -> None:
+    restarts = Restarts(3)
+    for _ in range(2):
+        restarts.died()
+    assert not restarts.exhausted
+    restarts.settled()
+    for _ in range(2):
+        restarts.died()
+    assert not restarts.exhausted
+    restarts.died()
+    assert restarts.exhausted

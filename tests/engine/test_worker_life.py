@@ -1,0 +1,315 @@
+"""One worker's life and the loop's patience, by a clock that the test moves and over processes that the test plays."""
+
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+
+from stentor.engine.channel import ChannelPair, Endpoint
+from stentor.engine.loop import EngineLoop
+from stentor.engine.process import Child
+from stentor.engine.scheduler import Scheduler
+from stentor.engine.worker_keeper import WorkerKeeper
+from stentor.engine.worker_life import OnProgress, WorkerLife, WorkerLost
+from stentor.engine.worker_source import WorkerSource
+from stentor.protocols.actors import (
+    EngineReady,
+    Failed,
+    Progress,
+    Stalled,
+    StartWorker,
+    Stats,
+    Submit,
+    TokensBatch,
+    WorkerReady,
+)
+from stentor.protocols.codec import decode_client, decode_worker, encoder
+from stentor.protocols.config import RecoveryConfig, SchedulerConfig, StepLimits, WorkerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import StepPlan
+from stentor.tests.engine.channel.harness import both_ends
+from stentor.tests.engine.odd_worker import answer
+
+pytestmark = pytest.mark.anyio
+
+LIMITS = StepLimits(block_size=16, max_num_seqs=8, max_num_batched_tokens=64, max_mixed_prefill_tokens=64)
+READY = WorkerReady(64, 256, [], [], LIMITS)
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+class Clock:
+    """Time that passes when somebody moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+        self._moved = anyio.Event()
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        until = self.now + seconds
+        while self.now < until:
+            await self._moved.wait()
+        await anyio.lowlevel.checkpoint()
+
+    async def move(self, seconds: float) -> None:
+        self.now += seconds
+        moved, self._moved = self._moved, anyio.Event()
+        moved.set()
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+
+
+@dataclass
+class Played:
+    """A worker whose process does nothing and whose messages the test sends."""
+
+    life: WorkerLife
+    worker: Endpoint
+    process: Child
+
+    def send(self, message: object) -> None:
+        assert self.worker.try_send(encoder.encode(message))
+
+    async def plans(self) -> list[StepPlan]:
+        found = [decode_worker.decode(frame) for frame in await self.worker.receive()]
+        return [plan for plan in found if isinstance(plan, StepPlan)]
+
+
+@asynccontextmanager
+async def played() -> AsyncIterator[Played]:
+    pair = ChannelPair.create()
+    process = Child(subprocess.Popen(["sleep", "60"]), "worker")
+    try:
+        pair.parent.watch(process.pid, process.pidfd)
+        with Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid()) as worker:
+            life = WorkerLife(pair.parent, process)
+            yield Played(life, worker, process)
+            await life.end(0.0)
+    finally:
+        process.close()
+
+
+async def _ignore(progress: Progress) -> None:
+    pass
+
+
+@dataclass
+class Starting:
+    clock: Clock = field(default_factory=Clock)
+    ready: WorkerReady | None = None
+    lost: WorkerLost | None = None
+
+    async def start(self, life: WorkerLife) -> None:
+        try:
+            self.ready = await life.start(WorkerConfig("m"), _ignore, clock=self.clock, sleep=self.clock.sleep)
+        except WorkerLost as lost:
+            self.lost = lost
+
+
+@pytest.mark.parametrize(
+    ("phase", "patience"), [(None, 120.0), ("loading weights", 300.0), ("compiling CPU kernels", 600.0)]
+)
+async def test_a_start_in_which_nothing_moves_is_ended_and_each_phase_has_its_time(
+    phase: str | None, patience: float
+) -> None:
+    starting = Starting()
+    async with played() as on, anyio.create_task_group() as tasks:
+        tasks.start_soon(starting.start, on.life)
+        assert isinstance(decode_worker.decode((await on.worker.receive())[0]), StartWorker)
+        if phase is not None:
+            for done in range(3):
+                await starting.clock.move(100.0)
+                on.send(Progress(phase, done, 9))
+                await anyio.sleep(0.02)
+        await starting.clock.move(patience - 1.0)
+        assert on.process.returncode is None
+        await starting.clock.move(2.0)
+        with anyio.fail_after(5):
+            await on.process.wait()
+            while starting.lost is None:
+                await anyio.sleep(0.01)
+    assert starting.lost.hung
+    assert f"nothing moved for {patience:.0f} s in '{phase or 'starting the worker'}'" in str(starting.lost)
+
+
+async def test_a_start_that_takes_long_and_says_so_is_left_alone() -> None:
+    starting = Starting()
+    async with played() as on, anyio.create_task_group() as tasks:
+        tasks.start_soon(starting.start, on.life)
+        await on.worker.receive()
+        for done in range(20):
+            on.send(Progress("loading weights", done, 20))
+            await anyio.sleep(0.01)
+            await starting.clock.move(250.0)
+        on.send(READY)
+        with anyio.fail_after(5):
+            while starting.ready is None:
+                await anyio.sleep(0.01)
+    assert starting.lost is None
+
+
+async def test_a_worker_that_refuses_or_closes_its_end_is_lost_and_dead() -> None:
+    for last in ("refuses", "closes"):
+        starting = Starting()
+        async with played() as on, anyio.create_task_group() as tasks:
+            tasks.start_soon(starting.start, on.life)
+            await on.worker.receive()
+            if last == "refuses":
+                on.send(Failed("no such model"))
+            else:
+                on.worker.close()
+                on.process.terminate()
+            with anyio.fail_after(10):
+                while starting.lost is None:
+                    await anyio.sleep(0.01)
+            assert on.process.returncode is not None
+        assert not starting.lost.hung
+        assert ("no such model" if last == "refuses" else "killed by SIGTERM") in str(starting.lost)
+
+
+async def test_a_worker_that_settles_for_less_than_the_first_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played() as first, played() as second, played() as third:
+        lives = [first, second, third]
+
+        async def spawn(source: WorkerSource) -> WorkerLife:
+            return lives.pop(0).life
+
+        monkeypatch.setattr(WorkerLife, "spawn", spawn)
+        keeper = WorkerKeeper(WorkerSource("m", None), WorkerConfig("m"))
+        first.send(READY)
+        second.send(WorkerReady(64, 128, [], [], LIMITS))
+        third.send(WorkerReady(99, 300, [], [], LIMITS))
+        await keeper.start(_ignore)
+        with pytest.raises(WorkerLost, match="sequences of 128 tokens.*first one took 256"):
+            await keeper.start(_ignore)
+        assert second.process.returncode is not None
+        _, ready = await keeper.start(_ignore)
+        assert ready.num_blocks == 99
+
+
+# ---- the loop's watchdog
+
+
+@dataclass
+class Stage:
+    loop: EngineLoop
+    client: Endpoint
+    clock: Clock
+    first: Played
+    second: Played
+    seen: list[object] = field(default_factory=list)
+
+    async def until(self, kind: type) -> None:
+        with anyio.fail_after(5):
+            while not any(isinstance(each, kind) for each in self.seen):
+                self.seen += [decode_client.decode(frame) for frame in await self.client.receive()]
+
+    def submit(self, tokens: int) -> None:
+        submit = Submit(0, list(range(4)), SamplingParams(max_tokens=tokens), [1], 0, "", 0.0)
+        assert self.client.try_send(encoder.encode(submit))
+
+
+@asynccontextmanager
+async def stage() -> AsyncIterator[Stage]:
+    clock = Clock()
+    config = RecoveryConfig(watchdog_seconds=10.0, watchdog_factor=0.0)
+    scheduler = Scheduler(
+        num_blocks=64,
+        block_size=16,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        max_model_len=256,
+        config=SchedulerConfig(),
+    )
+    async with played() as first, played() as second:
+
+        async def start(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
+            return second.life, READY
+
+        with both_ends() as (client, engine):
+            loop = EngineLoop(engine, first.life, start, scheduler, config, clock=clock, sleep=clock.sleep)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(loop.run)
+                yield Stage(loop, client, clock, first, second)
+                tasks.cancel_scope.cancel()
+
+
+async def test_a_step_that_is_overdue_ends_its_worker_and_the_next_one_goes_on() -> None:
+    async with stage() as on:
+        on.submit(3)
+        (first, *_) = await on.first.plans()
+        on.first.send(answer(first))
+        await on.until(TokensBatch)
+        await on.clock.move(9.9)
+        assert on.first.process.returncode is None
+        await on.clock.move(0.2)
+        assert on.first.process.returncode is None, "it looks twice"
+        await on.clock.move(0.3)
+        await on.until(Stalled)
+        assert on.first.process.returncode == -9
+        await on.until(EngineReady)
+        on.seen.clear()
+        (plan, *_) = await on.second.plans()
+        assert plan.epoch == 1
+        assert plan.new[0].tokens == [0, 1, 2, 3, 4]
+        on.second.send(answer(plan))
+        await on.until(TokensBatch)
+        stats = [each for each in on.seen if isinstance(each, Stats)]
+        assert all((each.watchdog_kills, each.worker_restarts, each.recovered) == (1, 1, 1) for each in stats)
+
+
+async def test_a_result_that_had_come_before_the_second_look_saves_the_worker() -> None:
+    async with stage() as on:
+        on.submit(2)
+        (first, *_) = await on.first.plans()
+        await on.clock.move(60.0)
+        on.first.send(answer(first))
+        await on.until(TokensBatch)
+        await on.clock.move(1.0)
+        assert on.first.process.returncode is None
+
+
+async def test_an_idle_worker_is_left_alone_for_ever() -> None:
+    async with stage() as on:
+        on.submit(1)
+        (plan, *_) = await on.first.plans()
+        on.first.send(answer(plan))
+        await on.until(TokensBatch)
+        for _ in range(5):
+            await on.clock.move(1000.0)
+        await anyio.sleep(0.05)
+        assert on.first.process.returncode is None
+
+
+async def test_a_client_that_does_not_read_is_not_the_workers_fault() -> None:
+    async with stage() as on:
+        on.submit(100)
+        began = time.monotonic()
+        while time.monotonic() - began < 0.5:
+            with anyio.move_on_after(0.05):
+                for plan in await on.first.plans():
+                    on.first.send(answer(plan))
+            await on.clock.move(3.0)
+        assert on.first.process.returncode is None
+
+
+async def test_back_off_is_waited_for_by_the_clock() -> None:
+    async with stage() as on:
+        on.submit(100)
+        await on.first.plans()
+        on.first.process.kill()
+        await on.until(EngineReady)
+        assert 0.0 in on.clock.slept, "the first restart does not wait"

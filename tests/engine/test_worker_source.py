@@ -1,0 +1,268 @@
+"""Workers from a nursery: whose children they are, what they are given, and what follows when the nursery is lost."""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from stentor.engine import nursery_owner, process
+from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
+from stentor.engine.nursery_owner import Nursery
+from stentor.engine.process import Child, spawn
+from stentor.engine.worker_source import WorkerSource
+from stentor.tests.engine.channel.harness import ends_within, open_descriptors
+from stentor.tests.engine.nursery_programs import MODULE, MULTIPLYING, THREADED, UNPREPARED
+
+SOON = 10.0
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@asynccontextmanager
+async def started(source: WorkerSource) -> AsyncIterator[tuple[Endpoint, Child]]:
+    pair = ChannelPair.create()
+    with anyio.fail_after(SOON):
+        child = await source.start(pair.child_fds)
+    try:
+        pair.parent.watch(child.pid, child.pidfd)
+        yield pair.parent, child
+    finally:
+        child.close()
+        pair.parent.close()
+
+
+@contextlib.contextmanager
+def source_of(module: str, weights_fd: int | None = None) -> Iterator[WorkerSource]:
+    source = WorkerSource(module, weights_fd)
+    try:
+        yield source
+    finally:
+        source.close()
+        source.close()
+
+
+@asynccontextmanager
+async def spawned(weights: int) -> AsyncIterator[Endpoint]:
+    """The same worker, started by itself."""
+    pair = ChannelPair.create()
+    arguments, environment = ("--weights-fd", str(weights)), nursery_owner.WORKER_ENVIRONMENT
+    with pair.parent as endpoint:
+        child = spawn(UNPREPARED, pair.child_fds, kept_fds=(weights,), arguments=arguments, env_extra=environment)
+        endpoint.watch(child.pid, child.pidfd)
+        yield endpoint
+        child.close()
+
+
+async def facts_of(endpoint: Endpoint) -> dict[str, Any]:
+    await endpoint.send(b"describe")
+    with anyio.fail_after(SOON):
+        (frame,) = await endpoint.receive()
+    facts: dict[str, Any] = json.loads(frame)
+    return facts
+
+
+async def test_a_worker_is_tied_to_its_nursery_and_is_given_only_what_was_passed() -> None:
+    weights = os.memfd_create("weights-for-test")
+    os.write(weights, b"heavy")
+    with source_of(MODULE, weights) as source:
+        async with started(source) as (endpoint, child):
+            facts = await facts_of(endpoint)
+            assert facts.pop("preloaded in") == facts.pop("parent") == source.own_nursery
+    descriptors = facts.pop("descriptors")
+    assert facts == {
+        "pid": child.pid,
+        "told parent": os.getpid(),
+        "comm": "test-worker",
+        "own session": True,
+        "stdin": "/dev/null",
+        "option": "--weights-fd",
+        "kept": "heavy",
+        "environment": nursery_owner.WORKER_ENVIRONMENT["GOMP_SPINCOUNT"],
+        "threads": 1,
+    }
+    async with spawned(weights) as endpoint:
+        assert descriptors == (await facts_of(endpoint))["descriptors"]
+    os.close(weights)
+
+
+async def test_workers_come_from_one_nursery_and_their_ends_are_told() -> None:
+    with source_of(MODULE) as source:
+        seen = set()
+        for order, end in ((b"exit", 7), (None, -signal.SIGKILL)):
+            async with started(source) as (endpoint, child):
+                seen.add((await facts_of(endpoint))["preloaded in"])
+                if order is None:
+                    child.kill()
+                else:
+                    await endpoint.send(order)
+                assert await child.wait() == end
+                with pytest.raises(PeerDied):
+                    await endpoint.receive()
+        assert seen == {source.own_nursery}
+
+
+async def test_a_nursery_that_was_killed_takes_its_worker_along_and_is_replaced() -> None:
+    with source_of(MODULE) as source:
+        async with started(source) as (endpoint, child):
+            first = source.own_nursery
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            with pytest.raises(PeerDied):
+                await endpoint.receive()
+            assert await child.wait() == -signal.SIGKILL
+        async with started(source) as (endpoint, _):
+            assert (await facts_of(endpoint))["preloaded in"] == source.own_nursery != first
+
+
+async def test_a_nursery_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nursery_owner, "_FORK_SECONDS", 0.1)
+    with source_of(MODULE) as source:
+        async with started(source):
+            pass
+        first = source.own_nursery
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        async with started(source) as (endpoint, _):
+            assert (await facts_of(endpoint))["preloaded in"] == source.own_nursery != first
+
+
+@pytest.mark.parametrize("module", [UNPREPARED, THREADED])
+async def test_where_no_nursery_can_fork_workers_are_spawned(module: str) -> None:
+    weights = os.memfd_create("weights-for-test")
+    os.write(weights, b"heavy")
+    with source_of(module, weights) as source:
+        for _ in range(2):
+            async with started(source) as (endpoint, child):
+                facts = await facts_of(endpoint)
+                assert (facts["preloaded in"], facts["parent"], facts["kept"]) == (0, os.getpid(), "heavy")
+                assert facts["pid"] == child.pid
+                assert source.own_nursery is None
+    os.close(weights)
+
+
+async def test_a_start_that_is_cancelled_leaves_no_nursery() -> None:
+    with source_of(MODULE) as source:
+        pair = ChannelPair.create()
+        with anyio.move_on_after(0.01) as scope:
+            await source.start(pair.child_fds)
+        pair.parent.close()
+        assert scope.cancelled_caught
+        assert source.own_nursery is None
+        async with started(source) as (endpoint, _):
+            await facts_of(endpoint)
+
+
+async def test_nothing_is_left_open() -> None:
+    before = open_descriptors()
+    with source_of(MODULE) as source:
+        for _ in range(3):
+            async with started(source):
+                pass
+        assert open_descriptors() == before + 3, "two sockets of the nursery and its pidfd"
+    assert open_descriptors() == before
+
+
+async def test_a_forked_worker_multiplies_on_several_threads() -> None:
+    with source_of(MULTIPLYING) as source:
+        for _ in range(2):
+            async with started(source) as (endpoint, _):
+                with anyio.fail_after(SOON):
+                    (frame,) = await endpoint.receive()
+                already, product, sums, threads = frame.decode().split()
+                assert (already, threads) == ("True", "2")
+                assert float(sums) == pytest.approx(sum(range(360_000)) / 1000)
+                columns = [sum(range(j, 360_000, 600)) / 1000 for j in range(600)]
+                rows = [sum(range(600 * i, 600 * i + 600)) / 1000 for i in range(600)]
+                assert float(product) == pytest.approx(sum(c * r for c, r in zip(columns, rows, strict=True)))
+
+
+@pytest.mark.parametrize("victim", ["engine", "nursery"])
+async def test_a_worker_outlives_neither_its_engine_nor_its_nursery(victim: str) -> None:
+    pair = ChannelPair.create()
+    with pair.parent as endpoint:
+        engine = spawn(MODULE, pair.child_fds)
+        endpoint.watch(engine.pid, engine.pidfd)
+        with anyio.fail_after(SOON):
+            (pids,) = await endpoint.receive()
+        nursery, worker = (os.pidfd_open(int(pid)) for pid in pids.split())
+        try:
+            signal.pidfd_send_signal(worker, signal.SIGSTOP)  # it can do nothing about it itself
+            signal.pidfd_send_signal(engine.pidfd if victim == "engine" else nursery, signal.SIGKILL)
+            assert ends_within(nursery, SOON)
+            assert ends_within(worker, SOON)
+        finally:
+            for pidfd in (nursery, worker):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+            engine.close()
+
+
+# ---- a nursery that belongs to somebody else
+
+
+@contextlib.contextmanager
+def nursery_of(module: str) -> Iterator[Nursery]:
+    nursery = Nursery(module)
+    try:
+        yield nursery
+    finally:
+        nursery.close()
+        nursery.close()
+
+
+async def test_engines_share_a_nursery_and_each_ones_workers_end_with_it() -> None:
+    with nursery_of(MODULE) as nursery:
+        sources = [WorkerSource(MODULE, None, nursery.connect().detach()) for _ in range(2)]
+        async with started(sources[0]) as (endpoint, child), started(sources[1]) as (other, _):
+            os.kill(child.pid, signal.SIGSTOP)
+            sources[0].close()
+            assert ends_within(child.pidfd, SOON)
+            assert await child.wait() == -signal.SIGKILL
+            facts = await facts_of(other)
+            assert (facts["preloaded in"], facts["parent"]) == (nursery.pid, nursery.pid)
+            assert [source.own_nursery for source in sources] == [None, None]
+        sources[1].close()
+        third = WorkerSource(MODULE, None, nursery.connect().detach())
+        async with started(third) as (endpoint, _):
+            assert (await facts_of(endpoint))["preloaded in"] == nursery.pid
+        third.close()
+
+
+async def test_a_nursery_that_died_is_started_again_for_the_next_engine() -> None:
+    with nursery_of(MODULE) as nursery:
+        first = nursery.pid
+        source = WorkerSource(MODULE, None, nursery.connect().detach())
+        async with started(source):
+            os.kill(first, signal.SIGKILL)
+        async with started(source) as (endpoint, _):
+            assert (await facts_of(endpoint))["parent"] == source.own_nursery, "until then an engine has its own"
+        source.close()
+        source = WorkerSource(MODULE, None, nursery.connect().detach())
+        async with started(source) as (endpoint, _):
+            assert (await facts_of(endpoint))["parent"] == nursery.pid != first
+        source.close()
+
+
+async def test_a_dead_worker_whose_nursery_cannot_tell_counts_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_TOLD_SECONDS", 0.05)
+    with source_of(MODULE) as source:
+        async with started(source) as (_, child):
+            nursery = source.own_nursery
+            assert nursery is not None
+            os.kill(nursery, signal.SIGSTOP)
+            assert child.wait_blocking(0.05) is None
+            child.terminate()
+            assert await child.wait() == -signal.SIGKILL
+            os.kill(nursery, signal.SIGCONT)

@@ -1,0 +1,219 @@
+"""The real listener over a fake engine, in a thread of its own, and raw sockets to be rude with."""
+
+import asyncio
+import gc
+import json
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import uvloop
+
+from stentor.protocols.openai.limits import Limits
+from stentor.server.config import ConnectionLimits
+from stentor.server.lifecycle import Listener, make_listener
+from stentor.server.listening import bind
+from stentor.server.state import ServerState
+from stentor.server.text.pool import TokenizerPool
+from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state, says
+from stentor.tests.server.harness import CHAT, HELLO
+
+LIMITS = Limits()
+CONNECTIONS = ConnectionLimits()
+PACE = 0.02
+"""Seconds between two tokens of every stream."""
+PATIENCE = 10.0
+"""Seconds for anything that a test waits for."""
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    seconds: float = 0.0
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """What a refusal says of itself, in the shape of all errors."""
+        error: dict[str, Any] = json.loads(self.body)["error"]
+        assert error.keys() == {"message", "type", "param", "code"}
+        return error
+
+
+class Connection:
+    """One socket; everything on it takes :data:`PATIENCE` seconds at most."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self._file = self.socket.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        """Also what the other end does not want any more."""
+        with suppress(ConnectionError, TimeoutError):
+            self.socket.sendall(data)
+
+    def answer(self, *, without_body: bool = False) -> Answer:
+        """The next final response."""
+        while True:
+            line = self._file.readline()
+            assert line, "closed without an answer"
+            headers = dict(self._headers())
+            status = int(line.split()[1])
+            if status >= 200:
+                break
+        length = 0 if without_body else int(headers.get("content-length", 0))
+        return Answer(status, headers, self._file.read(length))
+
+    def line(self) -> bytes:
+        return self._file.readline()
+
+    def is_closed(self) -> bool:
+        try:
+            return self._file.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+    def _headers(self) -> Iterator[tuple[str, str]]:
+        while (line := self._file.readline()) not in (b"\r\n", b""):
+            name, _, value = line.decode().partition(":")
+            yield name.lower(), value.strip()
+
+
+@dataclass
+class Witness:
+    """A well-behaved stream that goes on beside whatever else happens."""
+
+    arrivals: list[float] = field(default_factory=list)
+    ended: bool = False
+
+    def watch(self, connection: Connection) -> None:
+        try:
+            while line := connection.line():
+                if line.startswith(b"data: {"):
+                    self.arrivals.append(time.monotonic())
+        except (OSError, ValueError):
+            pass  # the test is over
+        self.ended = True
+
+    def gaps(self, since: float, until: float) -> list[float]:
+        """Seconds between tokens that came in a stretch of time, and up to the first after it."""
+        times = [at for at in tuple(self.arrivals) if since <= at]
+        inside = [at for at in times if at <= until]
+        inside += times[len(inside) : len(inside) + 1]
+        return [later - earlier for earlier, later in pairwise(inside)]
+
+    def median(self, since: float, until: float) -> float:
+        return statistics.median(self.gaps(since, until))
+
+    def goes_on(self) -> bool:
+        """Whether another token comes."""
+        seen = len(self.arrivals)
+        deadline = time.monotonic() + PATIENCE
+        while len(self.arrivals) == seen and not self.ended and time.monotonic() < deadline:
+            time.sleep(PACE / 4)
+        return len(self.arrivals) > seen
+
+
+@dataclass
+class Target:
+    port: int
+    engine: FakeEngine
+    state: ServerState
+
+    def connect(self) -> Connection:
+        return Connection(self.port)
+
+    def ask(self, data: bytes, *, without_body: bool = False) -> Answer:
+        """The answer to the bytes of one request, sent at once over a connection of their own."""
+        connection = self.connect()
+        began = time.monotonic()
+        sender = threading.Thread(target=connection.send, args=(data,))
+        sender.start()
+        try:
+            answer = connection.answer(without_body=without_body)
+            answer.seconds = time.monotonic() - began
+            return answer
+        finally:
+            connection.socket.shutdown(socket.SHUT_RDWR) if sender.is_alive() else None
+            sender.join()
+            connection.close()
+
+    @contextmanager
+    def witness(self) -> Iterator[Witness]:
+        connection = self.connect()
+        witness = Witness()
+        body = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 4000}).encode()
+        connection.send(request(body))
+        watching = threading.Thread(target=witness.watch, args=(connection,))
+        watching.start()
+        try:
+            assert witness.goes_on()
+            yield witness
+            assert not witness.ended, "the stream beside it has ended"
+            assert witness.goes_on()
+        finally:
+            connection.socket.shutdown(socket.SHUT_RDWR)
+            watching.join()
+            connection.close()
+
+
+@contextmanager
+def served(limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS) -> Iterator[Target]:
+    """A target that ends with the block."""
+    started = threading.Event()
+    targets: list[Target] = []
+    listeners: list[Listener] = []
+
+    async def main() -> None:
+        with bind("127.0.0.1", 0) as sock:
+            engine = FakeEngine(max_model_len=8192, delay=PACE, answer=says("one byte, one token. ", repeat=True))
+            pool = TokenizerPool(byte_tokenizer())
+            state = fake_state(engine, limits=limits, pool=pool)
+            listener = make_listener(state, connections)
+            serving = asyncio.create_task(listener.run_until_closed(sock))
+            while not listener.started:
+                await asyncio.sleep(0.005)
+            targets.append(Target(sock.getsockname()[1], engine, state))
+            listeners.append(listener)
+            started.set()
+            await serving
+            pool.close()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+
+    thread = threading.Thread(target=run)
+    gc.freeze()  # as the server does, so that collections walk what the requests made and not the whole test run
+    thread.start()
+    assert started.wait(PATIENCE)
+    try:
+        yield targets[0]
+    finally:
+        listeners[0].should_exit = listeners[0].force_exit = True
+        thread.join(PATIENCE)
+        gc.unfreeze()
+        assert not thread.is_alive()
+
+
+def head(*lines: bytes, method: bytes = b"POST", path: bytes = CHAT.encode(), version: bytes = b"1.1") -> bytes:
+    return b"\r\n".join([method + b" " + path + b" HTTP/" + version, b"host: here", *lines, b"", b""])
+
+
+def request(body: bytes, *lines: bytes, path: str = CHAT) -> bytes:
+    return head(*lines, b"content-length: %d" % len(body), path=path.encode()) + body
+
+
+def chunked(pieces: Sequence[bytes]) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"

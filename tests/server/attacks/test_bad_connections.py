@@ -1,0 +1,401 @@
+"""What comes over a socket and is no request, or never becomes one."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from stentor.protocols.openai.limits import Limits
+from stentor.server.config import ConnectionLimits
+from stentor.server.http_protocol import LINGER_SECONDS
+from stentor.tests.server.attacks.hostile import Connection, Target, chunked, head, request, served
+from stentor.tests.server.harness import CHAT
+
+MiB = 1 << 20
+SECONDS = 2.0
+BODY = b'{"messages":[{"role":"user","content":"hello"}],"max_tokens":1}'
+LENGTH = b"content-length: %d" % len(BODY)
+CHUNKED = b"transfer-encoding: chunked"
+GOOD = request(BODY)
+PING = head(method=b"GET", path=b"/ping")
+STREAM = request(BODY.replace(b'"max_tokens":1', b'"max_tokens":4000,"stream":true'))
+
+REFUSED: dict[str, tuple[bytes, int]] = {
+    # one request read as two
+    "a length and chunks": (head(LENGTH, CHUNKED) + chunked([BODY]), 400),
+    "chunks and a length": (head(CHUNKED, LENGTH) + chunked([BODY]), 400),
+    "two lengths": (head(LENGTH, b"content-length: 5") + BODY, 400),
+    "the same length twice": (head(LENGTH, LENGTH) + BODY, 400),
+    "a list of lengths": (head(b"content-length: 5, 5") + BODY, 400),
+    "a negative length": (head(b"content-length: -1") + BODY, 400),
+    "a length with a sign": (head(b"content-length: +5") + BODY, 400),
+    "a length in hexadecimal": (head(b"content-length: 0x5") + BODY, 400),
+    "a length without digits": (head(b"content-length:") + BODY, 400),
+    "a length of 30 digits": (head(b"content-length: " + b"9" * 30) + BODY, 400),
+    "an encoding after chunks": (head(b"transfer-encoding: chunked, gzip") + chunked([BODY]), 400),
+    "an unknown transfer encoding": (head(b"transfer-encoding: xchunked") + chunked([BODY]), 400),
+    "a name and a space": (head(b"transfer-encoding : chunked") + chunked([BODY]), 400),
+    "a folded header": (head(b"a: b", b" content-length: 5") + BODY, 400),
+    "a header without a name": (head(b": chunked") + BODY, 400),
+    "a header without a colon": (head(b"nonsense") + BODY, 400),
+    "a NUL in a header": (head(b"a: b\0c") + BODY, 400),
+    "a line feed in the path": (head(path=b"/ping\nx", method=b"GET"), 400),
+    "no host": (b"GET /ping HTTP/1.1\r\n\r\n", 400),
+    "two hosts": (head(b"host: there", method=b"GET", path=b"/ping"), 400),
+    # chunks
+    "a chunk of no size": (head(CHUNKED) + b"\r\n" + BODY, 400),
+    "a chunk of a bad size": (head(CHUNKED) + b"xyz\r\n" + BODY, 400),
+    "a chunk of a negative size": (head(CHUNKED) + b"-1\r\n" + BODY, 400),
+    "a chunk larger than numbers": (head(CHUNKED) + b"f" * 17 + b"\r\n" + BODY, 400),
+    "a chunk longer than it says": (head(CHUNKED) + b"5\r\n" + BODY + b"\r\n0\r\n\r\n", 400),
+    "a bad chunk after a good one": (head(CHUNKED) + b"5\r\nhello\r\n" + b"nonsense\r\n", 400),
+    # heads
+    "a header of 1 MB": (head(b"a: " + b"b" * MiB, LENGTH) + BODY, 431),
+    "a name of 1 MB": (head(b"a" * MiB + b": b", LENGTH) + BODY, 431),
+    "a path of 1 MB": (head(path=b"/" + b"a" * MiB, method=b"GET"), 431),
+    "10^5 headers": (head(*[b"a: b"] * 10**5, LENGTH) + BODY, 431),
+    "a header too many": (head(*[b"a: b"] * 99, LENGTH) + BODY, 431),
+    "a trailer of 1 MB": (head(CHUNKED) + chunked([b"{"])[:-2] + b"a: " + b"b" * MiB, 431),
+    # other protocols and versions
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), 400),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "HTTP/0.9": (b"GET /ping\r\n\r\n", 400),
+    "HTTP/9.9": (head(version=b"9.9", method=b"GET", path=b"/ping"), 400),
+    "a tunnel": (head(method=b"CONNECT", path=b"server:80"), 400),
+    # methods and paths
+    "a method nobody knows": (head(method=b"BREW"), 405),
+    "a method in small letters": (head(method=b"post", path=CHAT.encode()), 405),
+    "a method of WebDAV": (head(method=b"PROPFIND"), 405),
+    "the wrong method": (head(method=b"GET"), 405),
+    "DELETE": (head(method=b"DELETE"), 405),
+    "OPTIONS for all": (head(method=b"OPTIONS", path=b"*"), 404),
+    "TRACE": (head(method=b"TRACE"), 405),
+    "a path of nothing but a host": (head(method=b"GET", path=b"http://here"), 400),
+    "a path that is not ASCII": (head(method=b"GET", path="/v1/mödels".encode()), 400),
+    "an escaped path that is not UTF-8": (head(method=b"GET", path=b"/v1/%ff%fe"), 404),
+    "a path with an escaped NUL": (head(method=b"GET", path=b"/ping%00"), 404),
+    "a path upwards": (head(method=b"GET", path=b"/../../etc/passwd"), 404),
+    "a path that only looks open": (head(method=b"GET", path=b"//health"), 404),
+    "a path with a slash at its end": (head(LENGTH, path=b"/v1/chat/completions/") + BODY, 404),
+    # bodies
+    "a body that is announced as too long": (head(b"content-length: %d" % (200 * MiB)), 413),
+    "an announced body that waits for leave": (head(b"content-length: %d" % (200 * MiB), b"expect: 100-continue"), 413),
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with served() as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Target]:
+    """Times short enough to be waited for."""
+    connections = ConnectionLimits(header_timeout=0.3, keep_alive_timeout=0.3, max_pipelined=2, max_per_client=24)
+    with served(Limits(body_timeout=0.3), connections) as target:
+        yield target
+
+
+@pytest.fixture
+def connection(target: Target) -> Iterator[Connection]:
+    connection = target.connect()
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def impatient(strict: Target) -> Iterator[Connection]:
+    connection = strict.connect()
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused(name: str, target: Target) -> None:
+    data, status = REFUSED[name]
+    with target.witness():
+        before = len(target.engine.streams)
+        answer = target.ask(data)
+        assert len(target.engine.streams) == before, "it reached the engine"
+    assert answer.status == status, answer.body
+    assert answer.error["type"] == "invalid_request_error"
+    assert answer.seconds < SECONDS
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, status) in REFUSED.items() if status in (400, 431)])
+def test_what_follows_what_cannot_be_read_is_not_served(name: str, connection: Connection) -> None:
+    connection.send(REFUSED[name][0] + PING + PING)
+    assert 400 <= connection.answer().status < 500
+    assert connection.is_closed()
+
+
+# ---- odd, but right
+
+
+@pytest.mark.parametrize(
+    ("data", "keeps"),
+    [
+        (GOOD, True),
+        (head(CHUNKED) + chunked([BODY[:9], BODY[9:]]), True),
+        (head(CHUNKED) + b"%x;a=b\r\n%b\r\n0\r\na: trailer\r\n\r\n" % (len(BODY), BODY), True),
+        (head(LENGTH, b"connection: close") + BODY, False),
+        (head(LENGTH, version=b"1.0") + BODY, False),
+        (b"POST " + CHAT.encode() + b" HTTP/1.0\r\n" + LENGTH + b"\r\n\r\n" + BODY, False),
+        (head(LENGTH, path=b"http://elsewhere" + CHAT.encode()) + BODY, True),
+        (head(LENGTH, path=CHAT.encode() + b"?a=%ff#b") + BODY, True),
+        (head(LENGTH, path=b"/v1/chat%2Fcompletions") + BODY, True),
+        (b"\r\n" + GOOD, True),
+    ],
+    ids=[
+        *("plain", "chunks", "chunk extensions and trailers", "close", "HTTP/1.0", "HTTP/1.0 without a host"),
+        *("absolute form", "a query", "an escaped slash", "an empty line before"),
+    ],
+)
+def test_it_is_served(data: bytes, keeps: bool, connection: Connection) -> None:
+    connection.send(data)
+    assert connection.answer().status == 200
+    if keeps:
+        connection.send(PING)
+        assert connection.answer().status == 200
+    else:
+        assert connection.is_closed()
+
+
+def test_head_is_answered_without_a_body(connection: Connection) -> None:
+    for path, status in ((b"/ping", 200), (b"/health", 200), (b"/v1/models", 200), (CHAT.encode(), 405), (b"/no", 404)):
+        connection.send(head(method=b"HEAD", path=path))
+        answer = connection.answer(without_body=True)
+        assert (answer.status, int(answer.headers["content-length"]) > 0) == (status, True), path
+
+
+def test_a_body_is_asked_for_where_it_is_wanted(connection: Connection) -> None:
+    connection.send(head(LENGTH, b"expect: 100-continue"))
+    assert connection.line() == b"HTTP/1.1 100 Continue\r\n"
+    assert connection.line() == b"\r\n"
+    connection.send(BODY)
+    assert connection.answer().status == 200
+
+
+def test_trailers_are_not_taken_for_headers(target: Target) -> None:
+    body = b"%x\r\n%b\r\n0\r\nx-request-id: smuggled\r\n\r\n" % (len(BODY), BODY)
+    answer = target.ask(head(CHUNKED) + body)
+    assert answer.status == 200
+    assert answer.headers["x-request-id"] != "smuggled"
+
+
+def test_a_body_that_was_not_asked_for_is_not_taken_for_a_request(connection: Connection) -> None:
+    connection.send(head(b"content-length: %d" % len(PING), b"expect: 100-continue", path=b"/v1/nothing"))
+    assert connection.answer().status == 404
+    connection.send(PING)
+    assert connection.is_closed()
+
+
+# ---- large
+
+
+def test_a_refusal_can_be_read_by_a_client_that_is_still_sending(connection: Connection) -> None:
+    connection.send(head(b"content-length: %d" % (200 * MiB)))
+    assert connection.answer().status == 413
+    for _ in range(4):
+        connection.socket.sendall(bytes(MiB))  # raises where the server has closed its end
+        time.sleep(0.05)
+
+
+def test_a_head_that_comes_in_one_piece_is_measured_too() -> None:
+    with served(connections=ConnectionLimits(max_header_bytes=1000)) as target:
+        assert target.ask(head(b"a: " + b"b" * 1000, method=b"GET", path=b"/ping")).status == 431
+        assert target.ask(head(method=b"GET", path=b"/" + b"a" * 1000)).status == 431
+        assert target.ask(head(b"a: " + b"b" * 500, method=b"GET", path=b"/ping")).status == 200
+
+
+@pytest.mark.parametrize("form", ["of a length", "in chunks", "in chunks without a model's route"])
+def test_200_megabytes_are_not_read(form: str, target: Target) -> None:
+    piece = b" " * MiB
+    if form == "of a length":
+        parts = [head(b"content-length: %d" % (200 * MiB)), *[piece] * 200]
+    else:
+        path = b"/v1/nothing" if "route" in form else CHAT.encode()
+        parts = [head(CHUNKED, path=path), *[b"%x\r\n%b\r\n" % (MiB, piece)] * 200, b"0\r\n\r\n"]
+    with target.witness():
+        connection = target.connect()
+        sender = threading.Thread(target=_send_all, args=(connection, parts))
+        sender.start()
+        answer = connection.answer()
+        assert answer.status == (404 if "route" in form else 413)
+        sender.join()
+        connection.close()
+
+
+def _send_all(connection: Connection, parts: list[bytes]) -> None:
+    try:
+        for part in parts:
+            connection.socket.sendall(part)
+    except OSError:
+        pass  # the server has had enough
+
+
+# ---- slow
+
+
+@pytest.mark.parametrize("head_so_far", [b"\r\n", b"P", b"POST / HTTP/1.1\r\nhost: here\r\n", GOOD[:60]])
+def test_slow_headers_are_given_up(head_so_far: bytes, strict: Target, impatient: Connection) -> None:
+    began = time.monotonic()
+    impatient.send(head_so_far[:1])
+    for place in range(1, len(head_so_far)):
+        time.sleep(0.6 / len(head_so_far))
+        impatient.send(head_so_far[place : place + 1])
+    answer = impatient.answer()
+    assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+    assert impatient.is_closed()
+    assert time.monotonic() - began < SECONDS + LINGER_SECONDS
+
+
+@pytest.mark.parametrize("length", [LENGTH, CHUNKED])
+def test_a_slow_body_is_given_up_however_steady(length: bytes, strict: Target, impatient: Connection) -> None:
+    before = len(strict.engine.streams)
+    impatient.send(head(length))
+    body = BODY if length is LENGTH else b"".join(b"1\r\n%c\r\n" % byte for byte in BODY)
+    dripping = threading.Thread(target=_drip, args=(impatient, body))
+    dripping.start()
+    answer = impatient.answer()
+    assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+    assert "body" in answer.error["message"]
+    dripping.join()
+    assert len(strict.engine.streams) == before
+
+
+def _drip(connection: Connection, data: bytes) -> None:
+    until = time.monotonic() + 1.0
+    for byte in data:
+        if time.monotonic() > until:
+            return
+        connection.send(bytes([byte]))
+        time.sleep(0.02)
+
+
+def test_a_body_that_nobody_reads_holds_its_connection_no_longer_than_silence(impatient: Connection) -> None:
+    impatient.send(head(b"content-length: 1000", path=b"/v1/nothing"))
+    assert impatient.answer().status == 404
+    began = time.monotonic()
+    dripping = threading.Thread(target=_drip, args=(impatient, bytes(1000)))
+    dripping.start()
+    assert impatient.is_closed()
+    assert time.monotonic() - began < SECONDS
+    dripping.join()
+
+
+def test_an_idle_connection_is_closed(impatient: Connection) -> None:
+    impatient.send(PING)
+    assert impatient.answer().status == 200
+    began = time.monotonic()
+    assert impatient.is_closed()
+    assert 0.2 < time.monotonic() - began < SECONDS
+
+
+def test_a_stream_outlives_the_time_for_headers_and_half_a_request_behind_it(impatient: Connection) -> None:
+    impatient.send(STREAM + b"GET ")
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        line = impatient.line()
+        assert line
+        assert b"408" not in line
+
+
+# ---- many
+
+
+def test_1000_idle_connections_hold_nobody_up() -> None:
+    with served() as target, target.witness():
+        idle = [socket.create_connection(("127.0.0.1", target.port)) for _ in range(1000)]
+        try:
+            answer = target.ask(GOOD)
+            assert (answer.status, answer.seconds < SECONDS) == (200, True)
+        finally:
+            for one in idle:
+                one.close()
+
+
+def test_one_client_gets_so_many_connections_and_no_more(strict: Target) -> None:
+    connections = [strict.connect() for _ in range(40)]
+    answers = []
+    for one in connections:
+        one.send(PING)
+    for one in connections:
+        answers.append(one.answer())
+    refused = [answer for answer in answers if answer.status == 429]
+    assert len(refused) == 40 - 24
+    assert all(answer.error["code"] == "too_many_connections" and answer.headers["retry-after"] for answer in refused)
+    for one in connections:
+        one.close()
+    deadline = time.monotonic() + SECONDS
+    while strict.ask(PING).status == 429:
+        assert time.monotonic() < deadline, "places are not given back"
+
+
+def test_pipelined_requests_are_answered_in_their_order(connection: Connection) -> None:
+    connection.send(GOOD + PING + head(method=b"GET", path=b"/no") + GOOD)
+    assert [connection.answer().status for _ in range(4)] == [200, 200, 404, 200]
+
+
+def test_too_many_pipelined_requests_end_the_connection_behind_those_that_wait(strict: Target) -> None:
+    connection = strict.connect()
+    connection.send(GOOD * 200)
+    answers = [connection.answer() for _ in range(4)]
+    assert [answer.status for answer in answers] == [200, 200, 200, 429]
+    assert answers[-1].error["code"] == "too_many_requests"
+    assert connection.is_closed()
+    connection.close()
+
+
+def test_nonsense_behind_a_stream_waits_for_its_end(connection: Connection) -> None:
+    connection.send(STREAM.replace(b"4000", b"  20") + b"nonsense\r\n\r\n")
+    lines = []
+    while (line := connection.line()) != b"0\r\n":
+        assert line
+        lines.append(line)
+    assert lines[0] == b"HTTP/1.1 200 OK\r\n"
+    assert b"data: [DONE]\n" in lines
+    assert connection.line() == b"\r\n"
+    assert connection.answer().status == 400
+
+
+# ---- gone
+
+
+def _freed(target: Target) -> bool:
+    deadline = time.monotonic() + SECONDS
+    while target.engine.live and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not target.engine.live
+
+
+@pytest.mark.parametrize("sent", [b"", b"PO", GOOD[:40], GOOD[:-5]], ids=["nothing", "a word", "headers", "a body"])
+def test_a_socket_that_is_half_closed_before_its_request_is_whole_is_closed(
+    sent: bytes, connection: Connection
+) -> None:
+    connection.send(sent)
+    connection.socket.shutdown(socket.SHUT_WR)
+    assert connection.is_closed()
+
+
+def test_a_client_that_half_closes_has_gone(target: Target, connection: Connection) -> None:
+    connection.send(STREAM)
+    assert connection.line()
+    connection.socket.shutdown(socket.SHUT_WR)
+    assert _freed(target)
+
+
+def test_the_first_of_several_requests_is_freed_too(target: Target) -> None:
+    silent = request(BODY.replace(b'"max_tokens":1', b'"max_tokens":4000'))
+    connection = target.connect()
+    connection.send(silent + silent)
+    deadline = time.monotonic() + SECONDS
+    while not target.engine.live and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert target.engine.live
+    connection.close()
+    assert _freed(target)

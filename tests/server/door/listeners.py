@@ -1,0 +1,54 @@
+"""The listener that really serves, over a state without a model."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx
+import msgspec
+import uvicorn
+
+from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.server.app import create_app
+from stentor.server.config import Config, DoorConfig, HttpConfig
+from stentor.server.door.address import listening
+from stentor.server.http_protocol import HttpProtocol
+from stentor.server.lifecycle import Listener
+from stentor.server.listening import address_of
+from stentor.server.state import ServerState
+from stentor.tests.server.harness import until
+
+
+def config_of(door: DoorConfig, host: str = "127.0.0.1") -> Config:
+    """On a free port."""
+    return Config(engine=EngineConfig(worker=WorkerConfig(model="")), http=HttpConfig(host=host, port=0), door=door)
+
+
+@asynccontextmanager
+async def serving(state: ServerState, door: DoorConfig | None = None) -> AsyncIterator[str]:
+    """Yields the base URL."""
+    app = create_app(state)
+    settings = uvicorn.Config(app, http=HttpProtocol, ws="none", lifespan="off", log_config=None, access_log=False)
+    listener = Listener(settings, state.door.tls)
+    with listening(config_of(door or DoorConfig())) as sock:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.run_until_closed, sock)
+            await until(lambda: listener.started)
+            yield address_of(sock, tls=state.door.tls is not None)
+            await listener.close()
+            tasks.cancel_scope.cancel()
+
+
+def client(url: str, context: ssl.SSLContext | bool = True, **options: object) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, verify=context, trust_env=False, **options)  # type: ignore[arg-type]
+
+
+def unix_client(path: Path) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://server")
+
+
+def with_uds(path: Path, mode: int = 0o600) -> DoorConfig:
+    door = DoorConfig(uds=path)
+    return msgspec.structs.replace(door, uds_mode=type(door.uds_mode)(mode))

@@ -1,0 +1,274 @@
+"""Addresses, ``data:`` URLs, files and decoded sizes, each alone."""
+
+import base64
+import os
+import socket
+import stat
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
+from urllib.parse import quote, quote_from_bytes
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stentor.server.media import data_urls, files
+from stentor.server.media.addresses import OWN, is_public, may_reach
+from stentor.server.media.decoded import DecodedLimits, check_audio, check_image, check_video
+from stentor.server.media.refusal import Refusal
+from stentor.server.media.urls import parse, read_host
+
+SPECIAL_IPV4 = list(map(ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
+MULTICAST = ip_network("224.0.0.0/4")
+SPECIAL_IPV6 = list(map(ip_network, ("2001::/23", "2002::/16", "3fff::/20")))
+NEAR = [network for network in OWN if network.version == 4]
+
+
+@st.composite
+def edges(draw: st.DrawFn) -> IPv4Address:
+    """Just inside or outside of a network that is ours."""
+    network = draw(st.sampled_from(NEAR))
+    edge = draw(st.sampled_from([int(network.network_address), int(network.broadcast_address)]))
+    return IPv4Address(max(0, min(2**32 - 1, edge + draw(st.integers(-2, 2)))))
+
+
+@given(st.one_of(st.ip_addresses(v=4), edges()))
+def test_an_address_of_version_4_is_public_where_the_standard_library_says_so(address: IPv4Address) -> None:
+    special = address in MULTICAST or any(address in network for network in SPECIAL_IPV4)
+    assert is_public(address) == (address.is_global and not special)
+
+
+@given(st.one_of(st.ip_addresses(v=6), st.integers(0x2000 << 112, (0x4000 << 112) - 1).map(IPv6Address)))
+@example(IPv6Address("2606:4700::1111"))
+@example(IPv6Address("2001:db8::1"))
+def test_an_address_of_version_6_is_public_where_the_standard_library_says_so(address: IPv6Address) -> None:
+    if is_public(address):
+        assert address.is_global
+    elif address in ip_network("2000::/3") and not any(address in network for network in SPECIAL_IPV6):
+        assert not address.is_global
+
+
+@given(st.ip_addresses(v=4), st.sampled_from(["::ffff:0:0", "::", "::ffff:0:0:0", "2002::", "64:ff9b:1::", "2001::"]))
+def test_an_address_within_another_is_never_public(inner: IPv4Address, prefix: str) -> None:
+    shift = 80 if prefix == "2002::" else 0
+    assert not is_public(IPv6Address(int(IPv6Address(prefix)) | int(inner) << shift))
+
+
+@given(st.one_of(st.ip_addresses(v=4), edges()))
+def test_translation_makes_nothing_public(inner: IPv4Address) -> None:
+    assert is_public(IPv6Address(int(IPv6Address("64:ff9b::")) | int(inner))) == is_public(inner)
+
+
+@given(st.one_of(st.ip_addresses(), edges()))
+def test_opening_everything_opens_no_more_than_one_s_own(address: IPv4Address | IPv6Address) -> None:
+    everything = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+    own = any(address in network for network in OWN)
+    if may_reach(address, everything):
+        assert own or is_public(address)
+    assert may_reach(address) == is_public(address)
+    assert not (own and is_public(address))
+
+
+@pytest.mark.parametrize(
+    "text", ["169.254.169.254", "100.100.100.200", "168.63.129.16", "fd00:ec2::254", "fd20:ce::254"]
+)
+def test_metadata_stays_closed(text: str) -> None:
+    assert not may_reach(ip_address(text), OWN)
+
+
+@given(st.ip_addresses(v=4))
+def test_a_spelling_other_than_four_decimal_numbers_is_refused(address: IPv4Address) -> None:
+    number = int(address)
+    parts = str(address).split(".")
+    octal = ".".join(f"0{int(part):o}" for part in parts)
+    for text in (str(number), hex(number), f"0{number:o}", f"{parts[0]}.{number & 0xFFFFFF}", octal, f"{address}.1"):
+        with pytest.raises(Refusal):
+            read_host(text)
+    wide = "".join(chr(ord(char) + 0xFEE0) if char.isdigit() else char for char in str(address))
+    for text in (str(address), f"{address}.", wide, str(address).replace(".", "。")):
+        assert read_host(text) == (str(address), address)
+
+
+@given(st.text(max_size=60))
+@example("http://a\u3002b/")
+@example("http://faß.test/")
+@example("http://xn--a/")
+def test_any_text_is_read_as_ascii_or_refused(text: str) -> None:
+    for url in (text, f"http://{text}/", f"https://example.com/{text}"):
+        try:
+            target = parse(url)
+        except Refusal:
+            continue
+        assert (target.authority + target.path).isascii()
+        assert not set(target.authority) & set(" \t\r\n@\\/?#")
+        assert parse(f"{target.scheme}://{target.authority}{target.path}") == target
+
+
+# ---- data
+
+
+@given(st.binary(max_size=300))
+def test_data_comes_back_from_both_encodings(data: bytes) -> None:
+    assert data_urls.decode("data:image/png;base64," + base64.b64encode(data).decode(), 300) == (data, "image/png")
+    assert data_urls.decode("data:," + quote_from_bytes(data), 300) == (data, "text/plain")
+    assert data_urls.decode("DATA:Text/HTML;charset=utf-8," + quote_from_bytes(data), 300)[1] == "text/html"
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_data_is_refused_one_byte_before_it_fits(data: bytes) -> None:
+    for url in ("data:;base64," + base64.b64encode(data).decode(), "data:," + quote_from_bytes(data)):
+        assert data_urls.decode(url, len(data))[0] == data
+        with pytest.raises(Refusal, match="larger than"):
+            data_urls.decode(url, len(data) - 1)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "data:",
+        "data:image/png",
+        "data:image/png;base64",
+        "data:image,x",
+        "data:/png,x",
+        "data: image/png,x",
+        "data:image/png;base64,AAA",
+        "data:image/png;base64,AA==AA==",
+        "data:image/png;base64,AA\n==",
+        "data:image/png;base64, AAAA",
+        "data:image/png;base64,-_-_",
+        "data:image/png;base64,AAA=A",
+        "data:image/png;base64,é",
+        "data:,%",
+        "data:,%zz",
+        "data:,%٣٣",
+        "data:,a b",
+        "data:,é",
+        "data:,a\n",
+        "data:" + ";a=b" * 1000 + ",x",
+        "data:" + "a" * 200 + "/b,x",
+        "dat\u0430:,x",
+    ],
+    ids=ascii,
+)
+def test_data_that_is_not_as_the_standard_writes_it_is_refused(url: str) -> None:
+    with pytest.raises(Refusal):
+        data_urls.decode(url, 1000)
+
+
+# ---- files
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "media"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a é.wav").write_bytes(b"sound")
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "media-too").mkdir()
+    (tmp_path / "media-too" / "secret").write_bytes(b"secret")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "folder-link").symlink_to(tmp_path)
+    (folder / "within").symlink_to(folder / "deep" / "a é.wav")
+    (folder / "loop").symlink_to(folder / "loop")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+def test_a_file_below_the_root_is_read_through_links_that_stay_there(root: Path) -> None:
+    for name in ("deep/a é.wav", "within", "deep/../deep/a é.wav"):
+        data, kind = files.read(f"file://{quote(str(root / name))}", root, 5)
+        assert (data, kind) == (b"sound", "audio/x-wav")
+    assert files.read(f"file://localhost{quote(str(root))}/within", root, 5)[0] == b"sound"
+    with pytest.raises(Refusal, match="larger than"):
+        files.read(f"file://{root}/within", root, 4)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret",
+        "%2e%2e/secret",
+        "..%2fsecret",
+        "deep/../../secret",
+        "../media-too/secret",
+        "link",
+        "folder-link/secret",
+        "loop",
+        "pipe",
+        "deep",
+        "",
+        "missing",
+        "link/more",
+        "within?x",
+        "within#x",
+        "within%00",
+        "within%",
+        "%ff",
+        "/dev/zero",
+        "x" * 5000,
+    ],
+)
+def test_nothing_else_is(root: Path, name: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        files.read(f"file://{root}/{name}", root, 100)
+    assert str(root) not in str(caught.value)
+
+
+def test_devices_and_sockets_are_not_opened_even_below_the_root(tmp_path: Path) -> None:
+    for url in ("file:///dev/zero", "file:///dev/null", "file:///proc/self/environ", "file:///proc/self/mem"):
+        root = Path("/dev") if url.startswith("file:///dev") else tmp_path
+        with pytest.raises(Refusal):
+            files.read(url, root, 100)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)
+        with pytest.raises(Refusal):
+            files.read(f"file://{tmp_path}/socket", tmp_path, 100)
+
+
+def test_a_link_put_there_after_the_check_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swapped = root / "deep"
+    opened = os.open
+
+    def swap_then_open(path: str, flags: int, *args: int) -> int:
+        if str(path).endswith(".wav"):
+            swapped.rename(root / "gone")
+            swapped.symlink_to(root.parent / "media-too")
+            (root.parent / "media-too" / "a é.wav").write_bytes(b"secret")
+        return opened(path, flags, *args)
+
+    monkeypatch.setattr(os, "open", swap_then_open)
+    with pytest.raises(Refusal, match="no file below"):
+        files.read(f"file://{quote(str(root / 'deep' / 'a é.wav'))}", root, 100)
+
+
+# ---- decoded
+
+
+LIMITS = DecodedLimits(pixels=100, audio_seconds=10, video_seconds=5, frames=3)
+
+
+def test_what_is_within_its_limits_may_be_decoded() -> None:
+    check_image(10, 10, LIMITS)
+    check_image(1, 100, LIMITS, frames=3)
+    check_audio(10, LIMITS)
+    check_audio(0, LIMITS)
+    check_video(10, 10, 5, 3, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "frames"), [(101, 1, 1), (2**40, 2**40, 1), (0, 5, 1), (-1, -1, 1), (1, 1, 4)]
+)
+def test_an_image_beyond_them_may_not(width: int, height: int, frames: int) -> None:
+    with pytest.raises(Refusal):
+        check_image(width, height, LIMITS, frames)
+    with pytest.raises(Refusal):
+        check_video(width, height, 1, frames, LIMITS)
+
+
+@pytest.mark.parametrize("seconds", [10.01, float("inf"), float("nan"), -1])
+def test_a_length_beyond_them_may_not(seconds: float) -> None:
+    with pytest.raises(Refusal):
+        check_audio(seconds, LIMITS)
+    with pytest.raises(Refusal):
+        check_video(1, 1, seconds, 1, LIMITS)

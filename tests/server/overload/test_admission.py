@@ -1,0 +1,229 @@
+"""A full queue, a deadline and the end of a server, as a client meets them."""
+
+import asyncio
+import json
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from stentor.server.config import OverloadConfig
+from stentor.server.state import ServerState
+from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
+
+pytestmark = pytest.mark.anyio
+
+
+def state_of(engine: FakeEngine, **overload: Any) -> ServerState:
+    return fake_state(engine, overload=OverloadConfig(**overload))
+
+
+def closed_engine() -> FakeEngine:
+    """One that does nothing until its gate is opened."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    return engine
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"prompt": "abc", "max_tokens": 4, **fields}
+
+
+def rejections(state: ServerState, reason: str) -> float:
+    return float(state.metrics.rejected[reason]._value.get())
+
+
+def cut_off(state: ServerState, reason: str) -> float:
+    return float(state.metrics.cut_off[reason]._value.get())
+
+
+# ---- the queue
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_a_request_that_finds_the_queue_full_is_refused_before_its_body_is_read(path: str) -> None:
+    engine = closed_engine()
+    state = state_of(engine, max_queued_requests=2)
+    async with in_memory(state) as client, anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(lambda: client.post(COMPLETIONS, json=body()))
+        await until(lambda: len(engine.streams) == 2)
+        refused = await client.post(path, content=b"no JSON at all")
+        engine.gate.set()
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    error = refused.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("rate_limit_error", "queue_full", None)
+    assert rejections(state, "queue_full") == 1
+    assert (state.queue.requests, state.queue.tokens, state.live_requests) == (0, 0, 0)
+
+
+async def test_a_request_that_generates_makes_room_for_the_next() -> None:
+    engine = FakeEngine(delay=0.01)
+    state = state_of(engine, max_queued_requests=1)
+    async with in_memory(state) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: client.post(COMPLETIONS, json=body(max_tokens=200, n=3)))
+        await until(lambda: engine.streams and not state.queue.requests)
+        assert (await client.post(COMPLETIONS, json=body())).status_code == 200
+        assert engine.live
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_prompts_beyond_the_tokens_that_may_wait_are_refused(stream: bool) -> None:
+    engine = closed_engine()
+    state = state_of(engine, max_queued_tokens=20)
+    async with in_memory(state) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: client.post(COMPLETIONS, json=body(prompt=["a" * 5, "b" * 10])))
+        await until(lambda: len(engine.streams) == 2)
+        assert state.queue.tokens == 15
+        refused = await client.post(COMPLETIONS, json=body(prompt=["cc", "d" * 9], stream=stream))
+        assert state.queue.tokens == 15, "what the refused one had counted is given back"
+        engine.gate.set()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_tokens_full")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert rejections(state, "queue_tokens_full") == 1
+    assert (state.queue.requests, state.queue.tokens) == (0, 0)
+
+
+async def test_a_prompt_longer_than_all_that_may_wait_is_served_when_it_is_alone() -> None:
+    state = state_of(FakeEngine(), max_queued_tokens=5)
+    async with in_memory(state) as client:
+        assert (await client.post(COMPLETIONS, json=body(prompt="a" * 50))).status_code == 200
+    assert state.queue.tokens == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [{"prompt": ""}, {"temperature": 9}, {"prompt": ["a", "b" * 600]}, {"max_tokens": 0}, {"stream": True}]
+)
+async def test_whatever_a_request_comes_to_its_permit_is_given_back(fields: dict[str, Any]) -> None:
+    engine = FakeEngine()
+    state = state_of(engine, max_queued_requests=1, max_queued_tokens=1000)
+    async with in_memory(state) as client:
+        for _ in range(3):
+            assert (await client.post(COMPLETIONS, json=body(**fields))).status_code != 429
+    assert (state.queue.requests, state.queue.tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_permit_of_a_client_that_goes_away_is_given_back(stream: bool) -> None:
+    engine = closed_engine()
+    state = state_of(engine, max_queued_requests=1, max_queued_tokens=10)
+    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
+        for _ in range(3):
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post(COMPLETIONS, json=body(stream=stream), timeout=0.2)
+            await until(lambda: not state.queue.requests)
+            assert (state.queue.tokens, engine.live) == (0, 0)
+
+
+# ---- deadlines
+
+
+async def test_a_whole_answer_that_takes_too_long_is_a_504_that_is_not_to_be_retried() -> None:
+    engine = closed_engine()
+    state = state_of(engine, request_timeout=0.1)
+    async with in_memory(state) as client:
+        late = await client.post(COMPLETIONS, json=body())
+    assert (late.status_code, late.headers["x-should-retry"]) == (504, "false")
+    error = late.json()["error"]
+    assert (error["type"], error["code"]) == ("timeout_error", "deadline_exceeded")
+    assert "0.1 seconds" in error["message"]
+    assert (engine.live, state.live_requests, state.queue.requests) == (0, 0, 0)
+    assert cut_off(state, "deadline_exceeded") == 1
+
+
+async def test_a_stream_that_takes_too_long_ends_with_an_error_event() -> None:
+    engine = FakeEngine(delay=0.005)
+    state = state_of(engine)
+    async with in_memory(state) as client:
+        late = await client.post(
+            COMPLETIONS, json=body(max_tokens=500, stream=True), headers={"x-request-timeout": "0.15"}
+        )
+    events = events_of(late.text)
+    assert late.status_code == 200
+    assert len(events) > 2
+    assert json.loads(events[-1])["error"]["code"] == "deadline_exceeded"
+    assert "[DONE]" not in events
+    await until(lambda: not engine.live)
+    assert cut_off(state, "deadline_exceeded") == 1
+
+
+async def test_a_stream_whose_time_is_up_before_its_first_token_gets_the_status() -> None:
+    engine = closed_engine()
+    state = state_of(engine, request_timeout=0.1)
+    async with in_memory(state) as client:
+        late = await client.post(CHAT, json={"messages": HELLO, "stream": True})
+    assert late.status_code == 504
+    assert engine.live == 0
+
+
+async def test_a_client_cannot_take_more_time_than_the_operator_gives() -> None:
+    state = state_of(closed_engine(), request_timeout=0.1)
+    async with in_memory(state) as client:
+        with anyio.fail_after(2):
+            late = await client.post(COMPLETIONS, json=body(), headers={"x-request-timeout": "60"})
+    assert late.status_code == 504
+
+
+async def test_a_header_that_is_no_time_is_refused_by_name() -> None:
+    async with in_memory(state_of(FakeEngine())) as client:
+        refused = await client.post(COMPLETIONS, json=body(), headers={"x-request-timeout": "soon"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "x-request-timeout")
+
+
+async def test_the_deadline_covers_a_body_that_does_not_come() -> None:
+    state = state_of(FakeEngine(), request_timeout=0.2)
+    async with on_loopback(state) as url:
+        port = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\n{")
+        async with asyncio.timeout(5):
+            assert b" 504 " in await reader.readline()
+        writer.close()
+    assert state.live_requests == 0
+
+
+# ---- the end of a server
+
+
+async def test_a_draining_server_refuses_and_lets_go_of_the_connection() -> None:
+    state = state_of(FakeEngine())
+    state.draining = True
+    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
+        refused = await client.post(COMPLETIONS, json=body())
+        health, ping = await client.get("/health"), await client.get("/ping")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert (refused.headers["connection"], int(refused.headers["retry-after"]) >= 1) == ("close", True)
+    assert (health.status_code, ping.status_code) == (503, 200)
+    assert rejections(state, "draining") == 1
+
+
+async def test_requests_that_are_cut_off_get_an_error_each_in_its_shape() -> None:
+    engine = FakeEngine(delay=0.01)
+    state = state_of(engine)
+    answers: dict[bool, httpx.Response] = {}
+
+    async def ask(client: httpx.AsyncClient, stream: bool) -> None:
+        answers[stream] = await client.post(COMPLETIONS, json=body(max_tokens=400, stream=stream))
+
+    async with (
+        on_loopback(state) as url,
+        httpx.AsyncClient(base_url=url) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(ask, client, False)
+        tasks.start_soon(ask, client, True)
+        await until(lambda: len(engine.streams) == 2 and not state.queue.requests)
+        state.cut_off()
+        assert await state.drained(2.0)
+        await until(lambda: len(answers) == 2)
+    assert (answers[False].status_code, answers[True].status_code) == (503, 200)
+    assert answers[False].json()["error"]["code"] == "shutting_down"
+    assert answers[False].headers["connection"] == "close"
+    last = events_of(answers[True].text)[-1]
+    assert json.loads(last)["error"]["code"] == "shutting_down"
+    assert engine.live == 0
+    assert cut_off(state, "shutting_down") == 2

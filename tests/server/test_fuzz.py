@@ -1,0 +1,163 @@
+"""Random requests, made from the served document and beside it: no failure of the server, every error in its shape."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.server.harness import HELLO, in_memory
+from stentor.tests.server.schemas import JSON_VALUES, REFERENCE, TEXTS, values, why_not
+
+CONTEXT = 48
+GOOD: dict[str, dict[str, Any]] = {
+    "ChatRequest": {"messages": HELLO},
+    "CompletionRequest": {"prompt": "hi"},
+    "TokenizeRequest": {"prompt": "hi"},
+    "DetokenizeRequest": {"tokens": [1, 2, 3]},
+}
+"""Bodies that are served: from most that a schema allows, rules beyond it would keep a request."""
+HEADERS = {
+    "content-type": ["application/json", "text/plain", "multipart/form-data", ""],
+    "content-encoding": ["identity", "gzip", "br"],
+    "content-length": ["0", "1", "99999999999999999999", "²"],
+    "authorization": ["Bearer x", "Basic", ""],
+    "x-api-key": ["x", ""],
+    "x-request-id": ["abc", "a b", "x" * 300],
+    "x-request-timeout": ["5", "0", "-1", "nan", "inf", "1e999", "soon", ""],
+    "x-request-priority": ["1", "high"],
+    "accept": ["text/event-stream", "nothing/at-all"],
+    "origin": ["null", "https://example.com"],
+    "traceparent": ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-zz", ""],
+}
+
+
+@dataclass
+class Target:
+    """The app on a loop of its own, and what it says of itself."""
+
+    runner: asyncio.Runner
+    client: httpx.AsyncClient
+    engine: FakeEngine
+    document: dict[str, Any]
+
+    def send(self, method: str, url: str, **arguments: Any) -> httpx.Response:
+        return self.runner.run(self.client.request(method, url, **arguments))
+
+    @property
+    def schemas(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.document["components"]["schemas"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    engine = FakeEngine(max_model_len=CONTEXT)
+    engine.burst = CONTEXT
+    client = in_memory(fake_state(engine))
+    with asyncio.Runner() as runner:
+        document = runner.run(client.get("/openapi.json")).json()
+        yield Target(runner, client, engine, document)
+        runner.run(client.aclose())
+
+
+@st.composite
+def bodies(draw: st.DrawFn, schema: dict[str, Any], schemas: dict[str, Any]) -> bytes:
+    """From one that is served to bytes that are no JSON."""
+    good = GOOD[schema["$ref"].removeprefix(REFERENCE)]
+    body: Any = draw(values(schema, schemas))
+    kind = draw(st.sampled_from(["good", "good", "schema", "mutated", "mutated", "json", "cut", "deep", "bytes"]))
+    if kind in ("good", "mutated", "cut"):
+        body = {**body, **good}
+    if kind == "mutated":
+        for name in draw(st.lists(st.sampled_from(sorted(body)) | TEXTS, min_size=1, max_size=3)):
+            body[name] = draw(JSON_VALUES)
+    elif kind == "json":
+        body = draw(JSON_VALUES)
+    elif kind == "deep":
+        levels = draw(st.sampled_from([60, 70, 500, 5000]))
+        return b'{"x":' + b"[" * levels + b"]" * levels + b"," + json.dumps(good).encode()[1:]
+    elif kind == "bytes":
+        return draw(st.binary(max_size=40))
+    data = json.dumps(body, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
+    return data[: draw(st.integers(0, len(data)))] if kind == "cut" else data
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_request_makes_the_server_fail_or_answer_in_another_shape(target: Target, data: st.DataObject) -> None:
+    listed = [
+        (path, method, operation)
+        for path, item in sorted(target.document["paths"].items())
+        for method, operation in sorted(item.items())
+    ]
+    taking = [one for one in listed if "requestBody" in one[2]]
+    path, method, operation = data.draw(st.sampled_from([*taking, *taking, *taking, *listed]))
+    url = re.sub(r"\{\w+\}", lambda _: quote(data.draw(TEXTS), safe=""), path)
+    body = b""
+    if "requestBody" in operation:
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        body = data.draw(bodies(schema, target.schemas))
+    names = data.draw(st.lists(st.sampled_from(sorted(HEADERS)), unique=True, max_size=2))
+    headers = {name: data.draw(st.sampled_from(HEADERS[name])).encode() for name in names}
+    response = target.send(method, url, content=body, headers=headers)
+    event(f"{response.status_code}")
+    assert response.status_code < 500, response.text
+    assert str(response.status_code) in operation["responses"] or url != path, response.text
+    assert target.engine.live == 0, "nothing is left running"
+    check_shape(target, operation, response)
+
+
+def check_shape(target: Target, operation: dict[str, Any], response: httpx.Response) -> None:
+    kind = response.headers["content-type"].partition(";")[0]
+    assert response.headers["x-request-id"]
+    if response.status_code != 200:
+        check_error(target, response)
+        return
+    content = operation["responses"]["200"]["content"][kind]
+    if kind == "application/json":
+        assert why_not(response.json(), content["schema"], target.schemas) is None
+    elif kind == "text/event-stream":
+        events = [line for line in response.text.split("\n\n") if line]
+        assert all(line.startswith("data: ") for line in events)
+        assert events[-1] == "data: [DONE]"
+        assert all(json.loads(line.removeprefix("data: "))["choices"] is not None for line in events[:-1])
+
+
+def check_error(target: Target, response: httpx.Response) -> None:
+    assert response.headers["content-type"] == "application/json"
+    assert why_not(response.json(), target.schemas["ErrorResponse"], target.schemas) is None
+    message = response.json()["error"]["message"]
+    assert message
+    assert "Traceback" not in message
+    assert "site-packages" not in message
+
+
+PATHS = st.lists(
+    st.sampled_from(["v1", "models", "chat", "completions", "..", ".", "", "%2e%2e", "%00", "{model}"]) | TEXTS
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    parts=PATHS,
+    query=TEXTS,
+    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "BREW"]),
+    body=st.binary(max_size=20),
+)
+def test_no_path_and_no_method_does_either(
+    target: Target, parts: list[str], query: str, method: str, body: bytes
+) -> None:
+    url = "/" + "/".join(quote(part, safe="%") for part in parts) + "?" + quote(query)
+    response = target.send(method, f"http://server/{url.lstrip('/')}", content=body)
+    assert response.status_code < 500
+    if response.status_code >= 400 and method != "HEAD":
+        check_error(target, response)

@@ -1,0 +1,237 @@
+"""The document of the API is well-formed, complete, and true."""
+
+import re
+from functools import partial
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.routing import Route
+
+from stentor.protocols.openai import chat, completions, tokens
+from stentor.server import openapi
+from stentor.server.app import create_app
+from stentor.server.auth import AdminRoute
+from stentor.server.door.door import Door
+from stentor.server.door.keys import KeyDigest, Keyring
+from stentor.server.routes.described import Operation
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.harness import in_memory
+from stentor.tests.server.schemas import check_keywords, values, why_not
+
+pytestmark = pytest.mark.anyio
+
+METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
+DECODERS: dict[str, Any] = {
+    "ChatRequest": chat.decoder,
+    "CompletionRequest": completions.decoder,
+    "TokenizeRequest": tokens.tokenize_decoder,
+    "DetokenizeRequest": tokens.detokenize_decoder,
+}
+KEYED = Door(keys=Keyring([KeyDigest(b"secret")]))
+
+
+async def served(**fields: Any) -> dict[str, Any]:
+    async with in_memory(fake_state(**fields)) as client:
+        response = await client.get("/openapi.json", headers={"authorization": "Bearer secret"})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/json"
+    document: dict[str, Any] = response.json()
+    return document
+
+
+def resolved(document: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
+    """What a reference leads to, or the thing itself."""
+    while "$ref" in item:
+        at: Any = document
+        for step in item["$ref"].removeprefix("#/").split("/"):
+            at = at[step]
+        item = at
+    return item
+
+
+@pytest.mark.parametrize("door", [Door(), KEYED, Door(root_path="/api")], ids=["open", "keyed", "prefixed"])
+async def test_it_is_well_formed(door: Door) -> None:
+    document = await served(door=door)
+    assert re.fullmatch(r"3\.1\.\d+", document["openapi"])
+    assert document.keys() <= {"openapi", "info", "paths", "components", "servers"}
+    assert {name: type(value) for name, value in document["info"].items()} == {"title": str, "version": str}
+    assert document["components"].keys() <= {"schemas", "responses", "securitySchemes"}
+    for name, schema in document["components"]["schemas"].items():
+        assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
+        check_keywords(schema)
+    identities = []
+    for path, item in document["paths"].items():
+        assert path.startswith("/")
+        for method, operation in item.items():
+            assert method in METHODS
+            assert operation.keys() <= {
+                *("operationId", "summary", "parameters", "requestBody", "responses", "security"),
+            }
+            identities.append(operation["operationId"])
+            declared = [(one["name"], one["in"]) for one in operation.get("parameters", ())]
+            assert {(name, "path") for name in re.findall(r"\{(.*?)\}", path)} <= set(declared)
+            assert len(declared) == len(set(declared))
+            for one in operation.get("parameters", ()):
+                check_keywords(one["schema"])
+            bodies = [operation["requestBody"]] if "requestBody" in operation else []
+            assert not bodies or method == "post"
+            for status, response in operation["responses"].items():
+                assert re.fullmatch(r"[1-5]\d\d", status)
+                response = resolved(document, response)
+                assert response["description"]
+                bodies.append(response)
+            for content in (media for body in bodies for media in body["content"].values()):
+                check_keywords(content["schema"])
+                resolved(document, content["schema"])
+            for need in operation.get("security", ()):
+                assert need.keys() <= document["components"]["securitySchemes"].keys()
+    assert len(identities) == len(set(identities))
+
+
+async def test_every_reference_leads_somewhere() -> None:
+    document = await served()
+    names = re.findall(r'"#/([^"]+)"', msgspec.json.encode(document).decode())
+    assert names
+    for name in set(names):
+        resolved(document, {"$ref": f"#/{name}"})
+    used = {name.rpartition("/")[2] for name in names if name.startswith("components/schemas/")}
+    assert used == document["components"]["schemas"].keys(), "and there is none that nothing leads to"
+
+
+async def test_it_lists_every_route_and_nothing_else() -> None:
+    state = fake_state()
+    found = set()
+    for route in create_app(state).routes:
+        assert isinstance(route, Route)
+        path = re.sub(r":\w+\}", "}", route.path)
+        found |= {(path, method.lower()) for method in route.methods or () if method != "HEAD"}
+    listed = {(path, method) for path, item in (await served())["paths"].items() for method in item}
+    assert listed == found
+    assert ("/v1/chat/completions", "post") in listed
+
+
+async def test_what_it_says_of_keys_holds() -> None:
+    without, document = await served(), await served(door=KEYED)
+    assert "securitySchemes" not in without["components"]
+    async with in_memory(fake_state(door=KEYED)) as client:
+        for path, item in document["paths"].items():
+            for method, operation in item.items():
+                wanted = "security" in operation
+                response = await client.request(method, path.replace("{model}", "fake"))
+                assert (response.status_code == 401) == wanted == ("401" in operation["responses"]), path
+                headers = {"x-api-key": "secret"}
+                assert (await client.request(method, path, headers=headers)).status_code != 401
+    assert without["paths"]["/v1/models"]["get"].get("security") is None
+
+
+async def test_an_admin_route_is_shown_to_want_an_admin_key() -> None:
+    route = AdminRoute("/control/{name}", lambda request: None, Keyring(), methods=["POST"])  # type: ignore[arg-type, return-value]
+    document = openapi.describe([route], {"/control/{name}": Operation("Control", dict[str, str])})
+    operation = document["paths"]["/control/{name}"]["post"]
+    assert {"401", "403"} <= operation["responses"].keys()
+    assert operation["security"] == [{"bearer": []}, {"header": []}]
+    assert [one["name"] for one in operation["parameters"]] == ["name"]
+
+
+def test_a_route_that_nobody_has_described_is_a_mistake() -> None:
+    with pytest.raises(KeyError):
+        openapi.describe([Route("/x", lambda request: None)], {})
+
+
+async def test_it_is_behind_a_key_is_made_once_and_again_when_keys_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Any, ...]] = []
+    describe = openapi.describe
+
+    def counted(*args: Any) -> dict[str, Any]:
+        made.append(args[2:])
+        return describe(*args)
+
+    monkeypatch.setattr(openapi, "describe", counted)
+    keys = Keyring()
+    async with in_memory(fake_state(door=Door(keys=keys))) as client:
+        assert not made, "nobody has asked yet"
+        first = await client.get("/openapi.json")
+        assert (await client.get("/openapi.json")).content == first.content
+        keys._callers = Keyring([KeyDigest(b"secret")])._callers
+        assert (await client.get("/openapi.json")).status_code == 401
+        second = await client.get("/openapi.json", headers={"x-api-key": "secret"})
+    assert made == [(False, ""), (True, "")]
+    assert "security" in second.json()["paths"]["/openapi.json"]["get"]
+
+
+async def test_a_prefix_is_told_as_the_server_s_address() -> None:
+    assert (await served(door=Door(root_path="/api")))["servers"] == [{"url": "/api"}]
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    state = fake_state()
+    return openapi.describe(create_app(state).routes, _operations(state))
+
+
+def _operations(state: Any) -> Any:
+    (route,) = [route for route in create_app(state).routes if getattr(route, "path", "") == "/openapi.json"]
+    assert isinstance(route, Route)
+    assert isinstance(route.endpoint, partial)
+    return route.endpoint.args[1]._operations
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_body_made_from_a_schema_is_one_that_the_decoder_takes(
+    name: str, document: dict[str, Any], data: st.DataObject
+) -> None:
+    schemas = document["components"]["schemas"]
+    body = data.draw(values(schemas[name], schemas))
+    decoded = DECODERS[name].decode(msgspec.json.encode(body))
+    assert why_not(body, schemas[name], schemas) is None
+    assert type(decoded).__name__ == name
+
+
+def test_every_request_type_is_tried(document: dict[str, Any]) -> None:
+    bodies = {
+        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        for item in document["paths"].values()
+        for operation in item.values()
+        if "requestBody" in operation
+    }
+    assert bodies == DECODERS.keys()
+
+
+async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> None:
+    requests: list[tuple[str, str, dict[str, Any] | None]] = [
+        ("post", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3}),
+        (
+            "post",
+            "/v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "x"}],
+                "max_tokens": 3,
+                "n": 2,
+                "logprobs": True,
+                "top_logprobs": 2,
+                "prompt_logprobs": 1,
+                "return_token_ids": True,
+            },
+        ),
+        ("post", "/v1/completions", {"prompt": ["a", "b"], "max_tokens": 3, "logprobs": 2, "echo": True}),
+        ("post", "/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "return_token_ids": True}),
+        ("post", "/tokenize", {"prompt": "x", "return_token_strs": True}),
+        ("post", "/detokenize", {"tokens": [1, 2]}),
+        *[("get", path, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/version")],
+    ]
+    schemas = document["components"]["schemas"]
+    async with in_memory(fake_state()) as client:
+        for method, path, body in requests:
+            response: httpx.Response = await client.request(method, path, json=body)
+            assert response.status_code == 200, response.text
+            described = document["paths"][re.sub("/fake$", "/{model}", path)][method]["responses"]["200"]
+            schema = described["content"]["application/json"]["schema"]
+            assert why_not(response.json(), schema, schemas) is None, path
+            more = {**response.json(), "more": 1}
+            assert why_not(more, schema, schemas), "a schema that takes all would show nothing"

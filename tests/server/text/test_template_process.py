@@ -1,0 +1,92 @@
+"""The process that renders foreign templates is killed from outside, and nobody notices."""
+
+import asyncio
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from stentor.loadtest.processes import alive
+from stentor.server.text.errors import TemplateError
+from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.template_process import Job, TemplateProcess
+from stentor.tests.fakes import byte_tokenizer
+
+OPTIONS: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": False}
+BUSY = "{% set ns = namespace(n=0) %}{% for i in range(3000) %}{% set ns.n = ns.n + i %}{% endfor %}"
+"""Some milliseconds of work."""
+
+
+def _message(number: int) -> dict[str, str]:
+    return {"role": "user", "content": str(number)}
+
+
+def test_a_child_that_is_killed_under_load_costs_no_job() -> None:
+    async def main() -> None:
+        pool = TokenizerPool(byte_tokenizer())
+        done = 0
+
+        async def render(number: int) -> None:
+            nonlocal done
+            template = BUSY + "{{ messages[0].content }}"
+            assert await pool.render_chat([_message(number)], chat_template=template, **OPTIONS) == list(
+                str(number).encode()
+            )
+            done += 1
+
+        jobs = [asyncio.create_task(render(number)) for number in range(60)]
+        killed = []
+        while len(killed) < 4:
+            before = done
+            while done < before + 3:  # so that none is hit twice
+                await asyncio.sleep(0.002)
+            pid = pool._foreign.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        await asyncio.gather(*jobs)
+        assert len(set(killed)) == 4
+        assert not any(map(alive, killed))
+        pool.close()
+
+    asyncio.run(main())
+
+
+def _job(template: str) -> Job:
+    return Job([_message(7)], False, False, template, {}, [], [])
+
+
+def test_a_child_that_died_between_two_jobs_is_replaced() -> None:
+    process = TemplateProcess({}, 5.0, 1000)
+    assert process.render(_job("one")) == "one"
+    first = process.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert process.render(_job("two")) == "two"
+    assert process.pid not in (None, first)
+    process.close()
+
+
+def test_a_job_that_two_children_did_not_survive_is_refused() -> None:
+    process = TemplateProcess({}, 5.0, 1000)
+    process.render(_job("none"))
+    killed: set[int] = set()
+    ended = threading.Event()
+
+    def kill_all() -> None:
+        while not ended.wait(0.001):
+            if (pid := process.pid) is not None and pid not in killed:
+                killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    with pytest.raises(TemplateError, match="nested too deeply, or needs too much memory"):
+        process.render(_job(BUSY * 100))
+    ended.set()
+    killer.join()
+    assert len(killed) == 2
+    assert process.render(_job("three")) == "three"
+    process.close()
