@@ -17,8 +17,8 @@ namespace stentor {
 
 class Team {
    public:
-    Team(int64_t threads, int64_t phases) : threads_(threads), lines_(threads > 1 ? phases * (threads + 1) : 0) {
-        if (threads > 1) state_.reset(new Line[(size_t)lines_]());
+    Team(int64_t threads, int64_t phases) : threads_(threads) {
+        if (threads > 1) state_.reset(new Line[(size_t)(phases * (threads + 1))]());
     }
 
     // Where one thread is in the program.
@@ -78,15 +78,7 @@ class Team {
     };
     static constexpr int64_t LOOKS = 4096;
 
-    static void relax() {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        asm volatile("yield");
-#endif
-    }
-
-    const int64_t threads_, lines_;
+    const int64_t threads_;
     std::unique_ptr<Line[]> state_;
 };
 

@@ -32,14 +32,6 @@ constexpr int64_t SPIN_NANOSECONDS = 50'000;
 constexpr int SPINS_PER_LOOK = 64;
 constexpr uint64_t ITEM_MASK = 0xFFFF'FFFF;
 
-inline void relax() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
 inline int64_t now() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -8,6 +8,15 @@
 
 namespace stentor {
 
+// Says that the thread looks for something over and over.
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
 using ItemFunction = void (*)(const void* body, int64_t item);
 
 // native.cpp: runs items [0, items) on the caller and up to threads - 1 helpers.

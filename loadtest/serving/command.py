@@ -10,6 +10,7 @@ from rich.console import Console
 from ..record import Result, save_csv, save_result
 from .options import UsageError, build_load, build_parser
 from .run import LoadError, Outcome, measure
+from .secrets import masked
 from .table import print_result
 from .view import LineView, LiveView
 
@@ -28,7 +29,7 @@ def main(argv: list[str]) -> int:
             from .selftest import self_test  # late: only this needs its server
 
             return self_test(Console(width=None if sys.stdout.isatty() else WIDE))
-        load = build_load(arguments, ["stentor", "bench", "serve", *_without_secrets(argv)])
+        load = build_load(arguments, ["stentor", "bench", "serve", *masked(argv)])
         for path in (arguments.save, arguments.csv, arguments.html):
             _check_writable(path)
     except UsageError as error:
@@ -79,18 +80,6 @@ def _check_writable(path: Path | None) -> None:
     """A folder that is not there is told before the run, not after it."""
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.absolute().parent}; make it first")
-
-
-def _without_secrets(argv: list[str]) -> list[str]:
-    """The command as it is recorded: keys and headers stay out of files that are passed on."""
-    shown = list(argv)
-    for index, word in enumerate(argv):
-        for option in ("--api-key", "--header"):
-            if word == option and index + 1 < len(argv):
-                shown[index + 1] = "***"
-            elif word.startswith(f"{option}="):
-                shown[index] = f"{option}=***"
-    return shown
 
 
 def _complain(message: str, code: int) -> int:

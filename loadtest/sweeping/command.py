@@ -11,11 +11,12 @@ from rich.console import Console
 
 from ..record import RecordError, save_record
 from ..report.html import write_sweep_html
+from ..serving.secrets import masked
 from .axis import VALUES_HELP, AxisError, Value, parse_axis, show_value
 from .progress import Progress, print_sweeps
 from .runs import Interrupted, Measure, RunError, Runs
 from .search import Search
-from .serve import Serve, ServeError, check, masked
+from .serve import Serve, ServeError, check
 from .store import Plan, Store, StoreError, Target
 
 FAILED: Final = 1

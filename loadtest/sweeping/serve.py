@@ -2,16 +2,16 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ..record import Result
 from ..serving.options import UsageError, build_load, build_parser
 from ..serving.run import LoadError, measure
+from ..serving.secrets import masked
 from ..serving.view import LiveView
 from .runs import Interrupted, RunError
 
-_SECRET: Final = ("--api-key", "--header")
 _TAKEN: Final = ("save", "csv", "html", "self_test")
 """What a sweep sees to itself."""
 
@@ -58,14 +58,3 @@ class Serve:
         if outcome.interrupted:
             raise Interrupted
         return outcome.result
-
-
-def masked(options: Iterable[str]) -> list[str]:
-    """Options as they are kept in files: without keys and headers."""
-    shown: list[str] = []
-    hide = False
-    for word in options:
-        name, equals, _ = word.partition("=")
-        shown.append("***" if hide else f"{name}=***" if name in _SECRET and equals else word)
-        hide = word in _SECRET
-    return shown

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from stentor.loadtest.record import Sweep, load_record
+from stentor.loadtest.serving.secrets import masked
 from stentor.loadtest.sweeping.command import main
-from stentor.loadtest.sweeping.serve import ServeError, check, masked
+from stentor.loadtest.sweeping.serve import ServeError, check
 
 FIREHOSE = [sys.executable, "-P", "-m", "stentor.loadtest.serving.firehose", "20000"]
 
