@@ -36,6 +36,7 @@ from .orphans import reap_orphans
 from .outages import LostProcess, Observer, Outages
 from .outbox import Outbox
 from .process import Child
+from .pulse import Pulse
 from .stream import RequestStream
 from .supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
 
@@ -82,6 +83,9 @@ class EngineClient:
         """Whether the process at hand has been ready: submits and aborts go to it."""
         self._life: ChildStatus | None = None
         self._outages = Outages()
+        self._pulse = Pulse(config.recovery.watchdog_seconds)
+        self._hung = False
+        """Whether the process at hand was killed because it hung."""
         self._started = asyncio.Event()
         self._ready: EngineReady | None = None
         self._failure: str | None = None
@@ -147,6 +151,7 @@ class EngineClient:
         self._journal.add(stream)
         if self._serving:
             self._outbox.submit(request.rid, frame)
+            self._pulse.wake()
         return stream
 
     async def wait_started(self) -> EngineReady:
@@ -233,17 +238,18 @@ class EngineClient:
         self._note_loss("engine", str(life.last_error))
 
     def _note_loss(self, process: LostProcess, why: str) -> None:
-        self._outages.begin(process, why, len(self._journal), self._next_rid)
+        self._outages.begin(process, why, len(self._journal))
 
     def _note_ready(self, ready: EngineReady) -> None:
         self._ready = ready
         self._started.set()
-        self._outages.end([stream.rid for stream in self._journal])
+        self._outages.end(len(self._journal))
         if not self._serving:
             reap_orphans()
             self._serving = True
             for stream in self._journal:
                 self._outbox.submit(stream.rid, stream.resubmission())
+            self._pulse.wake()
 
     async def _end(self) -> None:
         process = self._process
@@ -263,11 +269,19 @@ class EngineClient:
         """Sends and receives until the engine cannot go on; raises why, as :meth:`_live` does."""
         assert self._process is not None
         engine, child = self._process.endpoint, self._process.child
+        self._hung = False
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._outbox.send_all, engine)
+            tasks.start_soon(self._kill_when_hung, child)
             end = await self._receive_to_the_end(engine, child)
             tasks.cancel_scope.cancel()
         raise end
+
+    async def _kill_when_hung(self, child: Child) -> None:
+        await self._pulse.stopped(lambda: self._serving and bool(self._journal), self._outbox.ping)
+        self._outages.count_watchdog_kill()
+        self._hung = True
+        child.kill()
 
     async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | Hopeless:
         try:
@@ -275,6 +289,8 @@ class EngineClient:
         except PeerDied:
             with anyio.move_on_after(_EXIT_SECONDS):
                 await child.wait()
+            if self._hung:
+                return EngineLost("the engine process hung: it was killed")
             return EngineLost(f"the engine process was lost: {child.description}")
         except (ChannelError, msgspec.DecodeError) as error:
             return EngineLost(f"the conversation with the engine broke off: {one_line(error)}")
@@ -286,6 +302,7 @@ class EngineClient:
         assert life is not None
         while True:
             frames = await engine.receive()
+            self._pulse.heard()
             try:
                 for frame in frames:
                     match decode_client.decode(frame):

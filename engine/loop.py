@@ -24,6 +24,7 @@ import msgspec
 from stentor.protocols.actors import (
     Abort,
     EngineReady,
+    Ping,
     Progress,
     Shutdown,
     Stalled,
@@ -75,7 +76,7 @@ class WorkerUp(NamedTuple):
     ready: WorkerReady
 
 
-Message = StartEngine | Submit | Abort | Shutdown | StepResult | WorkerDown | WorkerStuck | WorkerUp
+Message = StartEngine | Submit | Abort | Ping | Shutdown | StepResult | WorkerDown | WorkerStuck | WorkerUp
 
 
 class EngineLoop(Actor[Message]):
@@ -159,6 +160,8 @@ class EngineLoop(Actor[Message]):
                     _add(out, self._scheduler.resize(ready.num_blocks))
                     self._serving = True
                     await self._client.send(encoder.encode(engine_ready(ready)))
+                case Ping():
+                    self._stats_sent = 0.0
                 case Shutdown():
                     return False
                 case StartEngine():

@@ -22,8 +22,6 @@ class _Outage(NamedTuple):
     why: str
     began: float
     """``time.monotonic()``"""
-    next_rid: int
-    """Requests below it were there before."""
 
 
 class Outages:
@@ -53,30 +51,30 @@ class Outages:
         """Has ``observer`` called after each recovery, with what had been lost and for how many seconds."""
         self._observer = observer
 
-    def begin(self, process: LostProcess, why: str, waiting: int, next_rid: int) -> None:
-        """``waiting`` requests, all with rids below ``next_rid``, have lost the process under them."""
+    def begin(self, process: LostProcess, why: str, waiting: int) -> None:
+        """``waiting`` requests have lost the process under them."""
         if process == "engine":  # of a worker's loss the engine tells itself
             logger.warning("%s; %d requests wait", why, waiting)
             self._settled = _add_counters(NO_STATS, self._stats, self._settled)
             self._stats = NO_STATS
         if self._now is None:
-            self._now = _Outage(process, why, time.monotonic(), next_rid)
+            self._now = _Outage(process, why, time.monotonic())
         else:
             lost: LostProcess = "engine" if "engine" in (process, self._now.process) else "worker"
             self._now = self._now._replace(process=lost, why=why)
 
-    def end(self, live: list[int]) -> None:
-        """An engine is ready, and goes on with the requests ``live``, by rid; nothing need have been lost."""
+    def end(self, live: int) -> None:
+        """An engine is ready, and goes on with so many requests; nothing need have been lost."""
         outage, self._now = self._now, None
         if outage is None:
             return
         seconds = time.monotonic() - outage.began
-        if outage.process == "engine":  # an engine counts itself what it recovers from a worker's loss
-            recovered = sum(rid < outage.next_rid for rid in live)
-            self._settled = msgspec.structs.replace(self._settled, recovered=self._settled.recovered + recovered)
-        logger.info("the %s is back after %.2f s; %d requests go on", outage.process, seconds, len(live))
+        logger.info("the %s is back after %.2f s; %d requests go on", outage.process, seconds, live)
         if self._observer is not None:
             self._observer(outage.process, seconds)
+
+    def count_watchdog_kill(self) -> None:
+        self._settled = msgspec.structs.replace(self._settled, watchdog_kills=self._settled.watchdog_kills + 1)
 
     def give_up(self) -> None:
         """No more engine comes."""

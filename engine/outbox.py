@@ -3,10 +3,12 @@
 import asyncio
 from collections import OrderedDict
 
-from stentor.protocols.actors import Abort, Submit
+from stentor.protocols.actors import Abort, Ping, Submit
 from stentor.protocols.codec import encoder
 
 from .channel import Endpoint, PeerDied
+
+_NOBODY = -1
 
 
 class Outbox:
@@ -32,6 +34,10 @@ class Outbox:
 
     def abort(self, rid: int, index: int) -> None:
         self._frames[rid, index] = encoder.encode(Abort(rid, index))
+        self._filled.set()
+
+    def ping(self) -> None:
+        self._frames[_NOBODY, None] = encoder.encode(Ping())
         self._filled.set()
 
     def clear(self) -> None:

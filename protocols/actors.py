@@ -64,7 +64,11 @@ class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown", gc=
     """End now; to the engine from its client, to a worker from its engine."""
 
 
-EngineInbox = StartEngine | Submit | Abort | Shutdown
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping", gc=False):
+    """Answered with :class:`Stats`: the engine still turns."""
+
+
+EngineInbox = StartEngine | Submit | Abort | Ping | Shutdown
 
 
 # ---- to the client, from its engine

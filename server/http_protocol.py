@@ -252,7 +252,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _request_id(self) -> str:
         """Of the response under way; empty where there is none."""
-        return "" if self.cycle is None else str(self.cycle.scope.get(SCOPE_KEY, ""))
+        scope: Scope = getattr(self.cycle, "scope", {})
+        return str(scope.get(SCOPE_KEY, ""))
 
     # ---- what is refused
 

@@ -31,7 +31,7 @@ _ANYWHERE: Final = (431, 500)
 _MEANINGS: Final = {
     400: "What was sent cannot be served; `param` names the field at fault.",
     401: "A key is missing, or is none of this server's.",
-    403: "An admin key is needed, or the server has none.",
+    403: "A web page of this origin may not use the server; or an admin key is needed, which the server may not have.",
     404: "There is no such model.",
     408: "The body did not come in time.",
     413: "The body is larger than this server reads.",
@@ -122,6 +122,8 @@ class _Writer:
         self._operation = operation
         self._schemas = schemas
         self._admin = isinstance(route, AdminRoute)
+        # pages of other origins are kept out by the keys, where there are any
+        self._forbids = self._admin or not keys_required
         self._guarded = self._admin or (keys_required and route.path not in OPEN_PATHS)
 
     def write(self, method: str) -> dict[str, Any]:
@@ -182,7 +184,7 @@ class _Writer:
             found.add(404)
         if self._guarded:
             found.add(401)
-        if self._admin:
+        if self._forbids:
             found.add(403)
         return sorted(found)
 

@@ -122,9 +122,7 @@ def not_served(param: str, what: str | None = None) -> BadRequest:
     return BadRequest(f"{what or f'`{param}`'} is not supported by this server; leave it out.", param, "unsupported")
 
 
-def check_sampling(
-    request: SamplingFields, max_tokens: int | None, max_tokens_field: str, limits: Limits
-) -> None:
+def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_field: str, limits: Limits) -> None:
     """The limits, and the rules that span fields. Raises BadRequest."""
     at_most(request.n, limits.max_choices, "n")
     texts_at_most(request.stop, limits.max_stop_strings, limits.max_stop_length, "stop")

@@ -8,21 +8,24 @@ import anyio
 from stentor.engine.client import EngineClient
 from stentor.engine.stream import RequestStream
 from stentor.protocols.actors import ChoiceTokens, Finished
-from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
 
 
-def odd_config(manner: str) -> EngineConfig:
+DEFAULTS = RecoveryConfig()
+
+
+def odd_config(manner: str, recovery: RecoveryConfig = DEFAULTS) -> EngineConfig:
     """An engine whose worker behaves as :mod:`.odd_worker` says of ``manner``."""
     worker = WorkerConfig(
         manner, max_num_seqs=64, max_num_batched_tokens=256, max_mixed_prefill_tokens=256, block_size=16
     )
-    return EngineConfig(worker, worker_module="stentor.tests.engine.odd_worker")
+    return EngineConfig(worker, recovery=recovery, worker_module="stentor.tests.engine.odd_worker")
 
 
 @asynccontextmanager
-async def running(manner: str) -> AsyncIterator[EngineClient]:
+async def running(manner: str, recovery: RecoveryConfig = DEFAULTS) -> AsyncIterator[EngineClient]:
     """A client whose ``run`` lasts as long as the block, and no longer."""
-    client = EngineClient(odd_config(manner))
+    client = EngineClient(odd_config(manner, recovery))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.run)
         try:

@@ -282,6 +282,8 @@ class Engine:
 
     def kill_worker(self) -> None:
         in_flight = {flown.rid for flown in self.scheduler._flown()}
+        group = self.scheduler._suspicion.group
+        assert group is None or in_flight <= group, "somebody ran beside those who are searched"
         self.deaths.append(in_flight)
         self.lost.extend(self.results)
         self.results.clear()

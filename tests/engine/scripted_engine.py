@@ -18,6 +18,7 @@ from stentor.protocols.actors import (
     Failed,
     Finished,
     FinishReason,
+    Ping,
     PromptDone,
     Shutdown,
     Stalled,
@@ -119,6 +120,8 @@ class ScriptedEngine:
                     self.requests[submit.rid] = _Request(submit)
                 case Abort(rid=rid, index=index):
                     self._abort(rid, index, batch)
+                case Ping():
+                    self.send_message(Stats(len(self.requests), 0, 0.1, 0, 10, 5, 1, 60))
                 case Shutdown():
                     pass
                 case other:
@@ -193,6 +196,9 @@ class ScriptedEngine:
 
     def close(self) -> None:
         self.closed = True
+        self.die()
+
+    def kill(self) -> None:
         self.die()
 
 

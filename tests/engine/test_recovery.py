@@ -92,9 +92,9 @@ class Reader:
 class World:
     """A client over scripted engines."""
 
-    def __init__(self, max_deaths: int = 1000) -> None:
+    def __init__(self, max_deaths: int = 1000, hang_seconds: float = 0.0) -> None:
         self.engines = Engines()
-        recovery = RecoveryConfig(max_engine_deaths=max_deaths)
+        recovery = RecoveryConfig(max_engine_deaths=max_deaths, watchdog_seconds=hang_seconds)
         config = EngineConfig(WorkerConfig("none"), recovery=recovery)
         self.client = EngineClient(config, process=self.engines.launch())
         self.readers: list[Reader] = []
@@ -133,9 +133,11 @@ class World:
 
 
 @asynccontextmanager
-async def running(max_deaths: int = 1000) -> AsyncIterator[tuple[World, anyio.abc.TaskGroup]]:
+async def running(
+    max_deaths: int = 1000, hang_seconds: float = 0.0
+) -> AsyncIterator[tuple[World, anyio.abc.TaskGroup]]:
     """A client whose first engine is ready; its back-off takes no time."""
-    world = World(max_deaths)
+    world = World(max_deaths, hang_seconds)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.client.run)
         world.engines.now.get_ready()
@@ -286,7 +288,6 @@ async def test_requests_that_come_while_no_engine_is_there_wait_for_the_next() -
         await world.finish()
         before.check()
         later.check()
-        assert world.client.stats.recovered == 1
 
 
 async def test_an_abort_ends_at_once_while_no_engine_is_there() -> None:
@@ -434,6 +435,50 @@ async def test_a_server_that_ends_meanwhile_ends_what_waits() -> None:
     (event,) = [event async for events in reader.stream for event in events if isinstance(event, Finished)]
     assert (event.reason, event.message) == ("error", "the server is shutting down")
     assert world.engines.now.closed
+
+
+# ---- an engine that lives and does nothing
+
+
+async def _for(seconds: float, turn: Callable[[], None]) -> None:
+    with anyio.move_on_after(seconds):
+        while True:
+            turn()
+            await anyio.sleep(0.002)
+
+
+async def test_an_engine_that_hangs_is_killed_and_replaced() -> None:
+    async with running(hang_seconds=0.2) as (world, tasks):
+        reader = world.submit(tasks)
+        await world.step()
+        with anyio.fail_after(5):
+            while len(world.engines.all) == 1:
+                await anyio.sleep(0.01)
+        assert world.client.stalled == "the engine process hung: it was killed"
+        assert world.client.stats.watchdog_kills == 1
+        await world.finish()
+        reader.check()
+
+
+async def test_an_engine_that_is_slow_but_turns_is_left_alone() -> None:
+    async with running(hang_seconds=0.2) as (world, tasks):
+        reader = world.submit(tasks)
+        await _for(0.6, lambda: world.engines.now.read())
+        assert len(world.engines.all) == 1
+        assert not reader.tokens
+        await world.finish()
+        reader.check()
+
+
+async def test_an_engine_without_requests_is_not_asked_and_may_be_silent() -> None:
+    async with running(hang_seconds=0.1) as (world, tasks):
+        await anyio.sleep(0.3)
+        assert world.engines.now._inbox == []
+        reader = world.submit(tasks)
+        await world.finish()
+        reader.check()
+        await anyio.sleep(0.3)
+        assert len(world.engines.all) == 1
 
 
 # ---- what is told of it

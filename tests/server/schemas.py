@@ -22,15 +22,15 @@ LARGEST = 2**63
 Schema = Mapping[str, Any]
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
-JSON_VALUES = st.recursive(
+_SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-LARGEST, LARGEST)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=6,
+    | TEXTS
 )
+_SHALLOW = _SCALARS | st.lists(_SCALARS, max_size=3) | st.dictionaries(TEXTS, _SCALARS, max_size=3)
+JSON_VALUES = _SHALLOW | st.lists(_SHALLOW, max_size=3) | st.dictionaries(TEXTS, _SHALLOW, max_size=3)
 
 
 def check_keywords(schema: Schema) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
@@ -47,15 +47,26 @@ class Target:
     runner: asyncio.Runner
     client: httpx.AsyncClient
     engine: FakeEngine
-    document: dict[str, Any]
 
     def send(self, method: str, url: str, **arguments: Any) -> httpx.Response:
         return self.runner.run(self.client.request(method, url, **arguments))
 
-    @property
-    def schemas(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.document["components"]["schemas"]
-        return found
+
+@cache
+def document() -> dict[str, Any]:
+    """As it is served."""
+
+    async def fetch() -> dict[str, Any]:
+        async with in_memory(fake_state()) as client:
+            found: dict[str, Any] = (await client.get("/openapi.json")).json()
+            return found
+
+    return asyncio.run(fetch())
+
+
+def schemas() -> dict[str, Any]:
+    found: dict[str, Any] = document()["components"]["schemas"]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +75,15 @@ def target() -> Iterator[Target]:
     engine.burst = CONTEXT
     client = in_memory(fake_state(engine))
     with asyncio.Runner() as runner:
-        document = runner.run(client.get("/openapi.json")).json()
-        yield Target(runner, client, engine, document)
+        yield Target(runner, client, engine)
         runner.run(client.aclose())
 
 
 @st.composite
-def bodies(draw: st.DrawFn, schema: dict[str, Any], schemas: dict[str, Any]) -> bytes:
+def bodies(draw: st.DrawFn, schema: dict[str, Any]) -> bytes:
     """From one that is served to bytes that are no JSON."""
     good = GOOD[schema["$ref"].removeprefix(REFERENCE)]
-    body: Any = draw(values(schema, schemas))
+    body: Any = draw(values(schema, schemas()))
     kind = draw(st.sampled_from(["good", "good", "schema", "mutated", "mutated", "json", "cut", "deep", "bytes"]))
     if kind in ("good", "mutated", "cut"):
         body = {**body, **good}
@@ -91,40 +101,55 @@ def bodies(draw: st.DrawFn, schema: dict[str, Any], schemas: dict[str, Any]) -> 
     return data[: draw(st.integers(0, len(data)))] if kind == "cut" else data
 
 
+@dataclass
+class Request:
+    path: str
+    """As it is in the document."""
+    url: str
+    method: str
+    headers: dict[str, bytes]
+    body: bytes
+
+    @property
+    def operation(self) -> dict[str, Any]:
+        found: dict[str, Any] = document()["paths"][self.path][self.method]
+        return found
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    paths = document()["paths"]
+    listed = [(path, method) for path in sorted(paths) for method in sorted(paths[path])]
+    taking = [(path, method) for path, method in listed if "requestBody" in paths[path][method]]
+    path, method = draw(st.sampled_from(taking) | st.sampled_from(taking) | st.sampled_from(listed))
+    request = Request(path, path.replace("{model}", quote(draw(TEXTS), safe="")), method, {}, b"")
+    if "requestBody" in request.operation:
+        request.body = draw(bodies(request.operation["requestBody"]["content"]["application/json"]["schema"]))
+    for name in draw(st.lists(st.sampled_from(sorted(HEADERS)), unique=True, max_size=2)):
+        request.headers[name] = draw(st.sampled_from(HEADERS[name])).encode()
+    return request
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_no_request_makes_the_server_fail_or_answer_in_another_shape(target: Target, data: st.DataObject) -> None:
-    listed = [
-        (path, method, operation)
-        for path, item in sorted(target.document["paths"].items())
-        for method, operation in sorted(item.items())
-    ]
-    taking = [one for one in listed if "requestBody" in one[2]]
-    path, method, operation = data.draw(st.sampled_from([*taking, *taking, *taking, *listed]))
-    url = re.sub(r"\{\w+\}", lambda _: quote(data.draw(TEXTS), safe=""), path)
-    body = b""
-    if "requestBody" in operation:
-        schema = operation["requestBody"]["content"]["application/json"]["schema"]
-        body = data.draw(bodies(schema, target.schemas))
-    names = data.draw(st.lists(st.sampled_from(sorted(HEADERS)), unique=True, max_size=2))
-    headers = {name: data.draw(st.sampled_from(HEADERS[name])).encode() for name in names}
-    response = target.send(method, url, content=body, headers=headers)
+@given(made=requests())
+def test_no_request_makes_the_server_fail_or_answer_in_another_shape(target: Target, made: Request) -> None:
+    response = target.send(made.method, made.url, content=made.body, headers=made.headers)
     event(f"{response.status_code}")
     assert response.status_code < 500, response.text
-    assert str(response.status_code) in operation["responses"] or url != path, response.text
+    assert str(response.status_code) in made.operation["responses"] or made.url != made.path, response.text
     assert target.engine.live == 0, "nothing is left running"
-    check_shape(target, operation, response)
+    check_shape(made.operation, response)
 
 
-def check_shape(target: Target, operation: dict[str, Any], response: httpx.Response) -> None:
+def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
     kind = response.headers["content-type"].partition(";")[0]
     assert response.headers["x-request-id"]
     if response.status_code != 200:
-        check_error(target, response)
+        check_error(response)
         return
     content = operation["responses"]["200"]["content"][kind]
     if kind == "application/json":
-        assert why_not(response.json(), content["schema"], target.schemas) is None
+        assert why_not(response.json(), content["schema"], schemas()) is None
     elif kind == "text/event-stream":
         events = [line for line in response.text.split("\n\n") if line]
         assert all(line.startswith("data: ") for line in events)
@@ -132,9 +157,9 @@ def check_shape(target: Target, operation: dict[str, Any], response: httpx.Respo
         assert all(json.loads(line.removeprefix("data: "))["choices"] is not None for line in events[:-1])
 
 
-def check_error(target: Target, response: httpx.Response) -> None:
+def check_error(response: httpx.Response) -> None:
     assert response.headers["content-type"] == "application/json"
-    assert why_not(response.json(), target.schemas["ErrorResponse"], target.schemas) is None
+    assert why_not(response.json(), schemas()["ErrorResponse"], schemas()) is None
     message = response.json()["error"]["message"]
     assert message
     assert "Traceback" not in message
@@ -160,4 +185,4 @@ def test_no_path_and_no_method_does_either(
     response = target.send(method, f"http://server/{url.lstrip('/')}", content=body)
     assert response.status_code < 500
     if response.status_code >= 400 and method != "HEAD":
-        check_error(target, response)
+        check_error(response)

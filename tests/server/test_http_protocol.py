@@ -42,7 +42,7 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(connections: ConnectionLimits = DEFAULTS, limits: Limits = Limits()) -> AsyncIterator[Connection]:
+async def connected(connections: ConnectionLimits = DEFAULTS, limits: Limits = LIMITS) -> AsyncIterator[Connection]:
     http = partial(HttpProtocol, connections=Connections(connections))
     async with on_loopback(fake_state(limits=limits), http) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))

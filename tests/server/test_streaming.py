@@ -206,4 +206,8 @@ async def test_a_mistake_of_our_own_is_a_500_without_details(caplog: pytest.LogC
             assert "secret" not in response.text
             assert response.headers["x-request-id"]
             assert response.json()["error"]["type"] == "server_error"
-    assert "0xdeadbeef" in caplog.text
+    traces = [getattr(record, "trace", "") for record in caplog.records]
+    assert len(traces) == 2
+    for trace in traces:
+        assert "builtins.RuntimeError" in trace
+        assert "in broken" in trace, "the log says where"

@@ -36,8 +36,11 @@ async def serving(state: ServerState, door: DoorConfig | None = None) -> AsyncIt
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.run_until_closed, sock)
             await until(lambda: listener.started)
-            yield address_of(sock, tls=state.door.tls is not None)
-            await listener.close()
+            try:
+                yield address_of(sock, tls=state.door.tls is not None)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await listener.close()
             tasks.cancel_scope.cancel()
 
 

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import anyio
 import httpx
+import openai
 import pytest
 
 from stentor.server.config import OverloadConfig
+from stentor.server.overload.permits import Permit
 from stentor.server.state import ServerState
-from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
+from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
 
 pytestmark = pytest.mark.anyio
@@ -119,7 +123,66 @@ async def test_the_permit_of_a_client_that_goes_away_is_given_back(stream: bool)
             assert (state.queue.tokens, engine.live) == (0, 0)
 
 
+async def test_a_connection_is_of_use_after_a_large_body_that_was_refused_unread() -> None:
+    engine = closed_engine()
+    state = state_of(engine, max_queued_requests=1)
+    async with (
+        on_loopback(state) as url,
+        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, limits=httpx.Limits(max_connections=1)) as other,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(lambda: client.post(COMPLETIONS, json=body()))
+        await until(lambda: engine.streams)
+        for _ in range(2):
+            refused = await other.post(COMPLETIONS, content=bytes(1 << 20))
+            assert refused.status_code == 429
+        engine.gate.set()
+        await until(lambda: not state.live_requests)
+        assert (await other.post(COMPLETIONS, json=body())).status_code == 200
+
+
 # ---- deadlines
+
+
+async def test_the_deadline_covers_the_wait_for_the_tokenizer() -> None:
+    state = state_of(FakeEngine(), request_timeout=0.2)
+    gate = threading.Event()
+    pool = TokenizerPool(byte_tokenizer(), threads=1, max_pending=1)
+    state.pool = pool
+    standing_still = asyncio.create_task(pool._run(lambda: gate.wait(10)))
+    await asyncio.sleep(0)
+    async with in_memory(state) as client:
+        late = await client.post(COMPLETIONS, json=body(prompt="a" * 2 * INLINE_CHARS))
+        assert (late.status_code, state.live_requests) == (504, 0)
+        gate.set()
+        await standing_still
+        assert (await client.post(COMPLETIONS, json=body(prompt="a" * 2 * INLINE_CHARS))).status_code == 200
+    pool.close()
+
+
+async def test_the_sdk_of_openai_does_not_begin_again_what_was_too_late_but_what_was_refused() -> None:
+    engine = closed_engine()
+    state = state_of(engine, request_timeout=0.3, max_queued_requests=1)
+    async with (
+        on_loopback(state) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=1) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        with pytest.raises(openai.InternalServerError, match="did not end within"):
+            await client.completions.create(model="fake", prompt="abc")
+        assert len(engine.streams) == 1
+        engine.gate.set()
+        taken = state.queue.enter()
+        tasks.start_soon(_give_back, taken)
+        answer = await client.completions.create(model="fake", prompt="abc", max_tokens=3)
+        assert answer.usage is not None
+        assert rejections(state, "queue_full") == 1
+
+
+async def _give_back(taken: Permit) -> None:
+    await anyio.sleep(0.3)
+    taken.close()
 
 
 async def test_a_whole_answer_that_takes_too_long_is_a_504_that_is_not_to_be_retried() -> None:

@@ -195,18 +195,15 @@ def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("signal_number", "reason"), [(signal.SIGSTOP, "took longer than"), (signal.SIGKILL, "too much memory")]
-)
-def test_a_template_s_process_that_hangs_or_dies_is_replaced(signal_number: int, reason: str) -> None:
+def test_a_template_s_process_that_hangs_is_killed_and_the_next_one_serves() -> None:
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer(), render_seconds=0.3)
         render: Any = partial(pool.render_chat, [USER], add_generation_prompt=False, continue_final_message=False)
         assert await render(chat_template="{{ 1 }}") == [49]
         first = pool._foreign.pid
         assert first is not None
-        os.kill(first, signal_number)
-        with pytest.raises(TemplateError, match=reason):
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(TemplateError, match="took longer than"):
             await render(chat_template="{{ 2 }}")
         assert await render(chat_template="{{ 3 }}") == [51]
         assert pool._foreign.pid not in (first, None)
@@ -224,7 +221,7 @@ def test_what_one_template_of_a_request_leaves_behind_does_not_fail_the_next() -
     async def main() -> None:
         pool = TokenizerPool(byte_tokenizer(), render_seconds=10.0)
         options: Any = {"add_generation_prompt": False, "continue_final_message": False}
-        with pytest.raises(TemplateError, match="too much memory|too large"):
+        with pytest.raises(TemplateError, match=r"too much memory|too large"):
             await pool.render_chat([USER], chat_template=greedy, **options)
         for _ in range(2):
             modest = "{{ ('a b ' * 100000) | wordcount }}"
