@@ -5,10 +5,11 @@ from pathlib import Path
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of a process."""
+    """Direct children of a process; none where it has ended."""
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 

@@ -26,7 +26,7 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
     if not body:
         raise BadRequest("The body is empty; a JSON object is expected.")
     opened = body.count(b"[") + body.count(b"{")
-    if 4 * opened + 2 * body.count(b":") + body.count(b",") > limits.max_json_values:
+    if 8 * (opened + body.count(b":")) + body.count(b",") > limits.max_json_values:
         raise _too_many_values(limits.max_json_values, crowded_field(body))
     try:
         # The decoder leaves strings of unknown fields unchecked.
@@ -49,7 +49,7 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
 def _too_many_values(most: int, field: str | None) -> BadRequest:
     where = f"`{field}`" if field else "The JSON"
     return BadRequest(
-        f"{where} holds too many values; a body's commas, its colons twice and its opening brackets four times, those "
+        f"{where} holds too many values; a body's commas, and its colons and opening brackets eight times, those "
         f"within texts included, may come to {most}.",
         field,
         LIST_TOO_LONG,

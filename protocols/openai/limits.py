@@ -15,9 +15,9 @@ class Limits(msgspec.Struct, frozen=True):
     body_timeout: float = 120.0
     """Seconds for a body to come in whole."""
     max_json_depth: int = 64
-    max_json_values: int = 1 << 18
-    """A body's commas, its colons twice and its opening brackets four times, also those within texts: roughly what
-    decoding it costs, before it does. At this many it takes some 20 to 40 ms, in which no stream goes on."""
+    max_json_values: int = 1 << 19
+    """A body's commas, and its colons and opening brackets eight times, also those within texts: roughly what
+    decoding it costs, before it does. At this many it takes some 10 to 30 ms, in which no stream goes on."""
     max_prompts: int = 1024
     max_choices: int = 128
     """``n`` and ``best_of``, of one prompt."""

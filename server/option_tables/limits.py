@@ -83,7 +83,7 @@ OPTIONS: Final = (
         "max-json-values",
         "limits.request.max_json_values",
         kinds.integer(1, INT64),
-        "a body's commas, its colons twice and its opening brackets four times, those within texts included: decoding "
+        "a body's commas, and its colons and opening brackets eight times, those within texts included: decoding "
         "takes time by them",
         "limits",
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
 from stentor.engine.process import Child, spawn
-from stentor.loadtest.processes import children
+from stentor.loadtest.processes import tree
 from stentor.protocols.actors import ClientInbox, EngineInbox, Progress, Stats
 from stentor.protocols.codec import decode_client, encoder
 from stentor.tests.e2e.processes import eventually
@@ -51,7 +51,7 @@ def worker_of(engine: Child) -> int:
     found: list[int] = []
 
     def started() -> bool:
-        found[:] = [pid for pid in children(engine.pid) if _name(pid) not in {"stentor-nursery", ""}]
+        found[:] = [pid for pid in tree(engine.pid)[1:] if _name(pid).endswith("-worker")]
         return bool(found)
 
     eventually(started, SOON, "the engine starts its worker")

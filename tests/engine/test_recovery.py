@@ -542,4 +542,4 @@ async def test_counters_go_on_where_those_of_the_dead_engine_ended() -> None:
         world.engines.now.get_ready()
         world.engines.now.send_message(Stats(1, 0, 0.1, 1, 10, 5, 2, 20, 1, 1, 1, 1))
         await settle()
-        assert world.client.stats == Stats(1, 0, 0.1, 8, 110, 65, 42, 20, 2, 4, 4, 5)
+        assert world.client.stats == Stats(1, 0, 0.1, 8, 110, 65, 42, 20, 2, 3, 4, 5)

@@ -77,7 +77,7 @@ def refusal_of(kind: str, fields: dict[str, Any], limits: Limits) -> BadRequest 
             {"chat_template_kwargs": {"a": nested(4)}},
             "chat_template_kwargs",
         ),
-        ("chat", Limits(max_json_values=40), {"stop": ["a"] * 5}, {"stop": ["a"] * 40}, "stop"),
+        ("chat", Limits(max_json_values=80), {"stop": ["a"] * 5}, {"stop": ["a"] * 40}, "stop"),
     ],
 )
 def test_as_much_as_may_be_is_taken_and_more_is_refused_by_name(

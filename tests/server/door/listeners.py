@@ -30,7 +30,15 @@ def config_of(door: DoorConfig, host: str = "127.0.0.1") -> Config:
 async def serving(state: ServerState, door: DoorConfig | None = None) -> AsyncIterator[str]:
     """Yields the base URL."""
     app = create_app(state)
-    settings = uvicorn.Config(app, http=HttpProtocol, ws="none", lifespan="off", log_config=None, access_log=False)
+    settings = uvicorn.Config(
+        app,
+        http=HttpProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=2,
+    )
     listener = Listener(settings, state.door.tls)
     with listening(config_of(door or DoorConfig())) as sock:
         async with anyio.create_task_group() as tasks:

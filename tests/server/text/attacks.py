@@ -12,7 +12,7 @@ from typing import Final
 from stentor.server.text.chat_template import ChatTemplate
 from stentor.server.text.errors import TemplateError
 
-SECONDS: Final = 0.3
+SECONDS: Final = 0.1
 MEMORY: Final = 3 << 29
 
 _BIG = "{% set b = 'a' * 8000000 %}"
