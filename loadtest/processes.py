@@ -25,7 +25,7 @@ def named(pid: int, name: str) -> list[int]:
     """The process and all below it that call themselves so: ``stentor-engine``, ``-nursery``, ``-worker``."""
     found = []
     for each in tree(pid):
-        with contextlib.suppress(FileNotFoundError):  # it ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             if Path(f"/proc/{each}/comm").read_text().strip() == name:
                 found.append(each)
     return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..record import RecordError, load_record
@@ -60,15 +61,15 @@ def main(argv: list[str]) -> int:
 
 def _table(comparison: Comparison, only: Sequence[str] | None) -> Table:
     at = f" at {comparison.point}" if comparison.point else ""
-    table = Table(title=f"{comparison.after} / {comparison.before}{at}", title_justify="left")
+    table = Table(title=escape(f"{comparison.after} / {comparison.before}{at}"), title_justify="left")
     table.add_column("")
     basis = next((row.basis for row in comparison.rows if row.basis), "")
-    for name in (comparison.before, comparison.after, "ratio", _BASES[basis], ""):
+    for name in (escape(comparison.before), escape(comparison.after), "ratio", _BASES[basis], ""):
         table.add_column(name, justify="left" if name == "" else "right", no_wrap=True)
     for row in comparison.rows:
         if only is None or row.figure in only or row.figure not in _KNOWN:
             table.add_row(
-                figure_name(row.figure),
+                escape(figure_name(row.figure)),
                 show_figure(row.figure, row.before),
                 show_figure(row.figure, row.after),
                 f"{row.ratio:.3f}",

@@ -53,7 +53,7 @@ def parse_ramp(text: str) -> tuple[str, list[float]]:
             values = [float(round(value)) for value in values]
         if not values or not all(math.isfinite(value) and value > 0 for value in values):
             raise ValueError
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, OverflowError):  # the last: infinity has no nearest whole number
         raise ArrivalError(f"{text} is no ramp: expected {RAMP_HELP}, all above 0, at least two steps") from None
     return axis, values
 

@@ -40,17 +40,20 @@ def main(argv: list[str]) -> int:
         else:
             with LiveView() if sys.stdout.isatty() else LineView(sys.stdout) as view:
                 outcome = measure(load, view)
-        if outcome.result.requests:  # an interrupt before the first answer leaves older files as they are
-            _save(outcome.result, arguments.save, arguments.csv, arguments.html)
     except LoadError as error:
         return _complain(str(error), FAILED)
-    except OSError as error:
-        return _complain(f"{error.filename or 'output'}: {error.strerror or error}", FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
+    unsaved = None
+    try:
+        if outcome.result.requests:  # an interrupt before the first answer leaves older files as they are
+            _save(outcome.result, arguments.save, arguments.csv, arguments.html)
+    except OSError as error:  # what was measured is printed all the same
+        unsaved = f"{error.filename or 'output'}: {error.strerror or error}"
     if not arguments.quiet:
         print_result(Console(width=None if sys.stdout.isatty() else WIDE), outcome.result, outcome.interrupted)
-    return _verdict(outcome, arguments.quiet)
+    code = _verdict(outcome, arguments.quiet)
+    return code if unsaved is None else _complain(unsaved, code or FAILED)
 
 
 def _verdict(outcome: Outcome, quiet: bool) -> int:
@@ -77,7 +80,9 @@ def _save(result: Result, save: Path | None, csv: Path | None, html: Path | None
 
 
 def _check_writable(path: Path | None) -> None:
-    """A folder that is not there is told before the run, not after it."""
+    """A file that cannot be written is told before the run, not after it, as far as one can see."""
+    if path is not None and path.is_dir():
+        raise UsageError(f"{path} is a folder: expected the name of a file")
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.absolute().parent}; make it first")
 

@@ -14,6 +14,10 @@ AFTER_DONE_SECONDS: Final = 1.0
 """How long the end of a message may lag behind the end of its stream."""
 
 
+STALE_SECONDS: Final = 1.0
+"""A kept connection that is lost so soon after a request went out had been closed before; later, it was lost with it."""
+
+
 class Sink(Protocol):
     """Who an answer goes to. Exactly one of ``end`` and ``fail`` ends it, unless it ends by itself."""
 
@@ -116,7 +120,8 @@ class Connection(asyncio.Protocol):
         sink = self._sink
         if sink is None:
             return
-        if self._heard or self._requests == 1:  # otherwise an idle connection that the server had closed: again
+        stale = self._requests > 1 and not self._heard and perf_counter() - self._touched < STALE_SECONDS
+        if not stale:  # otherwise an idle connection that the server had closed: again
             if error is not None:
                 sink.fail("connection", f"lost: {error}")
             sink.end(perf_counter())

@@ -125,12 +125,13 @@ class Driver:
     async def warm_up(self, requests: int, concurrency: int) -> list[RequestRecord]:
         """Sessions that are not counted."""
         self._numbers = count(-1, -1)
-        await self.run([Stage(concurrency=concurrency, requests=requests)])
-        records = self.records
-        self._sent.clear()
-        self._numbers = count()
-        self.meter = Meter()
-        return records
+        try:
+            await self.run([Stage(concurrency=concurrency, requests=requests)])
+            return self.records
+        finally:  # also of a warm-up that was interrupted
+            self._sent.clear()
+            self._numbers = count()
+            self.meter = Meter()
 
     # ---- fixed concurrency
 

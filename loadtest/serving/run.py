@@ -25,6 +25,8 @@ from .metrics import parse_metrics
 from .workload import Workload
 
 VIEW_SECONDS: Final = 0.25
+METRICS_SECONDS: Final = 5.0
+"""How long a server's counters are waited for: one that hangs does not keep what was measured."""
 _GC_THRESHOLD: Final = 200_000
 
 
@@ -190,8 +192,9 @@ async def _find_model(load: Load, client: HttpClient) -> tuple[str, str]:
 
 async def _metrics(client: HttpClient) -> dict[str, float]:
     try:
-        answer = await client.get("/metrics")
-    except HttpError:
+        async with asyncio.timeout(METRICS_SECONDS):
+            answer = await client.get("/metrics")
+    except (HttpError, TimeoutError):
         return {}
     return parse_metrics(answer.body.decode(errors="replace")) if answer.status == 200 else {}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 
 from ..record import RecordError, save_record
 from ..report.html import write_sweep_html
@@ -107,7 +108,7 @@ class _Command:
             code = INTERRUPTED
         self._write(console, runs)
         for name, search in searches.items():
-            console.print(_verdict(name, search, self.given.share), highlight=False)
+            console.print(_verdict(escape(name), search, self.given.share), highlight=False)
         return code
 
     def _write(self, console: Console, runs: Runs) -> None:

@@ -72,5 +72,5 @@ def print_sweeps(console: Console, sweeps: Sequence[Sweep]) -> None:
                     cells = [
                         show_figure(each, point.medians[each]) if each in point.medians else "" for each in columns
                     ]
-                    table.add_row(escape(show_value(value)), name, str(len(point.repeats)), *cells)
+                    table.add_row(escape(show_value(value)), escape(name), str(len(point.repeats)), *cells)
     console.print(table)

@@ -67,6 +67,7 @@ class Received:
                 for end in batch.finished:
                     assert (end.rid, end.index) not in self.ends, "two terminal messages"
                     self.ends[end.rid, end.index] = end
+                    self.stats = None  # what was told before is old
             case Stalled(message=why):
                 self.stalls.append(why)
             case EngineReady():

@@ -141,6 +141,7 @@ async def test_a_start_in_which_nothing_moves_is_ended_and_each_phase_has_its_ti
             await on.process.wait()
             while starting.lost is None:
                 await anyio.sleep(0.01)
+    assert starting.lost is not None
     assert starting.lost.hung
     assert f"nothing moved for {patience:.0f} s in '{phase or 'starting the worker'}'" in str(starting.lost)
 
@@ -176,6 +177,7 @@ async def test_a_worker_that_refuses_or_closes_its_end_is_lost_and_dead() -> Non
                 while starting.lost is None:
                     await anyio.sleep(0.01)
             assert on.process.returncode is not None
+        assert starting.lost is not None
         assert not starting.lost.hung
         assert ("no such model" if last == "refuses" else "killed by SIGTERM") in str(starting.lost)
 
@@ -193,7 +195,7 @@ async def test_a_worker_that_settles_for_less_than_the_first_is_not_taken(monkey
         second.send(WorkerReady(64, 128, [], [], LIMITS))
         third.send(WorkerReady(99, 300, [], [], LIMITS))
         await keeper.start(_ignore)
-        with pytest.raises(WorkerLost, match="sequences of 128 tokens.*first one took 256"):
+        with pytest.raises(WorkerLost, match=r"sequences of 128 tokens.*first one took 256"):
             await keeper.start(_ignore)
         assert second.process.returncode is not None
         _, ready = await keeper.start(_ignore)

@@ -20,7 +20,7 @@ from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup_device import set_up_device
 from stentor.engine.worker_life import OnProgress, WorkerLife
 from stentor.kernels import force_variant
-from stentor.protocols.actors import Abort, Finished, Shutdown, StartWorker, Stats, Submit, WorkerReady
+from stentor.protocols.actors import Abort, Finished, Progress, Shutdown, StartWorker, Stats, Submit, WorkerReady
 from stentor.protocols.codec import decode_client, decode_engine_worker, encoder
 from stentor.protocols.config import RecoveryConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
@@ -83,7 +83,7 @@ def _submissions() -> list[Submit]:
 @contextmanager
 def _serving(device: FakeDevice, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """A worker in a thread of this process; yields where its exit code goes."""
-    monkeypatch.setattr(service, "set_up", lambda config, progress: set_up_device(config, progress, device))
+    monkeypatch.setattr(service, "set_up", lambda config, progress, weights_fd: set_up_device(config, progress, device))
     codes: list[int] = []
 
     def serve() -> None:
@@ -103,6 +103,7 @@ async def _ready(worker: Endpoint, config: WorkerConfig) -> WorkerReady:
         for frame in await worker.receive():
             if isinstance(message := decode_engine_worker.decode(frame), WorkerReady):
                 return message
+            assert isinstance(message, Progress), message
 
 
 async def _no_other(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:

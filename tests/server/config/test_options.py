@@ -39,6 +39,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "batch-invariant": ("true", True),
     "threads": ("3", 3),
     "seed": ("11", 11),
+    "max-worker-deaths": ("2", 2),
+    "step-timeout": ("4.5", 4.5),
     "max-engine-deaths": ("3", 3),
     "max-body-size": ("1MiB", 1 << 20),
     "body-timeout": ("5", 5.0),

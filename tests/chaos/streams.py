@@ -1,0 +1,96 @@
+"""One stream of ``/v1/completions`` as its client gets it: every token by its id, and when it came."""
+
+from time import perf_counter
+from typing import Final
+
+import msgspec
+
+from stentor.loadtest.serving.sse import EventSplitter
+
+_DONE: Final = b"[DONE]"
+
+
+class _Piece(msgspec.Struct):
+    index: int
+    text: str = ""
+    token_ids: list[int] = []
+    finish_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Piece] = []
+    error: dict[str, object] | None = None
+
+
+class Choice(msgspec.Struct):
+    """What came of one choice."""
+
+    tokens: list[int] = []
+    text: str = ""
+    reason: str | None = None
+
+
+_read_event = msgspec.json.Decoder(_Event).decode
+
+
+class TokenStream:
+    """A sink for :class:`stentor.loadtest.serving.http.HttpClient`. ``error`` says what went wrong, if anything did."""
+
+    def __init__(self, choices: int = 1) -> None:
+        self.error: str | None = None
+        self.over = False
+        self.status = 0
+        self.choices = [Choice() for _ in range(choices)]
+        self.began = self.ended = perf_counter()
+        self.arrivals: list[float] = []
+        """When tokens came, by ``time.perf_counter()``."""
+        self._splitter = EventSplitter()
+        self._refusal = b""
+
+    def head(self, status: int, content_type: str, server: str) -> None:
+        self.status = status
+
+    def feed(self, data: bytes, now: float) -> None:
+        if self.status != 200:
+            self._refusal += data[:2000]
+            return
+        events = self._splitter.feed(data)
+        if events:
+            self.arrivals.append(now)
+        for event in events:
+            if self.over:
+                self.error = self.error or f"after the end came {event[:200]!r}"
+            elif event == _DONE:
+                self._end(now)
+            else:
+                self._take(event)
+
+    def end(self, now: float) -> None:
+        if self.status and self.status != 200:
+            self.fail(f"status {self.status}", self._refusal.decode(errors="replace"))
+        else:
+            self.fail("truncated", "the connection ended before [DONE]")
+
+    def fail(self, kind: str, detail: str) -> None:
+        if not self.over:
+            self.error = self.error or f"{kind}: {detail}"
+            self.over = True
+            self.ended = perf_counter()
+
+    def _take(self, event: bytes) -> None:
+        read = _read_event(event)
+        if read.error is not None:
+            self.error = self.error or f"an error event: {read.error}"
+        for piece in read.choices:
+            choice = self.choices[piece.index]
+            if choice.reason is not None:
+                self.error = self.error or f"choice {piece.index} went on after its end: {event[:200]!r}"
+            choice.tokens += piece.token_ids
+            choice.text += piece.text
+            choice.reason = piece.finish_reason
+
+    def _end(self, now: float) -> None:
+        self.over = True
+        self.ended = now
+        if self.error is None and any(choice.reason is None for choice in self.choices):
+            self.error = "[DONE] came before every choice had its finish_reason"
