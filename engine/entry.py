@@ -61,7 +61,7 @@ async def run(client: Endpoint, weights_fd: int | None = None, nursery_fd: int |
     except _ToldToEnd:
         return 0
     except WorkerLost as lost:
-        why = str(lost)
+        why, final = str(lost), lost.final
     except PeerDied:
         raise
     except Exception as error:

@@ -185,6 +185,7 @@ class EngineLoop(Actor[Message]):
         self._serving = False
         self._watch.lost()
         self._watchdog_kills += down.hung
+        self._stats_sent = 0.0  # what happened is told at once
         recovery = self._scheduler.recover(time.monotonic())
         if recovery.explained:
             logger.error("a request was failed: its workers died of it", extra={"request_id": recovery.culprit})
@@ -207,7 +208,7 @@ class EngineLoop(Actor[Message]):
 
     async def _give_up(self, why: str) -> Never:
         await self._send_batch(self._scheduler.end_all("error", why))
-        raise WorkerLost(why)
+        raise WorkerLost(why, final=True)
 
     async def _send_batch(self, batch: TokensBatch) -> None:
         if batch.tokens or batch.finished or batch.prompts:

@@ -204,7 +204,7 @@ def become_child(name: str, argv: Sequence[str] | None = None) -> Inherited:
     """Tie this process to the one that spawned it, and read what it was given from the command line.
 
     ``name`` (at most 15 bytes are kept) is what ``top`` and ``ps`` show. Ends the process at once
-    when the parent is gone already.
+    when the parent is gone already. One that a nursery forked is tied to that (:mod:`.nursery`).
     """
     parser = argparse.ArgumentParser(prog=name, allow_abbrev=False)
     parser.add_argument("--parent-pid", type=int, required=True)

@@ -32,8 +32,10 @@ Sleep = Callable[[float], Awaitable[None]]
 class WorkerLost(Exception):
     """The worker is dead or cannot be started; the message says why."""
 
-    def __init__(self, why: str, *, hung: bool = False) -> None:
+    def __init__(self, why: str, *, final: bool = False, hung: bool = False) -> None:
         super().__init__(why)
+        self.final = final
+        """Whether another would be lost in the same way."""
         self.hung = hung
         """Whether it was killed because nothing moved."""
 
@@ -173,7 +175,8 @@ class WorkerLife:
                         await on_progress(progress)
                     case Failed(message=why):
                         self.kill(why)
-                        raise await self._lost("the worker process was lost while starting")
+                        await self.wait()
+                        raise WorkerLost(why, final=True)
                     case other:
                         raise RuntimeError(f"{type(other).__name__} came before the worker was ready")
 

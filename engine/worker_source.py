@@ -66,7 +66,7 @@ class WorkerSource:
             kept, options = ((), ()) if self._weights_fd is None else ((self._weights_fd,), (WEIGHTS_OPTION,))
             return await self._link.fork((*fds, *kept), options, self._module)
         except (NurseryLost, OSError) as error:
-            logger.warning("%s; workers take longer to start now", error)
+            logger.warning("%s; the next worker takes longer to start", error)
             self.close()
             return None
         except BaseException:

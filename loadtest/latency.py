@@ -16,9 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from stentor.engine.loading.errors import CheckpointError
-
-from .offline import Answer, OfflineError, run_offline, running_engine, save, wide_console
+from .offline import Answer, run_command, running_engine
 from .record import FORMAT, Spread, now_iso
 from .serving.machine import describe_machine
 from .serving.measure import spread
@@ -59,17 +57,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = _parser().parse_args(given)
-    try:
-        result = run_offline(lambda: measure(arguments, given, Console(stderr=True)))
-    except (OfflineError, CheckpointError) as error:
-        print(f"stentor bench latency: {error}", file=sys.stderr)
-        return 1
-    print_result(wide_console(), result)
-    if arguments.save:
-        save(result, arguments.save)
-    return 0
+    return run_command("latency", _parser(), argv, measure, print_result)
 
 
 async def measure(arguments: argparse.Namespace, given: list[str], console: Console) -> Latency:

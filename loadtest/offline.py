@@ -3,6 +3,7 @@
 The processes and channels are those of ``stentor serve``; HTTP, tokenizer and text are left out.
 """
 
+import argparse
 import os
 import random
 import sys
@@ -20,9 +21,12 @@ from rich.console import Console
 from stentor.engine.client import EngineClient, EngineUnavailable
 from stentor.engine.groups import first_cause
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, Progress
 from stentor.protocols.config import EngineConfig, RecoveryConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
+
+from .serving.lengths import LengthError
 
 
 class OfflineError(Exception):
@@ -108,6 +112,35 @@ async def running_engine(config: WorkerConfig, console: Console, seed: int) -> A
 
 
 T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def run_command(
+    name: str,
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    measure: Callable[[argparse.Namespace, list[str], Console], Coroutine[Any, Any, R]],
+    show: Callable[[Console, R], None],
+) -> int:
+    """``stentor bench NAME`` from its command line to the file of ``--save``.
+
+    Exit codes: 0 done, 1 failed while running, 2 used wrongly.
+    """
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = parser.parse_args(given)
+    try:
+        record = run_offline(lambda: measure(arguments, given, Console(stderr=True)))
+    except (LengthError, OfflineError, CheckpointError) as error:
+        print(f"stentor bench {name}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, LengthError) else 1
+    show(wide_console(), record)
+    if arguments.save:
+        try:
+            save(record, arguments.save)
+        except OSError as error:
+            print(f"stentor bench {name}: {error.filename or arguments.save}: {error.strerror}", file=sys.stderr)
+            return 1
+    return 0
 
 
 def run_offline(measure: Callable[[], Coroutine[Any, Any, T]]) -> T:

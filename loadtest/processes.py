@@ -22,11 +22,11 @@ def tree(pid: int) -> list[int]:
 
 
 def named(pid: int, name: str) -> list[int]:
-    """The process and all below it that call themselves so: ``stentor-engine``, ``-nursery``, ``-worker``."""
+    """The process and all below it that live and call themselves so: ``stentor-engine``, ``-nursery``, ``-worker``."""
     found = []
     for each in tree(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            if Path(f"/proc/{each}/comm").read_text().strip() == name:
+            if Path(f"/proc/{each}/comm").read_text().strip() == name and alive(each):
                 found.append(each)
     return found
 

@@ -168,7 +168,7 @@ def print_recoveries(console: Console, measured: Sequence[Recoveries], streams: 
     console.print(table)
     for each in measured:
         for failure in each.failures:
-            console.print(f"{each.victim}: {failure}")
+            console.print(f"{each.victim}: {failure}", markup=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,7 +29,7 @@ from .server_process import ServerProcess
 _HOST = "127.0.0.1"
 _ECHO = "stentor.tests.echo_server"
 _BARE = "stentor.loadtest.bare_server"
-_SHORT = 32
+SHORT = 32
 """Tokens of the streams that are taken off."""
 
 
@@ -71,11 +71,11 @@ class Side:
 
     def run(self, streams: int, tokens: int) -> Cost:
         """One round at ``streams`` streams at once, ``tokens`` tokens longer than the short ones."""
-        short, _ = self._spent(streams, _SHORT)
-        long, chunks = self._spent(streams, _SHORT + tokens)
+        short, _ = self._spent(streams, SHORT)
+        long, chunks = self._spent(streams, SHORT + tokens)
         user, *each = (1e6 * (b - a) / (streams * tokens) for a, b in zip(short, long, strict=True))
-        request = 1e6 * short[1] / streams - _SHORT * each[0]
-        return Cost(streams * (_SHORT + tokens) / chunks, request, each[0], user, *each[1:])
+        request = 1e6 * short[1] / streams - SHORT * each[0]
+        return Cost(streams * (SHORT + tokens) / chunks, request, each[0], user, *each[1:])
 
     def _spent(self, streams: int, tokens: int) -> tuple[list[float], int]:
         """Seconds of the server in user mode, of the server and of each process below it; and chunks that came."""
@@ -119,7 +119,7 @@ def measure(path: str, concurrencies: Sequence[int], tokens: int, rounds: int) -
         ours = Side(our_server, path, body)
         theirs = Side(bare, bare_server.PATH, {"chunk_bytes": ours.chunk_bytes()})
         for side in (ours, theirs):
-            side.run(8, _SHORT)  # warms it up
+            side.run(8, SHORT)  # warms it up
         for _ in range(rounds):
             for streams, result in results.items():
                 result.ours.append(ours.run(streams, tokens))

@@ -17,11 +17,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from stentor.engine.loading.errors import CheckpointError
-
-from .offline import Answer, OfflineError, run_offline, running_engine, save, wide_console
+from .offline import Answer, run_command, running_engine
 from .record import FORMAT, now_iso
-from .serving.lengths import LENGTHS_HELP, LengthError, Lengths, parse_lengths, whole
+from .serving.lengths import LENGTHS_HELP, Lengths, parse_lengths, whole
 from .serving.machine import describe_machine
 from .worker_options import add_worker_options, at_least, describe, worker_config
 
@@ -58,20 +56,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else list(argv)
-    arguments = _parser().parse_args(given)
-    try:
-        result = run_offline(lambda: measure(arguments, given, Console(stderr=True)))
-    except LengthError as error:
-        print(f"stentor bench throughput: {error}", file=sys.stderr)
-        return 2
-    except (OfflineError, CheckpointError) as error:
-        print(f"stentor bench throughput: {error}", file=sys.stderr)
-        return 1
-    print_result(wide_console(), result)
-    if arguments.save:
-        save(result, arguments.save)
-    return 0
+    return run_command("throughput", _parser(), argv, measure, print_result)
 
 
 async def measure(arguments: argparse.Namespace, given: list[str], console: Console) -> Throughput:

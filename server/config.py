@@ -13,7 +13,7 @@ from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.protocols.openai.limits import Limits
 
 from .door.keys import KeyDigest
-from .text.limits import DEFAULT_CHARS, DEFAULT_SECONDS
+from .text.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 
 
 class SocketMode(int):
@@ -86,6 +86,9 @@ class OverloadConfig(msgspec.Struct, frozen=True):
     """Requests that may wait for their first token: as many connections as the kernel lets wait for us."""
     max_queued_tokens: int = 4 << 20
     """Prompt tokens of theirs: some 100 bytes each in the server and the engine, 400 MB in all."""
+    max_held_body_bytes: int = 1 << 30
+    """Of the bodies of all requests, from their first byte until they have been worked on; what is made of them may
+    take as much again."""
     request_timeout: float = 0.0
     """Seconds from arrival to the last token."""
     slow_reader_timeout: float = 30.0
@@ -125,6 +128,8 @@ class TemplateLimits(msgspec.Struct, frozen=True):
     """Seconds for one rendering."""
     max_rendered_chars: int = DEFAULT_CHARS
     """Of the result, and of each text on the way."""
+    max_waiting: int = DEFAULT_WAITING
+    """Requests with templates of their own that wait while another one's is rendered."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True):

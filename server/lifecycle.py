@@ -220,6 +220,7 @@ async def _load_state(
             tokenizer,
             render_seconds=config.limits.template.timeout,
             render_chars=config.limits.template.max_rendered_chars,
+            max_foreign=config.limits.template.max_waiting,
         ),
         metrics=metrics,
         observer=open_observer(config.observe, metrics, names[0]),

@@ -16,6 +16,7 @@ from .door.door import Door
 from .errors import Overloaded, ShutDown, Unavailable
 from .metrics import Metrics
 from .observe.observer import Observer
+from .overload.bodies import HeldBodies
 from .overload.permits import AdmissionQueue
 from .overload.ticket import Ticket
 from .sse import KEEP_ALIVE_SECONDS
@@ -61,11 +62,13 @@ class ServerState:
     """Once true, requests for generation are refused."""
     overload: OverloadConfig = field(default_factory=OverloadConfig)
     queue: AdmissionQueue = field(init=False)
+    bodies: HeldBodies = field(init=False)
     _live: set[Ticket] = field(default_factory=set)
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
         self.queue = AdmissionQueue(self.overload)
+        self.bodies = HeldBodies(self.overload.max_held_body_bytes)
 
     @property
     def max_model_len(self) -> int | None:

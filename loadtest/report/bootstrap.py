@@ -2,7 +2,9 @@
 
 Requests are what is drawn again, not single gaps: the gaps of one answer are not independent. Efron and Tibshirani,
 An Introduction to the Bootstrap (1993), chapters 8 and 13. What differs from one run to the next, such as a machine
-that is busy with something else, is not in the interval: repeat the runs for that.
+that is busy with something else, is not in the interval: repeat the runs for that. The p99 of fewer than 100 values
+is nearly their maximum, of which the bootstrap knows little: there the 95% interval holds the true ratio in some 85
+cases of 100.
 """
 
 from collections.abc import Sequence

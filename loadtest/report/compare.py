@@ -65,7 +65,8 @@ def _table(comparison: Comparison, only: Sequence[str] | None) -> Table:
     table.add_column("")
     basis = next((row.basis for row in comparison.rows if row.basis), "")
     for name in (escape(comparison.before), escape(comparison.after), "ratio", _BASES[basis], ""):
-        table.add_column(name, justify="left" if name == "" else "right", no_wrap=True)
+        named = name in (escape(comparison.before), escape(comparison.after))
+        table.add_column(name, justify="left" if name == "" else "right", no_wrap=not named, overflow="fold")
     for row in comparison.rows:
         if only is None or row.figure in only or row.figure not in _KNOWN:
             table.add_row(
@@ -90,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Ratios of each file's figures to the first file's. Takes results of `stentor bench serve`, or "
         "sweeps, compared value by value by the medians of their repeats, or starts. Three repeats or more give a "
         "ratio its bounds; of single runs that hold their requests, p50 and p99 have a 95% bootstrap interval, which "
-        "knows nothing of how runs differ. A ratio whose bounds hold 1 is called the same; one without bounds is "
-        "called better or worse from 2 percent on.",
+        "knows nothing of how runs differ and is too narrow for the p99 of fewer than 100 values. A ratio whose "
+        "bounds hold 1 is called the same; one without bounds is called better or worse from 2 percent on.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="two or more, the baseline first")
     parser.add_argument(

@@ -22,6 +22,8 @@ def main(argv: list[str]) -> int:
     """0 written, 2 used wrongly."""
     options = _parser().parse_args(argv)
     try:
+        if options.out and not options.svg:
+            raise ReportError("--out is for --svg: name the page by --html")
         records = [load_record(path) for path in options.files]
         kind = _kind(records)
         title = options.title or " and ".join(dict.fromkeys(record.name for record in records))

@@ -15,7 +15,7 @@ AFTER_DONE_SECONDS: Final = 1.0
 
 
 STALE_SECONDS: Final = 1.0
-"""A kept connection that is lost so soon after a request went out had been closed before; later, it was lost with it."""
+"""A kept connection lost so soon after a request went out had been closed before; later, the request was lost too."""
 
 
 class Sink(Protocol):

@@ -91,6 +91,11 @@ def summarise(
     )
 
 
+def lateness(requests: Sequence[RequestRecord]) -> Spread:
+    """From when a request was due to when it was sent: what latencies, which count from the sending, leave out."""
+    return spread([request.start - request.scheduled for request in requests])
+
+
 def span(requests: Sequence[RequestRecord]) -> float:
     """Seconds from the first request's start to the last one's end."""
     if not requests:

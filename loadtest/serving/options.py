@@ -105,7 +105,9 @@ def _add_arrivals(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help=f"so many users, each asking again once answered (default: {DEFAULT_CONCURRENCY})",
     )
-    group.add_argument("--rate", "--request-rate", type=_positive, metavar="N", help="requests a second, or conversations")
+    group.add_argument(
+        "--rate", "--request-rate", type=_positive, metavar="N", help="requests a second, or conversations"
+    )
     group.add_argument(
         "--burstiness",
         type=_positive,

@@ -9,11 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..record import RequestRecord, Result, Spread, Summary
-from .measure import span, summarise
+from .measure import lateness, span, summarise
 from .metrics import changes
 
 _BUSY: Final = 0.8
 """Share of a core from which a client reads late."""
+_LATE_MS: Final = 20.0
+"""Requests that leave later than this, one in a hundred, did not come as the arrivals say."""
 _MANY_CHUNKS: Final = 10_000
 """Below, what a run costs the client once is most of it."""
 
@@ -29,6 +31,12 @@ def print_result(console: Console, result: Result, interrupted: bool = False) ->
         parts.append(_errors(result))
     if result.summary.seconds >= 1 and result.client_seconds > _BUSY * result.summary.seconds:
         parts.append(Text("the client was busy most of the time: what it measured is partly itself", style="yellow"))
+    late = lateness(result.requests)
+    if late.p99 > _LATE_MS:
+        about = f"p50 {late.p50:,.0f} ms, p99 {late.p99:,.0f} ms, at most {late.max:,.0f} ms"
+        parts.append(
+            Text(f"requests were sent later than they were due, which no latency counts: {about}", style="yellow")
+        )
     if interrupted:
         parts.append(Text("interrupted: only what had ended is counted", style="yellow"))
     console.print(Group(*parts))

@@ -1,5 +1,7 @@
 """Figures of the server itself: what it answered, what it is, what it takes, and what became of its traces."""
 
+import asyncio
+import contextlib
 import platform
 from collections.abc import Iterator, Mapping
 from typing import Final, Protocol
@@ -76,11 +78,18 @@ class ServerFigures:
         dropped.add_metric((self._model, "export_failed"), 0 if traces is None else traces.dropped_failed)
         yield dropped
 
+    def _task_figures(self) -> Iterator[Metric]:
+        tasks = GaugeMetricFamily("stentor:tasks", "Tasks of the server's event loop.", None, ("model_name",))
+        with contextlib.suppress(RuntimeError):  # no loop runs here: nobody serves
+            tasks.add_metric((self._model,), len(asyncio.all_tasks()))
+        yield tasks
+
     def _connection_figures(self) -> Iterator[Metric]:
         known = self.connections
         held = GaugeMetricFamily("stentor:connections_open", "Connections that clients hold.", None, ("model_name",))
         held.add_metric((self._model,), 0 if known is None else known.open)
         yield held
+        yield from self._task_figures()
         reasons = dict.fromkeys((*_REFUSALS.values(), _MALFORMED), 0)
         for status, count in () if known is None else known.refused.items():
             reasons[_REFUSALS.get(status, _MALFORMED)] += count

@@ -21,6 +21,22 @@ OPTIONS: Final = (
         "overload",
     ),
     Option(
+        "max-held-body-size",
+        "overload.max_held_body_bytes",
+        kinds.size(0),
+        "bytes of all bodies that are read or worked on at the same time, the first 64 KiB of each not counted; a "
+        "further request gets 429 unless it is alone; 0 is no limit",
+        "overload",
+    ),
+    Option(
+        "max-queued-templates",
+        "limits.template.max_waiting",
+        kinds.integer(0, 65536),
+        "requests with a chat template of their own that may wait for it to be rendered; a further one gets 429; 0 "
+        "lets none wait",
+        "overload",
+    ),
+    Option(
         "request-timeout",
         "overload.request_timeout",
         kinds.seconds(),

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 
+from ..overload.bodies import BodyShare
 from ..overload.ticket import Ticket, timeout_of
 from ..sse import unless_disconnected
 from ..state import ServerState
@@ -41,16 +42,20 @@ class GenerationEndpoint:
         with state.live(timeout_of(scope["headers"], state.overload.request_timeout)) as ticket:
             with ticket.bounded():
                 request = Request(scope, receive, send)
-                body = await read_body(request, state.limits)
-                response = await unless_disconnected(receive, self._handler(state, request, body, ticket))
+                with state.bodies.share() as share:
+                    body = await read_body(request, state.limits, share)
+                    handling = self._handler(state, request, body, ticket)
+                    del body  # or it would be held for as long as its answer takes to be read
+                    response = await unless_disconnected(receive, handling)
+                del handling
             await response(scope, receive, send)
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """The whole body.
+async def read_body(request: Request, limits: Limits, share: BodyShare) -> bytes:
+    """The whole body, counted in ``share``.
 
     Raises BadRequest for one that is encoded (415), as soon as it is known to be too long (413), and
-    when it has not come in whole in time (408).
+    when it has not come in whole in time (408); and BodiesFull.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -63,12 +68,10 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     if declared.isdigit() and (len(declared) > _LENGTH_DIGITS or int(declared) > limits.max_body_bytes):
         raise _too_large(limits.max_body_bytes)
     chunks = []
-    size = 0
     try:
         with anyio.fail_after(limits.body_timeout):
             async for chunk in request.stream():
-                size += len(chunk)
-                if size > limits.max_body_bytes:
+                if share.add(len(chunk)) > limits.max_body_bytes:
                     raise _too_large(limits.max_body_bytes)
                 chunks.append(chunk)
             return b"".join(chunks)

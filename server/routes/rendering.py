@@ -1,13 +1,16 @@
 """Messages to prompt tokens, as chat and ``/tokenize`` both do it."""
 
-from typing import Any
+from typing import Any, Final
 
 from stentor.protocols.openai.chat import TemplateFields
 from stentor.protocols.openai.errors import BadRequest
 
+from ..errors import Overloaded
 from ..state import ServerState
-from ..text.errors import TemplateError, TextTooLong
+from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .admission import too_long
+
+_RETRY_SECONDS: Final = 2
 
 
 async def render_messages(
@@ -18,7 +21,7 @@ async def render_messages(
     most_tokens: int | None = None,
 ) -> list[int]:
     """Raises BadRequest for arguments that the template may not be given, where the template fails, and for
-    messages that cannot have as few as ``most_tokens``."""
+    messages that cannot have as few as ``most_tokens``; and Overloaded where too many templates wait."""
     kwargs = fields.chat_template_kwargs or {}
     taken = sorted(kwargs.keys() & state.pool.chat_template.reserved)
     if taken:
@@ -36,6 +39,8 @@ async def render_messages(
         )
     except TextTooLong as error:
         raise too_long(f"at least {error.fewest}", state, "messages") from None
+    except TemplatesWait as error:
+        raise Overloaded(str(error), "templates_full", _RETRY_SECONDS) from None
     except TemplateError as error:
         param = "messages" if fields.chat_template is None else "chat_template"
         raise BadRequest(str(error), param, "template_error") from None

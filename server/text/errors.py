@@ -3,7 +3,8 @@
     TextError
     ├── TokenizerError   a model's tokenizer cannot be found, read or used
     ├── TemplateError    a chat template cannot be compiled or rendered
-    └── TextTooLong      a text has more tokens than its caller can use
+    ├── TextTooLong      a text has more tokens than its caller can use
+    └── TemplatesWait    as many templates of requests wait to be rendered as may
 
 Every message is one line that may be shown to a client: it holds no paths and no source lines of
 ours. :class:`TokenizerError` alone may name the path that the operator gave.
@@ -28,3 +29,10 @@ class TextTooLong(TextError):
     def __init__(self, fewest: int) -> None:
         super().__init__(f"The text has at least {fewest} tokens.")
         self.fewest = fewest
+
+
+class TemplatesWait(TextError):
+    """As many templates that requests brought wait to be rendered as may."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} chat templates of requests wait to be rendered, as many as may; try again later.")

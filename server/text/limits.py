@@ -18,6 +18,8 @@ from jinja2.exceptions import SecurityError
 
 DEFAULT_SECONDS: Final = 1.0
 """For a rendering, where nobody named another bound; one that does not loop for ever takes milliseconds."""
+DEFAULT_WAITING: Final = 64
+"""Templates of requests that wait to be rendered, where nobody named another bound."""
 DEFAULT_CHARS: Final = 8 << 20
 """Characters of a rendered chat, and of any text on the way, where nobody named another bound."""
 MAX_TEMPLATE_CHARS: Final = 1 << 18

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
-from .errors import TextTooLong
-from .limits import DEFAULT_CHARS, DEFAULT_SECONDS
+from .errors import TemplatesWait, TextTooLong
+from .limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 from .template_process import Job, TemplateProcess
 from .tokenizer import Tokenizer
 
@@ -26,6 +26,8 @@ class TokenizerPool:
     The tokenizer gives back the interpreter's lock while it works, so threads are enough. ``max_pending`` jobs are in
     the pool at a time; further callers wait, and a job whose caller has gone is skipped if it has
     not begun.
+
+    Templates that requests bring are rendered one at a time, apart from all that, and ``max_foreign`` of them wait.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class TokenizerPool:
         *,
         threads: int = 2,
         max_pending: int = 256,
+        max_foreign: int = DEFAULT_WAITING,
         render_seconds: float = DEFAULT_SECONDS,
         render_chars: int = DEFAULT_CHARS,
     ) -> None:
@@ -46,6 +49,9 @@ class TokenizerPool:
         # a thread of its own: it waits for its process, and nobody else shall wait with it
         self._foreign = TemplateProcess(tokenizer.special_tokens, render_seconds, render_chars)
         self._foreign_executor = ThreadPoolExecutor(1, thread_name_prefix="template")
+        self._foreign_turn = asyncio.Semaphore(1)
+        self._max_foreign = max_foreign
+        self._foreign_waiting = 0
         self._places = asyncio.Semaphore(max_pending)
 
     async def encode(self, text: str, add_special_tokens: bool = True, *, most_tokens: int | None = None) -> list[int]:
@@ -96,7 +102,7 @@ class TokenizerPool:
         ``chat_template`` is the name of one of the model's templates, or a template itself, which
         is then rendered in another process. With ``add_special_tokens`` a BOS that the template has
         written is not written again. ``most_tokens`` as in :meth:`encode`. Raises
-        :class:`~.errors.TemplateError`.
+        :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` where too many of the latter wait.
         """
         if chat_template is None or self.chat_template.has(chat_template):
             render = partial(
@@ -119,8 +125,17 @@ class TokenizerPool:
             [dict(tool) for tool in tools or ()],
             [dict(document) for document in documents or ()],
         )
-        text = await self._run(lambda: self._foreign.render(job), self._foreign_executor)
+        text = await self._render_foreign(job)
         return await self._run(lambda: self._encode_chat(text, add_special_tokens, most_tokens))
+
+    async def _render_foreign(self, job: Job) -> str:
+        if self._foreign_waiting > self._max_foreign:  # one of them is being rendered
+            raise TemplatesWait(self._max_foreign)
+        self._foreign_waiting += 1
+        try:
+            return await self._run(lambda: self._foreign.render(job), self._foreign_executor, self._foreign_turn)
+        finally:
+            self._foreign_waiting -= 1
 
     def _encode_chat(self, text: str, add_special_tokens: bool, most_tokens: int | None) -> list[int]:
         return self._encode(text, add_special_tokens and not self._brings_bos(text), most_tokens)
@@ -140,21 +155,30 @@ class TokenizerPool:
         bos = self.tokenizer.bos_token
         return bool(bos) and text.startswith(bos or "")
 
-    async def _run(self, job: Callable[[], T], executor: ThreadPoolExecutor | None = None) -> T:
+    async def _run(
+        self,
+        job: Callable[[], T],
+        executor: ThreadPoolExecutor | None = None,
+        places: asyncio.Semaphore | None = None,
+    ) -> T:
         loop = asyncio.get_running_loop()
-        await self._places.acquire()
+        places = places or self._places
+        await places.acquire()
+        held = [job]  # the executor keeps what it was given until a thread comes to it, also where nobody waits for it
         try:
-            future = (executor or self._executor).submit(job)
+            future = (executor or self._executor).submit(lambda: held[0]())
         except BaseException:
-            self._places.release()
+            places.release()
             raise
-        # the place is taken until the job has really ended, whether or not its caller still waits
-        future.add_done_callback(lambda _: self._give_back_place(loop))
-        return await asyncio.wrap_future(future)
 
-    def _give_back_place(self, loop: asyncio.AbstractEventLoop) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed, and with it everyone who waited
-            loop.call_soon_threadsafe(self._places.release)
+        def done(_: object) -> None:
+            held.clear()
+            with contextlib.suppress(RuntimeError):  # the loop has closed, and with it everyone who waited
+                loop.call_soon_threadsafe(places.release)
+
+        # the place is taken until the job has really ended, whether or not its caller still waits
+        future.add_done_callback(done)
+        return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Skips what has not begun and lets the threads end."""

@@ -52,7 +52,7 @@ def _body(draw: random.Random, number: int, tokens: int) -> dict[str, Any]:
 def _prompt(draw: random.Random) -> str | list[int]:
     if draw.random() < 0.3:
         return draw.choice(_TEXTS)
-    return [draw.randrange(100, 40_000) for _ in range(draw.choice((1, 7, 16, 33, 100, 180)))]
+    return [draw.randrange(100, 40_000) for _ in range(draw.choice((1, 7, 16, 17, 33, 60)))]
 
 
 def _sampling(draw: random.Random) -> dict[str, Any]:

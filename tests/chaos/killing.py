@@ -20,7 +20,7 @@ from stentor.tests.chaos.streams import TokenStream
 PATH: Final = "/v1/completions"
 SILENCE: Final = 120.0
 """Seconds for which a stream may stand still before it is taken for lost."""
-_FLOWING: Final = 2
+_FLOWING: Final = 1
 """Reads with tokens of every stream since the last kill, before the next."""
 _PATIENCE: Final = 90.0
 _POLL_SECONDS: Final = 0.01

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stentor.engine.channel import Endpoint
-from stentor.loadtest.processes import alive
+from stentor.loadtest.processes import alive, tree
 from stentor.protocols.actors import (
     Abort,
     EngineReady,
@@ -261,6 +261,20 @@ def test_too_many_deaths_in_a_row_end_every_request_and_the_engine(folder: Path)
         assert lives(folder) == 3
 
 
+@pytest.mark.parametrize(("start", "final"), [("refuses", True), ("vanishes", False)])
+def test_a_first_start_that_fails_ends_the_engine_which_says_whether_another_would_do_better(
+    folder: Path, start: str, final: bool
+) -> None:
+    with engine_process() as (engine, child):
+        send(engine, StartEngine(mortal_config(folder, start)))
+        received = Received(engine)
+        while received.failed is None:
+            received.next()
+        assert received.failed.final == final
+        assert child.wait_blocking(SOON) == 1
+        assert lives(folder) == 1
+
+
 def test_completed_steps_between_deaths_are_no_row_of_them(folder: Path) -> None:
     with engine_process() as (engine, child):
         send(engine, StartEngine(mortal_config(folder, recovery=RecoveryConfig(max_worker_deaths=2))))
@@ -292,6 +306,19 @@ def test_what_does_not_fit_into_a_smaller_cache_any_more_is_failed_and_the_rest_
         received.check(small)
         assert received.ends[0, 0].reason == "error"
         assert "KV cache holds 64" in str(received.ends[0, 0].message)
+
+
+def test_workers_that_die_leave_no_descriptor_and_no_process_in_their_engine(folder: Path) -> None:
+    with engine_process() as (engine, child):
+        send(engine, StartEngine(mortal_config(folder, recovery=RecoveryConfig(max_worker_deaths=100))))
+        received = Received(engine)
+        counts = []
+        for life in range(1, 6):
+            while received.ready < life:
+                received.next()
+            counts.append((len(os.listdir(f"/proc/{child.pid}/fd")), len(tree(child.pid))))
+            os.kill(worker_of(child), signal.SIGKILL)
+        assert len(set(counts)) == 1, counts
 
 
 def test_told_to_end_while_the_next_worker_loads_it_ends_both_at_once(folder: Path) -> None:

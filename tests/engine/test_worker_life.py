@@ -179,6 +179,7 @@ async def test_a_worker_that_refuses_or_closes_its_end_is_lost_and_dead() -> Non
             assert on.process.returncode is not None
         assert starting.lost is not None
         assert not starting.lost.hung
+        assert starting.lost.final == (last == "refuses")
         assert ("no such model" if last == "refuses" else "killed by SIGTERM") in str(starting.lost)
 
 

@@ -5,6 +5,8 @@ import json
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from stentor.loadtest import bare_server, server_cost
 from stentor.loadtest.client import stream_completion
 from stentor.loadtest.server_process import ServerProcess
@@ -21,7 +23,8 @@ def test_the_bare_server_sends_as_many_chunks_of_as_many_bytes_as_it_is_told() -
     assert (stream.tokens, sum(chunks for _, chunks in stream.arrivals)) == (3, 3 + 2)
 
 
-def test_a_run_reports_what_each_process_spent_on_a_token(tmp_path: Path) -> None:
+def test_a_run_reports_what_each_process_spent_on_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_cost, "SHORT", 4)  # each token is a step of 20 ms
     report = tmp_path / "cost.json"
     server_cost.main(["--streams", "4", "--tokens", "24", "--rounds", "1", "--json", str(report)])
     document = json.loads(report.read_text())

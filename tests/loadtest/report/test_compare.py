@@ -201,6 +201,19 @@ def test_the_command_prints_a_table_and_ends_well(files: list[str], capsys: pyte
     assert "▼ worse" in shown
 
 
+def test_names_are_no_markup_and_long_ones_leave_room_for_the_ratios(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    for path, rate in zip(paths, (100, 150), strict=True):
+        save_record(result(name=f"{rate} [/x] {'a-model-of-a-long-name-' * 4}", of=summary(rate)), path)
+    assert main(paths) == 0
+    shown = capsys.readouterr().out
+    assert "100 [/x]" in shown
+    assert "1.500" in shown
+    assert "▲ better" in shown
+
+
 def test_a_condition_that_holds_ends_with_1_and_says_why(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*files, "--fail-if", "itl.p99>1.6"]) == 0
     assert main([*files, "--fail-if", "itl.p99>1.1"]) == 1

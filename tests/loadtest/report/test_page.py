@@ -56,6 +56,14 @@ def test_a_plot_that_is_not_there_is_refused(
     assert why in capsys.readouterr().err
 
 
+def test_where_a_plot_goes_is_not_taken_for_where_the_page_goes(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(run), "--out", str(tmp_path / "x.html")]) == 2
+    assert "--out is for --svg: name the page by --html" in capsys.readouterr().err
+    assert not run.with_suffix(".html").exists()
+
+
 def test_results_and_sweeps_do_not_mix(run: Path, swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run), str(swept)]) == 2
     assert "files of kinds serve, sweep" in capsys.readouterr().err

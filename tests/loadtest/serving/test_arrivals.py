@@ -51,7 +51,8 @@ def test_a_ramp_is_even_steps_or_a_list(text: str, axis: str, values: list[float
 
 
 @pytest.mark.parametrize(
-    "text", ["", "rate", "users:1:2:3", "rate:1:2:1", "rate:0:2:3", "concurrency:0.2,1", "rate:a,b"]
+    "text",
+    ["", "rate", "users:1:2:3", "rate:1:2:1", "rate:0:2:3", "concurrency:0.2,1", "concurrency:inf,2", "rate:a,b"],
 )
 def test_what_is_no_ramp_is_refused(text: str) -> None:
     with pytest.raises(ArrivalError, match="is no ramp"):

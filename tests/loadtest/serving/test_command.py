@@ -171,6 +171,7 @@ def test_an_interrupt_prints_and_saves_what_has_completed(tmp_path: Path) -> Non
         ("--ramp users:1,2", "is no ramp"),
         ("--seed -1", "expected 0 or more"),
         ("--save /no/such/folder/run.json", "there is no folder /no/such/folder"),
+        ("--save /", "/ is a folder: expected the name of a file"),
         ("--unknown", "unrecognized arguments: --unknown"),
     ],
 )
@@ -182,6 +183,25 @@ def test_what_is_used_wrongly_is_one_line_and_exit_2(
     assert printed.out == ""
     assert printed.err.startswith("stentor bench serve: ")
     assert message in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_written_in_the_end_costs_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "taken_away"
+
+    async def takes_away(asked: Asked, write: Write) -> None:
+        folder.rmdir()
+        await tokens(asked, write)
+
+    folder.mkdir()
+    with _served(takes_away) as script:
+        url = f"http://127.0.0.1:{script.port}"
+        assert main(["--url", url, "--requests", "1", "--save", str(folder / "run.json")]) == 1
+    printed = capsys.readouterr()
+    assert "1 completed, 0 failed" in printed.out
+    assert "No such file or directory" in printed.err
     assert printed.err.count("\n") == 1
 
 

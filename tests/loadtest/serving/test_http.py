@@ -226,6 +226,27 @@ async def test_a_connection_that_dies_under_the_next_request_is_replaced_too() -
         client.close()
 
 
+async def test_a_kept_connection_that_is_lost_while_an_answer_is_due_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that dies over a request is not asked again in silence."""
+    monkeypatch.setattr(connection, "STALE_SECONDS", 0.05)
+
+    async def dies_over_the_second(asked: Asked, write: Write) -> bool:
+        if len(script.prompts) == 2:
+            await asyncio.sleep(0.1)
+            return True
+        await tokens(asked, write)
+        return False
+
+    async with serving(dies_over_the_second) as script:
+        client = _client(script)
+        assert (await _post(client)).error is None
+        assert (await _post(client)).error == "connection: closed before an answer came"
+        assert len(script.prompts) == 2
+        client.close()
+
+
 async def test_the_end_of_a_stream_counts_even_where_the_message_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "AFTER_DONE_SECONDS", 0.05)
     async with asyncio.timeout(3):  # well before the server's silence would end it

@@ -1,6 +1,7 @@
 """Whole runs against a real server: who asks when, what is sent back, what is recorded."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections import Counter
@@ -9,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stentor.loadtest.serving import run
 from stentor.loadtest.serving.address import Address
 from stentor.loadtest.serving.apis import APIS
 from stentor.loadtest.serving.arrivals import Stage, plan
+from stentor.loadtest.serving.http import HttpClient
 from stentor.loadtest.serving.lengths import Constant
 from stentor.loadtest.serving.meter import Snapshot
 from stentor.loadtest.serving.run import Load, LoadError, Outcome, measure_async
@@ -247,6 +250,41 @@ async def test_a_run_that_cannot_begin_says_why() -> None:
     async with serving(refuse) as script:
         with pytest.raises(LoadError, match="every warm-up request failed, the first with http 400: bad"):
             await _run(script, warmup=2)
+
+
+async def test_an_interrupted_warm_up_leaves_nothing_that_counts() -> None:
+    async def second_interrupts(asked: Asked, write: Write) -> None:
+        if len(script.prompts) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        await tokens(asked, write)
+
+    async with serving(second_interrupts) as script:
+        outcome = await _run(script, warmup=3, stages=[Stage(concurrency=1, requests=3)])
+    assert len(script.prompts) == 2
+    assert outcome.interrupted
+    assert outcome.result.requests == []
+    assert outcome.result.summary.completed == 0
+
+
+async def test_counters_that_do_not_come_keep_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "METRICS_SECONDS", 0.05)
+
+    left = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.transport.abort()
+        left.set()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        client = HttpClient(Address("http", *server.sockets[0].getsockname()), {}, timeout=9.0)
+        async with asyncio.timeout(3):
+            assert await run._metrics(client) == {}
+            await left.wait()
+        client.close()
+    await asyncio.sleep(0)
 
 
 async def test_a_view_is_shown_the_run_and_at_last_its_end() -> None:

@@ -44,6 +44,24 @@ def test_every_value_runs_as_often_as_asked_and_its_median_is_kept(out: Path) ->
     assert "<svg" in (out / "sweep.html").read_text()
 
 
+def test_a_name_in_brackets_is_printed_as_it_is(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _sweep(out, "--name", "[/u]") == 0
+    assert "│ [/u]" in capsys.readouterr().out
+    argv = [
+        "--saturate",
+        "--goodput",
+        "ttft:500",
+        "--out",
+        str(out.with_name("b")),
+        "--cooldown",
+        "0",
+        "--name",
+        "[/u]",
+    ]
+    assert main(argv, Scripted(capacity(3.0))) == 0
+    assert "[/u]: 2.9" in capsys.readouterr().out
+
+
 def test_targets_take_turns_at_every_repeat_and_are_asked_the_same(out: Path) -> None:
     measure = Scripted()
     assert _sweep(out, *TARGETS, "--repeats", "2", measure=measure) == 0

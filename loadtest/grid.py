@@ -1,10 +1,10 @@
 """Runs a benchmark once for every combination of parameters and joins the results in one CSV.
 
-    python -P -m stentor.loadtest.sweep --vary block-size=16,32,64 --vary kv-dtype=auto,fp8 \\
-        --output sweep.csv kernels 64q1kv4k --operation attention
+    python -P -m stentor.loadtest.grid --vary block-size=16,32,64 --vary kv-dtype=auto,fp8 \\
+        --output grid.csv kernels 64q1kv4k --operation attention
 
 What follows the benchmark's name goes to it as it is. A combination whose rows are in the file already is
-passed over, so that a sweep that was ended goes on where it was.
+passed over, so that a run that was ended goes on where it was.
 """
 
 import argparse
@@ -25,12 +25,12 @@ BENCHMARKS = {"kernels": "results", "model_speed": "figures"}
 Combination = Mapping[str, str]
 
 
-class SweepError(ValueError):
+class GridError(ValueError):
     """The parameters cannot be used."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="sweep", description="Varies parameters of a benchmark.")
+    parser = argparse.ArgumentParser(prog="grid", description="Varies parameters of a benchmark.")
     parser.add_argument("--vary", action="append", required=True, metavar="NAME=VALUE,…", help="may be repeated")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="CSV; rows are added to it")
     parser.add_argument("benchmark", choices=BENCHMARKS)
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         combinations = list(combine(given.vary))
         done = read_done(given.output, combinations[0])
-    except SweepError as error:
-        print(f"sweep: {error}", file=sys.stderr)
+    except GridError as error:
+        print(f"grid: {error}", file=sys.stderr)
         return 2
     failed = 0
     for number, combination in enumerate(combinations, 1):
@@ -57,26 +57,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def combine(vary: Iterable[str]) -> Iterator[Combination]:
-    """Every combination of ``name=a,b`` parameters, the last one varying fastest. Raises :class:`SweepError`."""
+    """Every combination of ``name=a,b`` parameters, the last one varying fastest. Raises :class:`GridError`."""
     values: dict[str, list[str]] = {}
     for text in vary:
         name, separator, listed = text.partition("=")
         entries = [value for value in listed.split(",") if value]
         if not separator or not name or not entries or name in values:
-            raise SweepError(f"--vary {text}: expected one NAME=VALUE,VALUE for each name")
+            raise GridError(f"--vary {text}: expected one NAME=VALUE,VALUE for each name")
         values[name] = entries
     for chosen in itertools.product(*values.values()):
         yield dict(zip(values, chosen, strict=True))
 
 
 def read_done(output: Path, combination: Combination) -> set[tuple[str, ...]]:
-    """Combinations whose rows a file holds. Raises :class:`SweepError` where it is of another sweep."""
+    """Combinations whose rows a file holds. Raises :class:`GridError` where it is of another grid."""
     if not output.is_file():
         return set()
     with output.open(newline="") as file:
         reader = csv.DictReader(file)
         if (reader.fieldnames or [])[: len(combination)] != list(combination):
-            raise SweepError(f"{output} holds other parameters than {', '.join(combination)}: name another file")
+            raise GridError(f"{output} holds other parameters than {', '.join(combination)}: name another file")
         return {tuple(row[name] for name in combination) for row in reader}
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.loadtest.sweep import SweepError, append, combine, read_done
+from stentor.loadtest.grid import GridError, append, combine, read_done
 
 
 def test_every_combination_is_run_and_the_last_parameter_varies_fastest() -> None:
@@ -13,12 +13,12 @@ def test_every_combination_is_run_and_the_last_parameter_varies_fastest() -> Non
 
 @pytest.mark.parametrize("vary", [["x"], ["=1"], ["x="], ["x=1", "x=2"]])
 def test_parameters_that_say_nothing_are_refused(vary: list[str]) -> None:
-    with pytest.raises(SweepError, match="expected one NAME=VALUE"):
+    with pytest.raises(GridError, match="expected one NAME=VALUE"):
         list(combine(vary))
 
 
-def test_a_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
-    output = tmp_path / "a" / "sweep.csv"
+def test_a_grid_goes_on_where_it_was(tmp_path: Path) -> None:
+    output = tmp_path / "a" / "grid.csv"
     first, second = combine(["size=1,2"])
     assert read_done(output, first) == set()
     append(output, first, [{"seconds": 0.5, "name": "x"}, {"seconds": 0.7, "name": "y"}])
@@ -29,13 +29,13 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [(row["size"], row["name"]) for row in rows] == [("1", "x"), ("1", "y"), ("2", "z")]
 
 
-def test_the_file_of_another_sweep_is_not_mixed_up(tmp_path: Path) -> None:
-    output = tmp_path / "sweep.csv"
+def test_the_file_of_another_grid_is_not_mixed_up(tmp_path: Path) -> None:
+    output = tmp_path / "grid.csv"
     append(output, {"size": "1"}, [{"seconds": 1.0}])
-    with pytest.raises(SweepError, match="other parameters than dtype"):
+    with pytest.raises(GridError, match="other parameters than dtype"):
         read_done(output, {"dtype": "auto"})
 
 
 def test_a_run_that_failed_leaves_no_row(tmp_path: Path) -> None:
-    append(tmp_path / "sweep.csv", {"size": "1"}, [])
-    assert not (tmp_path / "sweep.csv").exists()
+    append(tmp_path / "grid.csv", {"size": "1"}, [])
+    assert not (tmp_path / "grid.csv").exists()

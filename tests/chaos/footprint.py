@@ -1,0 +1,104 @@
+"""What a server holds while nobody asks it for anything, and how that has changed."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from stentor.server.observe.processes import usage_by_role
+
+MEMORY_SLACK: Final = 24 << 20
+"""Bytes, and the next a share, whichever is more, by which a process may be larger than it was."""
+MEMORY_SHARE: Final = 0.05
+_SETTLE_SECONDS: Final = 20.0
+_POLL_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """By role of process, where there are several: ``server``, ``engine``, ``worker``, ``nursery``, ``helper``."""
+
+    live: int
+    """Choices that run or wait."""
+    free_blocks: int
+    tasks: int
+    connections: int
+    shared_memory: frozenset[str]
+    """Names in ``/dev/shm``."""
+    descriptors: dict[str, int]
+    processes: dict[str, int]
+    resident: dict[str, int]
+    """Bytes."""
+
+    def leaks_since(self, before: "Footprint") -> list[str]:
+        """What is not as it was. Empty where nothing is held any more."""
+        found = [
+            f"{what}: {now}, was {then}"
+            for what, now, then in (
+                ("choices that run or wait", self.live, before.live),
+                ("free KV blocks", self.free_blocks, before.free_blocks),
+                ("asyncio tasks", self.tasks, before.tasks),
+                ("connections", self.connections, before.connections),
+                ("names in /dev/shm", sorted(self.shared_memory), sorted(before.shared_memory)),
+                ("open descriptors", self.descriptors, before.descriptors),
+                ("processes", self.processes, before.processes),
+            )
+            if now != then
+        ]
+        for role, now in self.resident.items():
+            then = before.resident.get(role, 0)
+            if now > then + max(MEMORY_SLACK, MEMORY_SHARE * then):
+                found.append(f"resident memory of {role}: {now >> 20} MiB, was {then >> 20}")
+        return found
+
+
+def footprint(port: int, server: int) -> Footprint:
+    """``server`` is its process id."""
+    page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
+    figures = {line.split("{")[0]: float(line.split()[-1]) for line in page.splitlines() if "{" in line}
+    usage = usage_by_role(server)
+    return Footprint(
+        live=int(figures["stentor:num_requests_running"] + figures["stentor:num_requests_waiting"]),
+        free_blocks=int(figures["stentor:kv_cache_free_blocks"]),
+        tasks=int(figures["stentor:tasks"]),
+        connections=int(figures["stentor:connections_open"]),
+        shared_memory=frozenset(path.name for path in Path("/dev/shm").iterdir()),
+        descriptors={role: one.open_fds for role, one in sorted(usage.items())},
+        processes={role: one.processes for role, one in sorted(usage.items())},
+        resident={role: one.resident_bytes for role, one in sorted(usage.items())},
+    )
+
+
+def settled(port: int, server: int) -> Footprint:
+    """Once nothing runs any more and two looks in a row agree in all but memory; after some seconds whatever it is."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    before = footprint(port, server)
+    while True:
+        time.sleep(_POLL_SECONDS)
+        now = footprint(port, server)
+        if (not now.live and not _moved(now, before)) or time.monotonic() > deadline:
+            return now
+        before = now
+
+
+def returned(port: int, server: int, baseline: Footprint) -> tuple[Footprint, list[str]]:
+    """Waits some seconds for the server to be as it was at ``baseline``; what it is then, and what still differs."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        now = footprint(port, server)
+        leaks = now.leaks_since(baseline)
+        if not leaks or time.monotonic() > deadline:
+            return now, leaks
+        time.sleep(_POLL_SECONDS)
+
+
+def _moved(now: Footprint, before: Footprint) -> bool:
+    return (now.free_blocks, now.tasks, now.connections, now.descriptors, now.processes) != (
+        before.free_blocks,
+        before.tasks,
+        before.connections,
+        before.descriptors,
+        before.processes,
+    )

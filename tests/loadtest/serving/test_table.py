@@ -1,0 +1,37 @@
+"""What the tables say, and that names which others choose are shown as they are."""
+
+from rich.console import Console
+
+from stentor.loadtest.record import RequestRecord, Result, Summary, Target
+from stentor.loadtest.serving.measure import summarise
+from stentor.loadtest.serving.table import print_result
+
+HOSTILE = "[/x] [bold]<b>"
+
+
+def _printed(requests: list[RequestRecord], name: str = "m") -> str:
+    summary: Summary = summarise(requests, 1.0, {})
+    target = Target("http://h", name, "completions", name)
+    result = Result(name=name, started_at="2026-01-01", target=target, summary=summary, requests=requests)
+    console = Console(width=150)
+    with console.capture() as captured:
+        print_result(console, result)
+    return captured.get()
+
+
+def _request(scheduled: float = 0.0, error: str | None = None) -> RequestRecord:
+    return RequestRecord(1.0, scheduled, 3, 4, 0.1, [0.1], [1], 1.0, error)
+
+
+def test_what_a_server_calls_itself_is_no_markup() -> None:
+    printed = _printed([_request(1.0), _request(1.0, f"http 500: {HOSTILE}")], HOSTILE)
+    assert f"({HOSTILE})" in printed
+    assert f"{HOSTILE}, completions" in printed
+    assert printed.count(HOSTILE) == 3
+
+
+def test_requests_that_left_late_are_told_since_no_latency_counts_it() -> None:
+    assert "later than they were due" not in _printed([_request(0.999)])
+    printed = _printed([_request(0.999), _request(0.2)])
+    assert "requests were sent later than they were due" in printed
+    assert "at most 800 ms" in printed
