@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 _STATS_SECONDS = 0.25
 _MAILBOX_MESSAGES = 32
 """Requests that one round takes in at most: however many come at once, steps go on between them."""
+_LOOK_SECONDS = 1.0
+"""The longest between two looks at a deadline: the step after this one may have a much shorter one."""
 _SECOND_LOOK_SECONDS = 0.25
 """An engine that was stopped itself finds every deadline passed, and results that wait to be read."""
 _DYING_SECONDS = 30.0
@@ -269,7 +271,7 @@ class EngineLoop(Actor[Message]):
                 self._watch_wanted = anyio.Event()
                 continue
             if (left := deadline - self._clock()) > 0:
-                await self._sleep(left)
+                await self._sleep(min(left, _LOOK_SECONDS))
                 continue
             await self._sleep(_SECOND_LOOK_SECONDS)
             if self._watch.oldest != step or self.worker is not worker:

@@ -1,7 +1,7 @@
-"""Processes that an engine left behind when it died, and that are ours to bury.
+"""Workers whose parent died, and that are ours to bury.
 
-The kernel kills them with the engine. Where this process is the first of a container, it is also their new parent, and
-they stay in its table until it asks how they ended.
+The kernel kills them with the engine or the nursery that began them. Where this process is the first of a container, it
+is also their new parent, and they stay in its table until it asks how they ended.
 """
 
 import contextlib
@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-_LEFT_BY_ENGINES: Final = frozenset({"stentor-worker", "stentor-nursery"})
-"""Names of processes that nobody else starts."""
+_WORKER: Final = "stentor-worker"
+"""What a process is called that this one never starts itself."""
 
 
 def reap_orphans() -> int:
@@ -19,7 +19,7 @@ def reap_orphans() -> int:
     for pid in _children():
         with contextlib.suppress(OSError):
             name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-            if name in _LEFT_BY_ENGINES and rest.split()[0] == "Z":
+            if name == _WORKER and rest.split()[0] == "Z":
                 os.waitpid(pid, os.WNOHANG)
                 reaped += 1
     return reaped

@@ -165,15 +165,21 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartupRound(msgspec.Struct, frozen=True):
-    """One start of a server: seconds by phase, and until ``/health`` said 200."""
+    """One start of a server, in seconds since its first instruction."""
 
     cold: bool
     phases: dict[str, float]
+    """Of each phase, one after the other; together they are ``ready_s``."""
     ready_s: float
+    """Until ``/health`` said 200."""
     listening_s: float = 0.0
+    """Until ``/ping`` answered."""
     first_token_s: float = 0.0
+    """Until the first token of a short completion, which is sent once the server is ready."""
     memory: dict[str, int] = {}
-    """Bytes resident once it is loaded, a process's share of what it shares with others counted in part (PSS)."""
+    """Bytes of each process after that token, its share of what it shares with others counted in part (PSS)."""
+    model_bytes_in_memory: int = 0
+    """Of the model's files, in the page cache just before the start."""
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True):

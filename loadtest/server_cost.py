@@ -71,14 +71,17 @@ class Side:
 
     def run(self, streams: int, tokens: int) -> Cost:
         """One round at ``streams`` streams at once, ``tokens`` tokens longer than the short ones."""
-        short, _ = self._spent(streams, SHORT)
-        long, chunks = self._spent(streams, SHORT + tokens)
+        short, few = self._spent(streams, SHORT)
+        long, many = self._spent(streams, SHORT + tokens)
         user, *each = (1e6 * (b - a) / (streams * tokens) for a, b in zip(short, long, strict=True))
         request = 1e6 * short[1] / streams - SHORT * each[0]
-        return Cost(streams * (SHORT + tokens) / chunks, request, each[0], user, *each[1:])
+        return Cost(streams * tokens / (many - few), request, each[0], user, *each[1:])
 
     def _spent(self, streams: int, tokens: int) -> tuple[list[float], int]:
-        """Seconds of the server in user mode, of the server and of each process below it; and chunks that came."""
+        """Seconds of the server in user mode, of the server and of each process below it; and events that came.
+
+        Some events of a stream carry no token; of two lengths of streams these are as many.
+        """
         before = self._clocks()
         chunks = asyncio.run(self._load(streams, tokens))
         return [now - then for then, now in zip(before, self._clocks(), strict=True)], chunks

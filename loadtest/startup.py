@@ -34,19 +34,6 @@ from .worker_options import at_least
 MIB = 1 << 20
 
 
-class MeasuredRound(StartupRound, frozen=True, kw_only=True):
-    """One start, with what a phase cannot say."""
-
-    listening_s: float
-    """Until ``/ping`` answered."""
-    first_token_s: float
-    """Until the first token of a short completion, which is sent once the server is ready."""
-    memory: dict[str, int]
-    """Bytes of each process after that token: its own pages and its share of common ones (PSS)."""
-    model_bytes_in_memory: int
-    """Of the model's files, in the page cache just before the start."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = _parser().parse_args(given)
@@ -65,19 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             started_at=started,
             command=["stentor", "bench", "startup", *given],
             machine=describe_machine(),
-            rounds=list(rounds),
+            rounds=rounds,
         )
         arguments.save.parent.mkdir(parents=True, exist_ok=True)
         save_record(record, arguments.save)
     return 0
 
 
-def measure(model: Path, files: Sequence[Path], arguments: argparse.Namespace, console: Console) -> list[MeasuredRound]:
+def measure(model: Path, files: Sequence[Path], arguments: argparse.Namespace, console: Console) -> list[StartupRound]:
     """Cold and warm starts in turn; the warm ones use the cache that the cold ones filled.
 
     Raises :class:`.timed_start.StartFailed`.
     """
-    rounds: list[MeasuredRound] = []
+    rounds: list[StartupRound] = []
     for number in range(arguments.rounds):
         with tempfile.TemporaryDirectory(prefix="stentor-startup-") as cache:
             for cold, counted in starts_of_round(arguments.only):
@@ -95,7 +82,7 @@ def starts_of_round(only: str | None) -> list[tuple[bool, bool]]:
 
 def _start_once(
     model: Path, files: Sequence[Path], serve: Sequence[str], cold: bool, cache: str, timeout: float
-) -> MeasuredRound:
+) -> StartupRound:
     if cold:
         drop_pages(files)
     resident = resident_bytes(files)
@@ -103,7 +90,7 @@ def _start_once(
         listening = start.wait_until_listening()
         ready = start.wait_until_ready()
         first_token = asyncio.run(start.first_token())
-        return MeasuredRound(
+        return StartupRound(
             cold,
             start.phases(ready),
             ready,
@@ -150,7 +137,7 @@ def resident_bytes(files: Sequence[Path]) -> int:
     return total
 
 
-def print_rounds(console: Console, rounds: Sequence[MeasuredRound]) -> None:
+def print_rounds(console: Console, rounds: Sequence[StartupRound]) -> None:
     groups = {name: [each for each in rounds if each.cold == cold] for name, cold in (("cold", True), ("warm", False))}
     groups = {name: group for name, group in groups.items() if group}
     table = Table(title="seconds of a start, medians", title_justify="left")

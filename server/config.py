@@ -80,7 +80,8 @@ class DoorConfig(msgspec.Struct, frozen=True):
 
 
 class OverloadConfig(msgspec.Struct, frozen=True):
-    """How much may be asked at once, and for how long. 0 is no limit, everywhere but in ``stream_buffer``."""
+    """How much may be asked at once, and for how long. 0 is no limit, everywhere but in ``stream_buffer`` and
+    ``max_held_body_bytes``."""
 
     max_queued_requests: int = 2048
     """Requests that may wait for their first token: as many connections as the kernel lets wait for us."""

@@ -86,13 +86,15 @@ class HttpProtocol(HttpToolsProtocol):
         *args: Any,
         readers: ReaderLimits = DEFAULT_LIMITS,
         connections: Connections | None = None,
+        place: Place | None = None,
         **kwargs: Any,
     ) -> None:
+        """``place`` is what the connection has got in ``connections`` where it was taken; otherwise it gets one here."""
         super().__init__(*args, **kwargs)
         self._connections = connections or Connections(ConnectionLimits())
         self._limits = self._connections.limits
         self.timeout_keep_alive = self._limits.keep_alive_timeout  # type: ignore[assignment]  # fractions will do
-        self._place: Place | None = None
+        self._place = place
         self._reader_limits = readers
         self._reader: ReaderWatch | None = None
         self._live: deque[RequestResponseCycle] = deque()
@@ -113,7 +115,8 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._reader = ReaderWatch(self.loop, transport, self._reader_limits, self._request_id)
-        self._place = self._connections.enter(transport.get_extra_info("peername"))
+        if self._place is None:
+            self._place = self._connections.enter(transport.get_extra_info("peername"))
         if self._place.without_a_word:
             self._connections.refused[HTTPStatus.TOO_MANY_REQUESTS] += 1
             transport.abort()

@@ -62,8 +62,10 @@ _CLOSE_SECONDS = 5
 class Listener(TlsServer):
     """uvicorn without its signal handlers: draining is ours."""
 
-    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(config, tls)
+    def __init__(
+        self, config: uvicorn.Config, tls: ssl.SSLContext | None = None, connections: Connections | None = None
+    ) -> None:
+        super().__init__(config, tls, connections)
         self._ended = anyio.Event()
 
     @contextlib.contextmanager
@@ -254,4 +256,5 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
             timeout_graceful_shutdown=_CLOSE_SECONDS,
         ),
         state.door.tls,
+        counted,
     )

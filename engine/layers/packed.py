@@ -8,6 +8,7 @@ import torch
 from stentor.kernels import ActivationScheme, quantize_weight_int8
 from stentor.kernels.forward import Form, Program, form_of
 from stentor.kernels.linear_packed import (
+    BLOCK,
     PLAIN,
     PackedKind,
     PackedWeight,
@@ -29,8 +30,6 @@ from ..quantization.formats import Format, GGUFFormat, Int4Format, Int8Format, O
 from ..quantization.stored import StoredError, checked_weight, endings, expand, pack_int4, scale_rows
 from .placement import Placement
 from .weights import WeightError, WeightMap, check_plain, check_shape
-
-_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ def _gather(
 
 def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: torch.Tensor) -> None:
     """int8 [n, K] and a scale for each output."""
-    blocks = -(-weight.shape[1] // _BLOCK)
+    blocks = -(-weight.shape[1] // BLOCK)
     codes = values.view(torch.uint8) ^ 0x80
     scales = scale.float().reshape(-1, 1, 1).expand(-1, blocks, 1)
     pack_codes_(weight, first, codes, scales)
@@ -256,7 +255,7 @@ def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: to
 def _pack_int4(weight: PackedWeight, first: int, stored: W4Weight) -> None:
     """Blocks repeat the scale of their group, which is a whole number of them or the row."""
     inputs = stored.shape[1]
-    blocks = -(-inputs // _BLOCK)
+    blocks = -(-inputs // BLOCK)
     groups = inputs // (stored.group or inputs)
     scale = stored.scales[:groups].T.float()  # [outputs, groups]
     zero = SYMMETRIC_ZERO if stored.zeros is None else stored.zeros[:groups].T.float()

@@ -20,6 +20,7 @@ _NATIVE = {
     torch.float32: NativeFunction("stentor_paged_attention_f32", *_ARGUMENTS, restype=_I),
     torch.bfloat16: NativeFunction("stentor_paged_attention_bf16", *_ARGUMENTS, restype=_I),
 }
+_NO_MEMORY = -2
 MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""
 
@@ -79,6 +80,7 @@ def paged_attention(
         ValueError: shapes, dtypes, strides or numbers that do not fit.
         IndexError: a block table that leads outside the cache or is shorter than its sequence, on the CPU;
             the Triton variant does not look, for it would have to wait for the device.
+        MemoryError: no room to plan the batch, on the CPU.
     """
     blocks, kv_heads, dim, size = check_caches(k_cache, v_cache, "paged_attention")
     check_scales(k_cache, k_scale, v_scale, "paged_attention")
@@ -133,6 +135,8 @@ def paged_attention(
         softcap,
         threads(),
     )
+    if fault == _NO_MEMORY:
+        raise MemoryError(f"paged_attention: no room to plan {tokens} tokens of {batch.num_sequences} sequences")
     if fault >= 0:
         raise IndexError(
             f"paged_attention: the lengths or the block table of sequence {fault} lead outside the batch or the cache"

@@ -267,6 +267,16 @@ void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int
     attend_one_part_by<Singles<T>>(c, item, kv_head, first, last, part, state);
 }
 
+// Both take long to compile: native.cpp does it, once for all who call them.
+#define STENTOR_ATTEND(EXTERN, Q, T)                                                                                \
+    EXTERN template void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last); \
+    EXTERN template void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first,      \
+                                         int64_t last, int64_t part, const Running& state);
+
+STENTOR_ATTEND(extern, float, float)
+STENTOR_ATTEND(extern, float, bf16)
+STENTOR_ATTEND(extern, bf16, bf16)
+
 // The first sequence whose lengths or blocks lead outside what the tensors hold, or -1.
 template <class C>
 int64_t find_fault(const C& c) {

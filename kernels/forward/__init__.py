@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..guards import describe
-from ..kv_cache import native_cache_obstacle
+from ..kv_cache import check_caches, native_cache_obstacle
 from ..linear_packed import Form, form_of
 from ..native import NativeFunction, library, threads, unavailable_reason
 from ..variants import Choice, Variant, settle
@@ -29,6 +29,7 @@ _FAULTS = {
     4: "lengths or a block table that lead outside the batch or the cache",
     5: "a row that leads outside its slot",
 }
+_NO_MEMORY = 6
 _LEAST_ROWS = 16
 
 
@@ -74,6 +75,13 @@ def choose(variant: Choice = "auto") -> Variant:
     return settle(variant, native=None if library() is not None else unavailable_reason() or "there is no library")
 
 
+def _check_fault(fault: int, rows: int) -> None:
+    if fault == _NO_MEMORY:
+        raise MemoryError(f"forward: no room to plan a step of {rows} rows")
+    if fault:
+        raise IndexError(f"forward: the step has {_FAULTS[fault]}")
+
+
 class Forward:
     """A program with its caches and its working memory, which grows to the longest step and is kept."""
 
@@ -93,6 +101,16 @@ class Forward:
                 raise ValueError(f"forward: {obstacle}")
             if k_cache.dtype not in (torch.float32, torch.bfloat16):
                 raise ValueError(f"forward: caches are float32 or bfloat16, not {describe(k_cache)}")
+        shapes = [check_caches(k_cache, v_cache, "forward") for k_cache, v_cache in self._caches]
+        for i in program.instructions:
+            if i.layer == NONE:
+                continue
+            found = shapes[i.layer][1:3] if i.layer < len(shapes) else None
+            if found != (i.kv_heads, i.dim):
+                raise ValueError(
+                    f"forward: layer {i.layer} needs a cache of {i.kv_heads} heads of {i.dim} dims, there is "
+                    f"{'none' if found is None else f'one of {found[0]} heads of {found[1]}'}"
+                )
         ops = {instruction.op for instruction in program.instructions}
         self._needs = {"ids": "embed" in ops, "positions": "rotate" in ops, "a batch": bool(ops & {"rotate", "attend"})}
         self._structs: ctypes.Array[InstructionStruct] = program.structs(self._caches)
@@ -124,6 +142,7 @@ class Forward:
 
         Raises:
             IndexError: an id, a position, a slot or a block table that leads outside; nothing was written then.
+            MemoryError: no room to plan the batch; nothing was written then.
             ValueError: what the program needs is missing, or has another shape or dtype.
         """
         if rows == 0:
@@ -154,8 +173,7 @@ class Forward:
         function = _RUN.bind()
         assert function is not None
         fault = function(ctypes.byref(self._bound), ctypes.byref(struct), threads())
-        if fault:
-            raise IndexError(f"forward: the step has {_FAULTS[fault]}")
+        _check_fault(fault, rows)
 
     def _reserve(self, rows: int) -> None:
         if rows <= self._rows:
@@ -198,7 +216,19 @@ class Step:
             tokens: [slots, positions] of every slot; contiguous, and read at every run.
             blocks: [slots, blocks] its block table; the same.
             block_size: tokens of a block.
+
+        Raises:
+            ValueError: programs that do not follow each other, or tables of another shape or dtype.
         """
+        widths = body.program.widths[residual], head.program.widths[hidden]
+        if widths[0] != widths[1] or any(head._needs.values()):
+            raise ValueError(f"forward: a head over {widths[1]} columns does not follow a body that leaves {widths[0]}")
+        for name, table, dtype in (("tokens", tokens, np.int64), ("blocks", blocks, np.int32)):
+            if table.dtype != dtype or table.ndim != 2 or len(table) != len(tokens) or not table.flags.c_contiguous:
+                raise ValueError(
+                    f"forward: {name} {table.dtype} {table.shape} must be contiguous {np.dtype(dtype)} "
+                    f"[{len(tokens)} slots, ...]"
+                )
         self._body, self._residual = body, residual
         self._head, self._hidden, self._logits = head, hidden, logits
         self._width = head.program.widths[hidden]
@@ -225,6 +255,7 @@ class Step:
 
         Raises:
             IndexError: work, tokens or blocks that lead outside; nothing was written then.
+            MemoryError: no room to plan the batch.
         """
         if len(work) * 4 > len(self._work):
             raise IndexError(f"forward: the step has {len(work)} rows and {len(self._best)} slots")
@@ -255,6 +286,5 @@ class Step:
             self._best_at,
             threads(),
         )
-        if fault:
-            raise IndexError(f"forward: the step has {_FAULTS[fault]}")
+        _check_fault(fault, total)
         return (self._head.buffer(self._logits, sampled), self._best[:sampled]) if sampled else None

@@ -4,8 +4,9 @@
 #include "rowwise.h"
 #include "team.h"
 
-#include <cstdlib>
+#include <new>
 
+// sampling/native.cpp
 STENTOR_EXPORT void stentor_sampling_argmax(const float* logits, int64_t batch, int64_t vocabulary, int64_t* tokens,
                                             int64_t threads);
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t PHASES_AN_INSTRUCTION = 2;
 constexpr int64_t ROWS_APART = 8;  // of a row-wise phase with many rows, per item
+constexpr int64_t NO_MEMORY = 6;
 
 // The rows of a step's attention, which are the same for every layer of one shape.
 struct Queries {
@@ -278,9 +280,10 @@ struct Layout {
         int64_t width = 0;
         for (int64_t r = 0; r < rows; ++r) {
             const Work& w = work[r];
-            const int64_t end = w.start + w.count, columns = ceil_div(end, of.block_size);
             if (w.slot < 0 || w.slot >= of.slots || w.start < 0 || w.count < 1) return false;
-            if (end > of.token_stride || columns > of.block_stride) return false;
+            if (w.start > of.token_stride || w.count > of.token_stride - w.start) return false;
+            const int64_t columns = ceil_div(w.start + w.count, of.block_size);
+            if (columns > of.block_stride) return false;
             width = std::max(width, columns);
         }
         tables.resize(rows * width);
@@ -312,17 +315,19 @@ struct Layout {
 
 using namespace stentor;
 
-// See run_program for what it returns.
-STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) {
+// See run_program for what it returns; 6 where there is no memory to plan the batch, and nothing is written then.
+STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) try {
     return run_program(*program, *batch, threads);
+} catch (const std::bad_alloc&) {
+    return NO_MEMORY;
 }
 
 // A step from its rows' work: `body` over all their tokens, then `head` over those that end a row that samples, from
 // buffer `residual` of the one to buffer `hidden` of the other, and `best` of what that leaves in its buffer `logits`.
-// All have memory enough. Returns as run_program does, and 5 for work that leads outside its slot.
+// All have memory enough. Returns as stentor_run_program does, and 5 for work that leads outside its slot.
 STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
                                         int64_t logits, int64_t width, const Slots* slots, const Work* work,
-                                        int64_t rows, int64_t* best, int64_t threads) {
+                                        int64_t rows, int64_t* best, int64_t threads) try {
     static thread_local Layout layout;
     if (!layout.fill(*slots, work, rows)) return 5;
     if (const int64_t fault = run_program(*body, layout.batch(rows), threads)) return fault;
@@ -336,4 +341,6 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
     const Buffer& scores = head->buffers[logits];
     stentor_sampling_argmax(scores.rows, batch.tokens, scores.stride, best, threads);
     return 0;
+} catch (const std::bad_alloc&) {
+    return NO_MEMORY;
 }

@@ -120,9 +120,14 @@ class Program:
         eps: float = 0.0,
     ) -> None:
         width = self.widths[src]
+        if add != NONE:
+            self._check(add, width)
+        if norm is not None:
+            _check_norm(norm, width)
         self._append(Instruction("prepare", src=src, form=form, add=add, scale=scale, width=width, norm=norm, eps=eps))
 
     def add(self, src: int, add: int, scale: float = 1.0) -> None:
+        self._check(add, self.widths[src])
         self._append(Instruction("add", src=src, add=add, scale=scale, width=self.widths[src]))
 
     def norm(self, src: int, weight: Tensor, eps: float, *, column: int = 0, groups: int = 1) -> None:
@@ -155,7 +160,14 @@ class Program:
     ) -> None:
         """``heads``: query heads, kv heads, dims of a head."""
         self._check(src, (heads[0] + 2 * heads[1]) * heads[2])
+        cos, sin = rotary
+        if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > heads[2]:
+            raise ValueError(
+                f"program: rotary tables {tuple(cos.shape)} and {tuple(sin.shape)} do not fit heads of {heads[2]} dims"
+            )
         q_norm, k_norm = norms or (None, None)
+        for norm in norms or ():
+            _check_norm(norm, heads[2])
         self._append(
             Instruction(
                 "rotate",
@@ -174,8 +186,14 @@ class Program:
     def attend(
         self, src: int, dst: int, layer: int, heads: tuple[int, int, int], *, scale: float, window: int, softcap: float
     ) -> None:
+        """Raises ValueError for query heads that are no multiple of the kv heads, or a ``dst`` they do not fill."""
         self._check(src, heads[0] * heads[2])
-        self._check(dst, heads[0] * heads[2])
+        if heads[0] % heads[1]:
+            raise ValueError(f"program: {heads[0]} query heads are no multiple of {heads[1]} kv heads")
+        if self.widths[dst] != heads[0] * heads[2]:
+            raise ValueError(
+                f"program: {heads[0]} heads of {heads[2]} dims do not fill buffer {dst} of {self.widths[dst]}"
+            )
         self._append(
             Instruction(
                 "attend",
@@ -296,6 +314,9 @@ class Program:
         if instruction.op in _PREPARING or instruction.op == "gate":
             self._input = instruction.form, instruction.width
             self._area = int(instruction.op == "gate")
+        rotary = instruction.rotary
+        if rotary is not None:
+            rotary = rotary[0].float().contiguous(), rotary[1].float().contiguous()
         self.instructions.append(
             replace(
                 instruction,
@@ -303,6 +324,7 @@ class Program:
                 second_norm=_plain(instruction.second_norm),
                 bias=_plain(instruction.bias),
                 second_bias=_plain(instruction.second_bias),
+                rotary=rotary,
             )
         )
 
@@ -316,6 +338,11 @@ def _stride(form: Form, width: int) -> int:
             return -(-(blocks * 64 + blocks * 4) // 64) * 64
         case "bytes":
             return -(-width // 32) * 64
+
+
+def _check_norm(weight: Tensor, width: int) -> None:
+    if weight.shape != (width,):
+        raise ValueError(f"program: a norm's weight {tuple(weight.shape)} does not fit {width} columns")
 
 
 def _plain(tensor: Tensor | None) -> Tensor | None:

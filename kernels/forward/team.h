@@ -63,9 +63,10 @@ class Team {
         int64_t at_ = 0;
     };
 
-    // Calls program(walk) on every thread; `phases` of the constructor bounds how many it may run.
+    // Calls program(walk) on every thread; `phases` of the constructor bounds how many it may run. What a program throws
+    // ends the process: other threads may be in the middle of it.
     template <class Program>
-    void run(const Program& program) {
+    void run(const Program& program) noexcept {
         parallel_for(threads_, threads_, [&](int64_t me) {
             Walk walk(*this, me);
             program(walk);

@@ -1,138 +1,19 @@
-// Products of prepared rows with tiles of packed weights: for each kind a kernel of R rows and a few tiles, all
-// sums in registers.
+// Products of prepared rows with tiles of packed weights, and how they are cut. native_products.cpp has the kernels.
 #pragma once
 
-#if defined(__AVX512BF16__)
-#include "brain_blocks.h"
-#else
-#include "byte_blocks.h"
-#endif
+#include "stream.h"
 
 namespace stentor {
 
 #if defined(__AVX512F__)
-constexpr int DEEPEST = 12; // rows of the largest kernel
-constexpr int DEEPEST_OF_BLOCKS = 4;
+constexpr int DEEPEST = 12;  // rows of the largest kernel
 #else
 constexpr int DEEPEST = 2;
-constexpr int DEEPEST_OF_BLOCKS = 2;
 #endif
-constexpr int64_t STRETCH_BYTES = 12 * 1024;  // of weights that many rows meet one after the other
 
-// T tiles that follow each other, `apart` bytes from one to the next.
-template <int R, int T>
-static inline void brain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t begin,
-                               int64_t end, f32x16 (*acc)[T]) {
-    const bf16* from[R];
-    for (int r = 0; r < R; ++r) from[r] = (const bf16*)(x.rows + (row + r) * x.stride);
-    for (int64_t p = begin; p < end; ++p) {
-        u32x16 w[T];
-        for (int t = 0; t < T; ++t) {
-            fetch(codes + t * apart + p * 64);
-            w[t] = load_as<u32x16>(codes + t * apart + p * 64);
-        }
-        for (int r = 0; r < R; ++r)
-            for (int t = 0; t < T; ++t) acc[r][t] = dot2(acc[r][t], w[t], from[r] + 2 * p);
-    }
-}
-
-template <int R, int T>
-static inline void plain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t begin,
-                               int64_t end, f32x16 (*acc)[T]) {
-    const float* from[R];
-    for (int r = 0; r < R; ++r) from[r] = (const float*)(x.rows + (row + r) * x.stride);
-    for (int64_t k = begin; k < end; ++k) {
-        f32x16 w[T];
-        for (int t = 0; t < T; ++t) {
-            fetch(codes + t * apart + k * 64);
-            w[t] = load_as<f32x16>(codes + t * apart + k * 64);
-        }
-        for (int r = 0; r < R; ++r)
-            for (int t = 0; t < T; ++t) acc[r][t] = fma16(all16(from[r][k]), w[t], acc[r][t]);
-    }
-}
-
-// A stretch of K: whether it is the first, and the last.
-struct Stretch {
-    int64_t begin, end;
-    bool first, last;
-};
-
-template <int64_t KIND, class Scale, int R, int T>
-static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Stretch& k,
-                       const Destination& to) {
-    const int64_t apart = tile_bytes(KIND, w.inputs);
-    const uint8_t* codes = w.codes + tile * apart;
-    f32x16 acc[R][T] = {};
-    if (!k.first)
-        for (int r = 0; r < R; ++r)
-            for (int t = 0; t < T; ++t) acc[r][t] = sums_so_far(to, row + r, (tile + t) * TILE, w.outputs);
-    if constexpr (KIND == F32) {
-        plain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
-    } else if constexpr (KIND == BF16) {
-        brain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
-    }
-#if !defined(__AVX512BF16__)
-    else {
-        const int64_t blocks = ceil_div(w.inputs, BLOCK), scales_apart = blocks * scale_parts(KIND) * TILE;
-        const Scale* scales = (const Scale*)w.scales + tile * scales_apart;
-        blocks_tiles<KIND, Scale, R, T>(codes, apart, scales, scales_apart, x, row, k.begin, k.end, acc);
-    }
-#endif
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, acc[r][t], k.last);
-}
-
-// With many rows, K is cut into stretches whose weights stay in the first-level cache from one group of rows to the
-// next. Sums go on where they stopped, so that nothing is rounded otherwise.
-template <int64_t KIND, class Scale, int T>
-static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t first, int64_t end,
-                          const Destination& to) {
-#if defined(__AVX512BF16__)
-    if constexpr (KIND != F32 && KIND != BF16) return brain_blocks<KIND, Scale, T>(w, tile, x, first, end, to);
-#endif
-    constexpr int DEEP = KIND == F32 || KIND == BF16 ? DEEPEST : DEEPEST_OF_BLOCKS;
-    const int64_t unit = KIND == F32 ? 1 : KIND == BF16 ? 2 : BLOCK, units = ceil_div(w.inputs, unit);
-    int64_t most = STRETCH_BYTES / T * units / tile_bytes(KIND, w.inputs);
-    if (end - first <= DEEP || most >= units) most = units;
-    for (int64_t begin = 0; begin < units; begin += most) {
-        const Stretch k{begin, std::min(begin + most, units), begin == 0, begin + most >= units};
-        int64_t row = first;
-        for (; row + DEEP <= end; row += DEEP) some_tiles<KIND, Scale, DEEP, T>(w, tile, x, row, k, to);
-#if defined(__AVX512F__)
-        if (DEEP > 8 && row + 8 <= end) some_tiles<KIND, Scale, 8, T>(w, tile, x, row, k, to), row += 8;
-        if (DEEP > 4 && row + 4 <= end) some_tiles<KIND, Scale, 4, T>(w, tile, x, row, k, to), row += 4;
-        if (row + 2 <= end) some_tiles<KIND, Scale, 2, T>(w, tile, x, row, k, to), row += 2;
-#endif
-        if (row < end) some_tiles<KIND, Scale, 1, T>(w, tile, x, row, k, to);
-    }
-}
-
-template <int64_t KIND, class Scale>
-static void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
-                  const Destination& to) {
-    for (; tile + 2 <= last; tile += 2) rows_of_tiles<KIND, Scale, 2>(w, tile, x, row, end, to);
-    for (; tile < last; ++tile) rows_of_tiles<KIND, Scale, 1>(w, tile, x, row, end, to);
-}
-
-// Rows [row, end) of x times tiles [tile, last) of w.
-static inline void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row,
-                                  int64_t end, const Destination& to) {
-    switch (w.kind) {
-        case F32: return range<F32, float>(w, tile, last, x, row, end, to);
-        case BF16: return range<BF16, float>(w, tile, last, x, row, end, to);
-        case Q4: return range<Q4, uint16_t>(w, tile, last, x, row, end, to);
-        case Q4M:
-            return w.wide ? range<Q4M, float>(w, tile, last, x, row, end, to)
-                          : range<Q4M, uint16_t>(w, tile, last, x, row, end, to);
-        case Q8:
-            return w.wide ? range<Q8, float>(w, tile, last, x, row, end, to)
-                          : range<Q8, uint16_t>(w, tile, last, x, row, end, to);
-        default:
-            return w.wide ? range<Q8H, float>(w, tile, last, x, row, end, to)
-                          : range<Q8H, uint16_t>(w, tile, last, x, row, end, to);
-    }
-}
+// Rows [row, end) of x times tiles [tile, last) of w. native_products.cpp
+void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
+                    const Destination& to);
 
 // How a product is cut: blocks of rows that stay in the second-level cache, and of tiles a few kilobytes long.
 struct Cut {

@@ -181,13 +181,6 @@ void unpack_row(const Packed& w, int64_t row, float* out) {
 
 using namespace stentor;
 
-// Bytes of the codes and of the scales of a weight.
-STENTOR_EXPORT void stentor_packed_size(int64_t kind, int64_t wide, int64_t outputs, int64_t inputs, int64_t* sizes) {
-    const int64_t tiles = ceil_div(outputs, TILE);
-    sizes[0] = tiles * tile_bytes(kind, inputs);
-    sizes[1] = tiles * ceil_div(inputs, BLOCK) * scale_parts(kind) * TILE * (wide ? 4 : 2);
-}
-
 // How the input of a weight of this kind is kept on this machine: a Form.
 STENTOR_EXPORT int64_t stentor_packed_form(int64_t kind) { return form_of(kind); }
 

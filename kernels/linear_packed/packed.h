@@ -28,6 +28,7 @@
 #include "lanes.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace stentor {
 
@@ -129,7 +130,8 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
 #else
     for (int i = 0; i < 16; ++i) most = std::max(most, larger[i]);
 #endif
-    const float scale = most / 127.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
+    // of a scale below the smallest normal number there may be no inverse: such inputs count as zeros
+    const float scale = most / 127.0f, inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
     const f32x16 magic = all16(12582912.0f);
     const i32x16 qa = (i32x16)(a * inverse + magic) - (i32x16)magic, qb = (i32x16)(b * inverse + magic) - (i32x16)magic;

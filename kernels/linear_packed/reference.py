@@ -57,7 +57,7 @@ def round_input(x: Tensor, weight: PackedWeight) -> Tensor:
             tokens, inputs = x.shape
             blocks = pad(x, (0, -inputs % BLOCK)).view(tokens, -1, BLOCK)
             scale = blocks.abs().amax(2, keepdim=True) / 127
-            inverse = torch.where(scale > 0, 1 / scale, 0.0)
+            inverse = torch.where(scale >= torch.finfo(torch.float32).tiny, 1 / scale, 0.0)
             return (torch.round(blocks * inverse) * scale).view(tokens, -1)[:, :inputs]
 
 

@@ -203,7 +203,8 @@ def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored)
         ValueError: blocks that do not fit.
     """
     number, kind, columns, nbytes = _STORED[stored]
-    fits = blocks.dim() == 2 and blocks.dtype == torch.uint8 and blocks.shape[1] * columns == weight.shape[1] * nbytes
+    whole, rest = divmod(weight.shape[1], columns)
+    fits = blocks.dim() == 2 and blocks.dtype == torch.uint8 and not rest and blocks.shape[1] == whole * nbytes
     if kind != weight.kind or not fits:
         raise ValueError(
             f"{stored} blocks {tuple(blocks.shape)} {blocks.dtype} do not fit a packed {weight.kind} "

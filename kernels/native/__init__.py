@@ -1,4 +1,4 @@
-"""The C++ half of the kernels: every ``kernels/**/native.cpp`` in one shared library, reached through ctypes.
+"""The C++ half of the kernels: every ``kernels/**/native*.cpp`` in one shared library, reached through ctypes.
 
 An operation declares its functions once and asks for them on each call::
 

@@ -51,8 +51,8 @@ def default_cache_dir() -> Path:
 
 
 def find_sources(root: Path = KERNELS) -> list[Path]:
-    """Every compile unit below ``root``, in a stable order."""
-    return sorted(root.rglob("native.cpp"))
+    """Every compile unit below ``root``, in a stable order: first those that stand apart since they take long."""
+    return sorted(root.rglob("native*.cpp"), key=lambda path: (path.stem == "native", path))
 
 
 def find_headers(root: Path = KERNELS) -> list[Path]:
@@ -83,7 +83,7 @@ def build(
     """Returns the path of the library, compiling it only where the cache does not hold it.
 
     Args:
-        sources: compile units; None takes every ``native.cpp`` of ``kernels/``.
+        sources: compile units; None takes every ``native*.cpp`` of ``kernels/``.
         headers: files that units include from ``kernels/native``; they take part in the key.
         compiler: a C++ compiler; None takes the first found on PATH.
         cache_dir: where libraries are kept; None takes :func:`default_cache_dir`.

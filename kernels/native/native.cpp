@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 namespace stentor {
@@ -79,8 +79,9 @@ class Pool {
     }
 
    private:
-    // Runs items of the current loop until none is left to claim. `helper` is INT64_MAX for the caller.
-    void take_items(int64_t helper) {
+    // Runs items of the current loop until none is left to claim. `helper` is INT64_MAX for the caller. What an item
+    // throws ends the process: other threads still read what the caller would take away as it unwinds.
+    void take_items(int64_t helper) noexcept {
         uint64_t seen = progress_.load(std::memory_order_acquire);
         for (;;) {
             const ItemFunction call = call_.load(std::memory_order_relaxed);
@@ -127,7 +128,7 @@ class Pool {
         while (started_ < helpers && !refused_) {
             try {
                 std::thread([this, helper = started_] { help(helper); }).detach();
-            } catch (const std::system_error&) {
+            } catch (const std::exception&) {  // system_error, or bad_alloc for what the thread begins with
                 refused_ = true;  // no more threads to be had: the caller does their work, and does not ask again
                 return;
             }

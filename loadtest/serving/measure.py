@@ -4,6 +4,7 @@ TTFT: from sending to the first output. ITL: between successive chunks of output
 - 1). Goodput, after DistServe (https://arxiv.org/abs/2401.09670): requests a second within every stated limit.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -48,12 +49,13 @@ def spread(seconds: Sequence[float]) -> Spread:
 def keeps(request: RequestRecord, limits: Mapping[str, float]) -> bool:
     """Whether a request was answered within every limit (milliseconds); ``itl`` limits its longest gap.
 
-    A measure that a request does not have (the gap of a single token) is within any limit.
+    A measure that a request does not have (the gap of a single token) is within any limit, but for ``ttft``: an
+    answer without output has kept its reader waiting for ever.
     """
     if request.error is not None:
         return False
     measured = {
-        "ttft": request.ttft,
+        "ttft": math.inf if request.ttft is None else request.ttft,
         "tpot": request.tpot,
         "itl": max(request.itl, default=None),
         "e2e": request.e2e,

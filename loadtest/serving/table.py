@@ -48,10 +48,12 @@ def _totals(result: Result) -> Table:
     table.add_column(style="dim")
     table.add_column()
     streamed = sum(1 + len(request.itl) for request in result.requests if request.ttft is not None)
+    without = sum(request.error is None and request.ttft is None for request in result.requests)
+    empty = f" ({without} without output)" if without else ""
     rows = [
         ("server", " ".join(filter(None, (result.target.url, result.target.server and f"({result.target.server})")))),
         ("model, API", f"{result.target.model}, {result.target.api}"),
-        ("requests", f"{summary.completed} completed, {summary.errors} failed in {summary.seconds:.2f} s"),
+        ("requests", f"{summary.completed} completed{empty}, {summary.errors} failed in {summary.seconds:.2f} s"),
         ("at once, at most", str(summary.peak_concurrency)),
         ("tokens", f"{summary.prompt_tokens:,} in, {summary.output_tokens:,} out"),
         ("output", f"{summary.output_tokens_per_s:,.1f} tokens/s"),

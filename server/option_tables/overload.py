@@ -23,9 +23,9 @@ OPTIONS: Final = (
     Option(
         "max-held-body-size",
         "overload.max_held_body_bytes",
-        kinds.size(0),
+        kinds.size(),
         "bytes of all bodies that are read or worked on at the same time, the first 64 KiB of each not counted; a "
-        "further request gets 429 unless it is alone; 0 is no limit",
+        "further request gets 429 unless it is alone",
         "overload",
     ),
     Option(

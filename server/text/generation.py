@@ -12,7 +12,7 @@ from stentor.protocols.steps import TokenLogprobs
 
 from .detokenizer import PROMPT_TAIL, Detokenizer
 from .pool import TokenizerPool
-from .stop import StopMatcher, StopStrings
+from .stop import StopMatcher, compiled_stops
 
 EngineEvent = PromptDone | ChoiceTokens | Finished
 Observer = Callable[[list[Delta]], None]
@@ -130,7 +130,7 @@ class Generation:
         self, client: Submitter, pool: TokenizerPool, request: GenerationRequest, observe: Observer | None
     ) -> None:
         params = request.params
-        stops = StopStrings(request.stop) if request.stop else None
+        stops = compiled_stops(request.stop) if request.stop else None
         ends = frozenset[int]()
         if not request.include_stop:
             ends = frozenset((*params.eos_token_ids, *params.stop_token_ids))

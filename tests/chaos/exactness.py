@@ -1,6 +1,7 @@
 """Live streams over processes that die, held against the same requests on the same server in peace."""
 
 import asyncio
+import itertools
 import random
 import statistics
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ class Amount(msgspec.Struct, frozen=True):
         ]
 
 
-SHORT: Final = Amount(3, 3, 1, 40, 24, 60)
+SHORT: Final = Amount(3, 3, 1, 32, 20, 48)
 FULL: Final = Amount(20, 20, 5, 64, 40, 120)
 
 
@@ -104,7 +105,7 @@ async def _measure(server: ServerProcess, amount: Amount, seed: int, exact: bool
     calm = Lanes(server.port, bodies, STREAMS)
     await calm.run_once()
     references = {asked.number: asked for asked in calm.done}
-    problems = [f"undisturbed: {problem}" for asked in calm.done for problem in _faults(asked, bodies)]
+    problems = [f"undisturbed: {problem}" for asked in calm.done for problem in faults_of(asked, bodies)]
 
     began = loop.time()
     lanes = Lanes(server.port, bodies, STREAMS)
@@ -137,20 +138,18 @@ def _judge(
 ) -> Outcome:
     incomplete = identical = survivors = identical_survivors = 0
     for asked in done:
-        faults = _faults(asked, bodies)
+        faults = faults_of(asked, bodies)
         incomplete += bool(faults)
-        difference = _difference(asked, references[asked.number])
-        identical += difference is None
-        lived_over = [
-            kill.kind.name for kill in kills if asked.stream.began < kill.moment < asked.stream.ended
-        ]
+        differs = difference(asked, references[asked.number])
+        identical += differs is None
+        lived_over = [kill.kind.name for kill in kills if asked.stream.began < kill.moment < asked.stream.ended]
         survivors += bool(lived_over)
-        identical_survivors += bool(lived_over) and difference is None
-        if exact and difference is not None and not faults:
-            faults = [difference]
+        identical_survivors += bool(lived_over) and differs is None
+        if exact and differs is not None and not faults:
+            faults = [differs]
         problems += [f"body {asked.number}: {fault} (lived over {lived_over})" for fault in faults]
     arrivals = [asked.stream.arrivals for asked in done]
-    pauses = [after - before for each in arrivals for before, after in zip(each, each[1:], strict=False)]
+    pauses = [after - before for each in arrivals for before, after in itertools.pairwise(each)]
     return Outcome(
         seed=seed,
         arguments=server.command[5:-4],
@@ -171,10 +170,12 @@ def _judge(
 
 def _recoveries(kind: Kind, kills: Sequence[Kill], arrivals: Sequence[Sequence[float]]) -> Recoveries:
     each = [recovery(arrivals, kill.moment) for kill in kills if kill.kind is kind]
-    return Recoveries(kind.name, len(each), statistics.median(each), max(each)) if each else Recoveries(kind.name, 0, 0, 0)
+    return (
+        Recoveries(kind.name, len(each), statistics.median(each), max(each)) if each else Recoveries(kind.name, 0, 0, 0)
+    )
 
 
-def _faults(asked: Asked, bodies: Sequence[dict[str, Any]]) -> list[str]:
+def faults_of(asked: Asked, bodies: Sequence[dict[str, Any]]) -> list[str]:
     """What is wrong whatever the arithmetic."""
     stream, body = asked.stream, bodies[asked.number]
     if stream.error is not None:
@@ -187,7 +188,8 @@ def _faults(asked: Asked, bodies: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _difference(asked: Asked, reference: Asked) -> str | None:
+def difference(asked: Asked, reference: Asked) -> str | None:
+    """Where what two streams of the same body brought begins to differ."""
     for index, (ours, theirs) in enumerate(zip(asked.stream.choices, reference.stream.choices, strict=True)):
         if ours != theirs:
             same = next(

@@ -1,5 +1,7 @@
 """What a server holds while nobody asks it for anything, and how that has changed."""
 
+import random
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ from stentor.server.observe.processes import usage_by_role
 MEMORY_SLACK: Final = 24 << 20
 """Bytes, and the next a share, whichever is more, by which a process may be larger than it was."""
 MEMORY_SHARE: Final = 0.05
+_TOUCHED: Final = 240
+"""Tokens of a prompt that fills blocks."""
 _SETTLE_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.25
 
@@ -69,6 +73,18 @@ def footprint(port: int, server: int) -> Footprint:
         processes={role: one.processes for role, one in sorted(usage.items())},
         resident={role: one.resident_bytes for role, one in sorted(usage.items())},
     )
+
+
+def touch_cache(port: int, model: str) -> None:
+    """Writes every block of the KV cache once: memory is taken when that happens, which is no leak."""
+    draw = random.Random(0)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+        page = client.get("/metrics").text
+        (info,) = [line for line in page.splitlines() if line.startswith("stentor:cache_config_info")]
+        labels = {name: int(value) for name, value in re.findall(r'(num_gpu_blocks|block_size)="(\d+)"', info)}
+        for _ in range(labels["num_gpu_blocks"] * labels["block_size"] // _TOUCHED + 1):
+            prompt = [draw.randrange(100, 40_000) for _ in range(_TOUCHED)]
+            client.post("/v1/completions", json={"model": model, "prompt": prompt, "max_tokens": 1}).raise_for_status()
 
 
 def settled(port: int, server: int) -> Footprint:

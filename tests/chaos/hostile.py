@@ -23,10 +23,10 @@ CLIENTS: Final = 32
 ANSWER_SECONDS: Final = 60.0
 WAYS: Final = ("reads", "reads", "fin", "rst", "half", "stands still")
 SERVE: Final = (
-    *("--max-model-len", "256", "--max-choices", "8", "--max-sequences", "16", "--kv-cache-memory", "256M"),
+    *("--max-model-len", "256", "--max-choices", "8", "--max-sequences", "16", "--kv-cache-memory", "96M"),
     *("--body-timeout", "3", "--header-timeout", "3", "--stream-buffer", "8192"),
 )
-"""So that no request takes long, and the KV cache has been touched as a whole before it counts."""
+"""So that no request takes long, and the KV cache is soon touched as a whole."""
 OVERLOAD: Final = {429: None, 504: "x-request-timeout"}
 """Statuses that the documents name for a server that does what it was told, and the header that must have asked."""
 _CHUNK: Final = 200

@@ -16,12 +16,12 @@ from stentor.loadtest.serving.options import build_load, build_parser
 from stentor.loadtest.serving.run import measure_async
 from stentor.server.observe.processes import usage_by_role
 from stentor.tests.chaos.bodies import MODEL
-from stentor.tests.chaos.footprint import returned, settled
+from stentor.tests.chaos.footprint import returned, settled, touch_cache
 from stentor.tests.chaos.killing import Note
 
 STREAMS: Final = 32
-SERVE: Final = ("--served-model-name", MODEL, "--max-model-len", "1024", "--kv-cache-memory", "256M")
-"""A KV cache so small that it has been touched as a whole when warm-up ends."""
+SERVE: Final = ("--served-model-name", MODEL, "--max-model-len", "1024", "--kv-cache-memory", "128M")
+"""A KV cache so small that it is soon touched as a whole."""
 GROWTH_BYTES: Final = 6 << 20
 GROWTH_SHARE: Final = 0.01
 """What a process may grow by in the span that is judged, by the trend: bytes or a share of it, whichever is more."""
@@ -80,6 +80,7 @@ class Sample:
 
 def soak(server: ServerProcess, seconds: float, warmup: float, seed: int, note: Note) -> Soak:
     """``warmup`` seconds of the same load come first, and are not judged."""
+    touch_cache(server.port, MODEL)
     baseline = settled(server.port, server.pid)
     samples, requests, failed, tokens = asyncio.run(_load(server, seconds + warmup, seed, note))
     began = samples[0].at + warmup
@@ -130,9 +131,7 @@ def theil_sen(times: np.ndarray, values: np.ndarray) -> float:
     return float(np.median((values[later] - values[earlier]) / (times[later] - times[earlier])))
 
 
-async def _load(
-    server: ServerProcess, seconds: float, seed: int, note: Note
-) -> tuple[list[Sample], int, int, int]:
+async def _load(server: ServerProcess, seconds: float, seed: int, note: Note) -> tuple[list[Sample], int, int, int]:
     arguments = build_parser().parse_args(
         [
             *("--url", f"http://127.0.0.1:{server.port}", "--tokens", "--ignore-eos", "--seed", str(seed)),

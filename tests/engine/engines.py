@@ -10,7 +10,6 @@ from stentor.engine.stream import RequestStream
 from stentor.protocols.actors import ChoiceTokens, Finished
 from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
 
-
 DEFAULTS = RecoveryConfig()
 
 

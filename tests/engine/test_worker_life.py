@@ -220,15 +220,15 @@ class Stage:
             while not any(isinstance(each, kind) for each in self.seen):
                 self.seen += [decode_client.decode(frame) for frame in await self.client.receive()]
 
-    def submit(self, tokens: int) -> None:
-        submit = Submit(0, list(range(4)), SamplingParams(max_tokens=tokens), [1], 0, "", 0.0)
+    def submit(self, tokens: int, prompt: int = 4) -> None:
+        submit = Submit(0, list(range(prompt)), SamplingParams(max_tokens=tokens), [1], 0, "", 0.0)
         assert self.client.try_send(encoder.encode(submit))
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
+async def stage(factor: float = 0.0) -> AsyncIterator[Stage]:
     clock = Clock()
-    config = RecoveryConfig(watchdog_seconds=10.0, watchdog_factor=0.0)
+    config = RecoveryConfig(watchdog_seconds=10.0, watchdog_factor=factor)
     scheduler = Scheduler(
         num_blocks=64,
         block_size=16,
@@ -272,6 +272,20 @@ async def test_a_step_that_is_overdue_ends_its_worker_and_the_next_one_goes_on()
         await on.until(TokensBatch)
         stats = [each for each in on.seen if isinstance(each, Stats)]
         assert all((each.watchdog_kills, each.worker_restarts, each.recovered) == (1, 1, 1) for each in stats)
+
+
+async def test_a_step_is_held_to_its_own_deadline_not_to_that_of_the_longer_one_before() -> None:
+    async with stage(factor=1000.0) as on:
+        on.submit(3, prompt=64)
+        (prefill, *_) = await on.first.plans()
+        await on.clock.move(0.1)
+        on.first.send(answer(prefill))
+        await on.until(TokensBatch)
+        # one row, and nothing known of such steps yet: 10 s and 1000 times 0.02
+        for _ in range(32):
+            await on.clock.move(1.0)
+        await on.until(Stalled)
+        assert on.first.process.returncode == -9
 
 
 async def test_a_result_that_had_come_before_the_second_look_saves_the_worker() -> None:

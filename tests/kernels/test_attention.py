@@ -157,8 +157,9 @@ def test_a_row_is_bitwise_the_same_for_any_batch_chunking_and_thread_count(data:
             assert_same_bits(out, alone[s][begin:end])
 
 
-def test_the_block_size_does_not_show() -> None:
-    results = [make_world([150], size=size).run([(0, 0, 150)])[0] for size in (16, 32, 48, 160)]
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_block_size_does_not_show(dtype: torch.dtype) -> None:
+    results = [make_world([150], size=size, dtype=dtype).run([(0, 0, 150)])[0] for size in (16, 32, 48, 160)]
     for other in results[1:]:
         assert_same_bits(other, results[0])
 

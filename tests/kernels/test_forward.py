@@ -1,6 +1,8 @@
 """A forward pass as one call: the reference's result, and bit for bit one's own however the work is cut."""
 
 import dataclasses
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -502,10 +504,11 @@ def test_a_step_is_the_body_and_then_the_head_over_rows_that_sample(name: str, t
         (0, 0, -3, True),
         (0, 20, 11, True),
         (1, 16, 5, False),
+        (0, 2**63 - 8, 16, True),
     ],
 )
 def test_work_that_leads_outside_is_refused_and_nothing_is_written(row: tuple[int, int, int, bool]) -> None:
-    """A slot, a position before the first, no tokens, more than a slot has, a block that it does not have."""
+    """A slot, a position before the first, no tokens, more than a slot or a number has, a block it does not have."""
     sequences = Sequences(SHAPES["plain"], [30, 16, 30])
     step, *_ = step_over(sequences)
     residual = sequences.forward.buffer(sequences.hidden, 40).fill_(3.0)
@@ -519,6 +522,62 @@ def test_more_rows_than_there_are_slots_are_refused() -> None:
     step, *_ = step_over(Sequences(SHAPES["plain"], [30, 16]))
     with pytest.raises(IndexError, match="3 rows and 2 slots"):
         step.run([(0, 0, 1, True), (1, 0, 1, True), (0, 1, 1, True)])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "blocks"),
+    [
+        (np.zeros((2, 30), np.int32), np.zeros((2, 2), np.int32)),
+        (np.zeros((2, 30), np.int64), np.zeros((2, 2), np.int64)),
+        (np.zeros((2, 60), np.int64)[:, ::2], np.zeros((2, 2), np.int32)),
+        (np.zeros((2, 30), np.int64), np.zeros((1, 2), np.int32)),
+        (np.zeros(30, np.int64), np.zeros((30, 2), np.int32)),
+    ],
+)
+def test_tables_that_a_step_cannot_read_are_refused(
+    tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32]
+) -> None:
+    forward = Sequences(SHAPES["plain"], [5]).forward
+    with pytest.raises(ValueError, match=r"forward: (tokens|blocks) .* must be contiguous"):
+        Step(forward, 0, Forward(Program([], [40, 8])), 0, 1, tokens=tokens, blocks=blocks, block_size=16)
+
+
+def test_a_head_that_does_not_follow_its_body_is_refused() -> None:
+    forward, tables = Sequences(SHAPES["plain"], [5]).forward, (np.zeros((1, 5), np.int64), np.zeros((1, 1), np.int32))
+    with pytest.raises(ValueError, match="a head over 41 columns does not follow a body that leaves 40"):
+        Step(forward, 0, Forward(Program([], [41, 8])), 0, 1, tokens=tables[0], blocks=tables[1], block_size=16)
+
+
+def test_a_step_that_has_no_memory_is_refused_and_the_process_lives() -> None:
+    """A row that sees many keys is planned in parts, whose sums need memory."""
+    code = """
+import os, resource, torch
+from pathlib import Path
+from stentor.kernels.attention import AttentionBatch
+from stentor.kernels.forward import Forward, Program
+from stentor.kernels.kv_cache import make_kv_cache
+torch.set_num_threads(2)
+heads, length = 512, 80_000
+program = Program()
+src, dst = program.buffer(heads * 8), program.buffer(heads * 8)
+program.attend(src, dst, 0, (heads, 1, 8), scale=1.0, window=0, softcap=0.0)
+forward = Forward(program, [make_kv_cache(length // 16, 1, 8, 16, torch.bfloat16, "cpu")])
+forward.buffer(src, 1).zero_()
+table = torch.arange(length // 16).int()[None]
+starts, lengths = torch.tensor([0, 1]).int(), torch.tensor([length]).int()
+batch = AttentionBatch(starts, lengths, table, torch.zeros(1).long(), 1, length)
+short = AttentionBatch(starts, torch.tensor([5]).int(), table, torch.zeros(1).long(), 1, 5)
+forward.run(1, batch=short)
+mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (4 << 20),) * 2)
+try:
+    forward.run(1, batch=batch)
+except MemoryError as error:
+    assert str(error) == "forward: no room to plan a step of 1 rows", error
+    forward.run(1, batch=short)
+    raise SystemExit(7)
+"""
+    assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 7
 
 
 # ---- what is refused

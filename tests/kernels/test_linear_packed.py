@@ -288,6 +288,8 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
         pack_gguf_(weight, 1, blocks, "Q4_0")
     with pytest.raises(ValueError, match="Q6_K blocks"):  # 288 columns are not whole blocks of 256
         pack_gguf_(empty_packed(4, 288, "q8h"), 0, torch.zeros(4, 236, dtype=torch.uint8), "Q6_K")
+    with pytest.raises(ValueError, match="Q4_K blocks"):  # although 162 bytes are 9/8 of a block, as 288 columns are
+        pack_gguf_(empty_packed(4, 288, "q4m"), 0, torch.zeros(4, 162, dtype=torch.uint8), "Q4_K")
 
 
 def test_codes_that_do_not_fit_are_refused() -> None:

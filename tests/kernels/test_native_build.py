@@ -16,6 +16,8 @@ from stentor.kernels.native import BuildError
 from stentor.kernels.native.build import FLAGS, build, find_compiler, find_sources
 
 ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
+PER_PROCESSOR = ("attention", "forward", "linear", "linear_packed")
+"""Folders with code that some processors have and others do not."""
 
 
 @pytest.fixture
@@ -168,9 +170,11 @@ def test_a_home_that_nobody_has_is_one_clear_line(source: Path, monkeypatch: pyt
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
 @pytest.mark.parametrize("arch", ["x86-64", "x86-64-v3", "skylake-avx512"])
-@pytest.mark.parametrize("folder", ["linear", "linear_packed", "forward"])
-def test_the_kernels_compile_for_other_processors(arch: str, folder: str) -> None:
-    source = next(path for path in find_sources() if path.parent.name == folder)
+@pytest.mark.parametrize(
+    "unit", [f"{path.parent.name}/{path.name}" for path in find_sources() if path.parent.name in PER_PROCESSOR]
+)
+def test_the_kernels_compile_for_other_processors(arch: str, unit: str) -> None:
+    source = next(path for path in find_sources() if path.match(unit))
     include = f"-I{Path(native.__file__).parent}"
     command = [find_compiler(), *FLAGS, f"-march={arch}", "-fsyntax-only", "-Wall", "-Werror", include, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

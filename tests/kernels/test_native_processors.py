@@ -30,7 +30,8 @@ NEEDS = {
     "skylake-avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
 }
 """Plain SSE2, AVX2, and AVX-512 without its instructions for bytes and bfloat16, with what the kernel calls them."""
-PRODUCT, ALL = ("linear_packed", "native"), ("linear_packed", "forward", "native")
+PRODUCT = ("linear_packed", "native")
+ALL = (*PRODUCT, "attention", "forward", "sampling")
 """Folders whose units are compiled, some seconds each."""
 PRODUCTS = [
     ("x86-64-v3", ALL),
@@ -51,7 +52,7 @@ def library(request: pytest.FixtureRequest) -> NativeLibrary:
     if missing := NEEDS[march] - _flags():
         pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
     sources = [path for path in find_sources() if path.parent.name in units]
-    assert len(sources) == len(units)
+    assert {path.parent.name for path in sources} == set(units)
     return load(build(sources=sources, march=march))
 
 
@@ -93,6 +94,17 @@ def test_the_product_is_the_references(kind: PackedKind, wide: bool, outputs: in
             alone = torch.cat([linear_packed(row[None], weight, bias, variant="native") for row in x])
             assert_same_bits(linear_packed(x, weight, bias, variant="native"), alone)
             assert_same_bits(linear_packed(x[3:8], weight, bias, variant="native"), alone[3:8])
+
+
+@pytest.mark.parametrize("library", PRODUCTS, indirect=True)
+@pytest.mark.parametrize("size", [1e-30, 1e-37, 1e-40, 1e-45])
+def test_inputs_too_small_to_be_scaled_are_as_good_as_zero(size: float) -> None:
+    weight, x = packed_weight("q8", 16, 64), torch.full((2, 64), size)
+    x[1, ::2] = 0
+    exact = x.double() @ dequantize(weight).double().T
+    for variant in ("native", "reference"):
+        found = linear_packed(x, weight, variant=variant)  # type: ignore[arg-type]
+        assert float((found - exact).abs().max()) <= max(2e-2 * size, 1e-36)
 
 
 @pytest.mark.parametrize("library", PRODUCTS, indirect=True)

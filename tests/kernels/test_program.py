@@ -1,8 +1,10 @@
 """A program is checked while it is built, since the native interpreter follows it without looking."""
 
 import pytest
+import torch
 
 from stentor.kernels.forward import Forward, Program
+from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.linear_packed import empty_packed
 
 
@@ -19,6 +21,50 @@ def test_a_program_refuses_what_would_lead_outside_its_buffers() -> None:
         program.linear(y, empty_packed(16, 8, "f32"))
     with pytest.raises(ValueError, match="do not fit"):
         program.attend(x, y, 0, (4, 2, 8), scale=1.0, window=0, softcap=0.0)
+
+
+def test_a_program_refuses_what_does_not_fit_beside_what_it_reads() -> None:
+    program = Program()
+    wide, narrow = program.buffer(48), program.buffer(16)
+    table = torch.ones(4, 8)
+    with pytest.raises(ValueError, match="48 columns do not fit buffer 1 of 16"):
+        program.prepare(wide, "plain", add=narrow)
+    with pytest.raises(ValueError, match="48 columns do not fit buffer 1 of 16"):
+        program.add(wide, narrow)
+    with pytest.raises(ValueError, match=r"a norm's weight \(16,\) does not fit 48 columns"):
+        program.prepare(wide, "plain", norm=torch.ones(16))
+    with pytest.raises(ValueError, match=r"rotary tables \(4, 8\) and \(4, 8\) do not fit heads of 12 dims"):
+        program.rotate(wide, 0, (2, 1, 12), (table, table))
+    with pytest.raises(ValueError, match=r"a norm's weight \(8,\) does not fit 16 columns"):
+        program.rotate(wide, 0, (1, 1, 16), (table, table), norms=(torch.ones(16), torch.ones(8)))
+    with pytest.raises(ValueError, match="3 query heads are no multiple of 2 kv heads"):
+        program.attend(wide, wide, 0, (3, 2, 16), scale=1.0, window=0, softcap=0.0)
+    with pytest.raises(ValueError, match="1 heads of 16 dims do not fill buffer 0 of 48"):
+        program.attend(wide, wide, 0, (1, 1, 16), scale=1.0, window=0, softcap=0.0)
+    assert program.instructions == []
+
+
+def test_rotary_tables_are_kept_as_the_interpreter_reads_them() -> None:
+    program = Program()
+    angles = torch.arange(32.0).view(8, 4)
+    program.rotate(program.buffer(24), 0, (1, 1, 8), (angles.T.bfloat16().T, angles.T.contiguous().T))
+    assert program.instructions[0].rotary is not None
+    for table in program.instructions[0].rotary:
+        assert table.dtype == torch.float32
+        assert table.is_contiguous()
+        assert torch.equal(table, angles)
+
+
+@pytest.mark.parametrize("heads", [(2, 1, 8), (2, 2, 16)])
+def test_caches_of_other_heads_than_the_program_writes_are_refused(heads: tuple[int, int, int]) -> None:
+    program = Program()
+    src, dst = program.buffer(96), program.buffer(heads[0] * heads[2])
+    program.attend(src, dst, 0, heads, scale=1.0, window=0, softcap=0.0)
+    cache = make_kv_cache(2, 1, 16, 16, torch.float32, "cpu")
+    with pytest.raises(ValueError, match=f"layer 0 needs a cache of {heads[1]} heads of {heads[2]} dims"):
+        Forward(program, [cache])
+    with pytest.raises(ValueError, match="there is none"):
+        Forward(program)
 
 
 def test_a_program_that_lacks_what_it_reads_says_so() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from openai.types import Completion
 
+from stentor.server.text.stop import StopStrings
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import COMPLETIONS, chunks_of, in_memory
 
@@ -119,3 +120,18 @@ async def test_many_prompts_stream_together() -> None:
     assert {part["index"] for chunk in chunks for part in chunk["choices"]} == set(range(20))
     first_ends = next(place for place, chunk in enumerate(chunks) if chunk["choices"][0]["finish_reason"])
     assert len({chunk["choices"][0]["index"] for chunk in chunks[:first_ends]}) == 20, "none waited for another to end"
+
+
+async def test_stop_strings_are_compiled_once_for_all_prompts_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[tuple[str, ...]] = []
+    compiling = StopStrings.__init__
+
+    def counted(self: StopStrings, stops: tuple[str, ...]) -> None:
+        compiled.append(stops)
+        compiling(self, stops)
+
+    monkeypatch.setattr(StopStrings, "__init__", counted)
+    stops = [f"{number}, compiled once" for number in range(16)]
+    response = await post(FakeEngine(), prompt=["a"] * 64, n=2, max_tokens=2, stop=stops)
+    assert len(response.json()["choices"]) == 128
+    assert compiled == [tuple(stops)]

@@ -61,6 +61,12 @@ def test_a_request_is_good_within_every_limit(limits: dict[str, float], kept: bo
     assert keeps(_request(), limits) is kept
 
 
+def test_an_answer_without_output_is_within_no_limit_of_its_first() -> None:
+    empty = _request(None, 0.2, 0)
+    assert not keeps(empty, {"ttft": 1e9})
+    assert keeps(empty, {"tpot": 1.0, "itl": 1.0, "e2e": 201.0})
+
+
 def test_an_error_is_never_good_and_a_measure_that_is_not_there_never_bad() -> None:
     assert not keeps(_request(error="timeout: silent"), {"ttft": 1e9})
     assert keeps(_request(tokens=1), {"tpot": 1.0, "itl": 1.0})

@@ -19,15 +19,20 @@ def _printed(requests: list[RequestRecord], name: str = "m") -> str:
     return captured.get()
 
 
-def _request(scheduled: float = 0.0, error: str | None = None) -> RequestRecord:
-    return RequestRecord(1.0, scheduled, 3, 4, 0.1, [0.1], [1], 1.0, error)
+def _request(scheduled: float = 1.0, error: str | None = None, ttft: float | None = 0.1) -> RequestRecord:
+    return RequestRecord(1.0, scheduled, 3, 4, ttft, [0.1], [1], 1.0, error)
 
 
 def test_what_a_server_calls_itself_is_no_markup() -> None:
-    printed = _printed([_request(1.0), _request(1.0, f"http 500: {HOSTILE}")], HOSTILE)
+    printed = _printed([_request(), _request(error=f"http 500: {HOSTILE}")], HOSTILE)
     assert f"({HOSTILE})" in printed
     assert f"{HOSTILE}, completions" in printed
     assert printed.count(HOSTILE) == 3
+
+
+def test_answers_without_output_are_told() -> None:
+    assert "1 completed, 0 failed" in _printed([_request()])
+    assert "2 completed (1 without output), 0 failed" in _printed([_request(), _request(ttft=None)])
 
 
 def test_requests_that_left_late_are_told_since_no_latency_counts_it() -> None:

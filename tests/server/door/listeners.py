@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -12,7 +13,8 @@ import uvicorn
 
 from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.server.app import create_app
-from stentor.server.config import Config, DoorConfig, HttpConfig
+from stentor.server.config import Config, ConnectionLimits, DoorConfig, HttpConfig
+from stentor.server.connections import Connections
 from stentor.server.door.address import listening
 from stentor.server.http_protocol import HttpProtocol
 from stentor.server.lifecycle import Listener
@@ -27,19 +29,22 @@ def config_of(door: DoorConfig, host: str = "127.0.0.1") -> Config:
 
 
 @asynccontextmanager
-async def serving(state: ServerState, door: DoorConfig | None = None) -> AsyncIterator[str]:
+async def serving(
+    state: ServerState, door: DoorConfig | None = None, connections: Connections | None = None
+) -> AsyncIterator[str]:
     """Yields the base URL."""
     app = create_app(state)
+    connections = connections or Connections(ConnectionLimits())
     settings = uvicorn.Config(
         app,
-        http=HttpProtocol,
+        http=partial(HttpProtocol, connections=connections),  # type: ignore[arg-type]  # whatever makes a protocol
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=2,
     )
-    listener = Listener(settings, state.door.tls)
+    listener = Listener(settings, state.door.tls, connections)
     with listening(config_of(door or DoorConfig())) as sock:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.run_until_closed, sock)

@@ -1,6 +1,7 @@
 """TLS as clients meet it: through the real listener, on the event loop that serves."""
 
 import asyncio
+import contextlib
 import shutil
 import socket
 import ssl
@@ -14,7 +15,8 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from stentor.server.config import DoorConfig
+from stentor.server.config import ConnectionLimits, DoorConfig
+from stentor.server.connections import Connections
 from stentor.server.door import tls
 from stentor.server.door.door import Door, open_door
 from stentor.server.door.files import FileRefused
@@ -164,6 +166,63 @@ async def test_who_does_not_shake_hands_is_dropped(
                 await reader.readexactly(4096)
         assert time.monotonic() - began > 0.05
         writer.close()
+
+
+@pytest.mark.anyio
+async def test_a_connection_counts_from_its_beginning_not_from_the_end_of_its_handshake(files: Files) -> None:
+    connections = Connections(ConnectionLimits(max_connections=2))
+    context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
+    state = fake_state(door=Door(keyring("key"), tls=context))
+    async with serving(state, connections=connections) as url, client(url, trusting(files)) as http:
+        port = int(url.rsplit(":", 1)[1])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        await until(lambda: connections.open == 2)
+        refused = await http.get("/ping")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_connections")
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: connections.open == 0)
+        assert (await http.get("/ping")).status_code == 200
+        assert connections.open == 1
+    await until(lambda: connections.open == 0)
+
+
+@pytest.mark.anyio
+async def test_bytes_that_are_no_handshake_leave_no_trace_in_the_count_or_the_log(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    connections = Connections(ConnectionLimits())
+    context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
+    async with serving(fake_state(door=Door(tls=context)), connections=connections) as url:
+        for junk in (b"GET / HTTP/1.1\r\n\r\n", bytes(300), b"\x16\x03\x01\x00\x05hello"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+            writer.write(junk)
+            async with asyncio.timeout(5):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+        await until(lambda: connections.open == 0)
+        assert not await refused(url, trusting(files))
+    assert not caplog.records
+
+
+@pytest.mark.anyio
+async def test_more_connections_than_are_told_so_are_closed_before_any_handshake(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor.server.connections.MAX_TURNED_AWAY", 1)
+    connections = Connections(ConnectionLimits(max_connections=1))
+    context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
+    async with serving(fake_state(door=Door(tls=context)), connections=connections) as url:
+        opened = [await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1])) for _ in range(3)]
+        reader, _ = opened[2]
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        assert connections.refused[429] == 1
+        for _, writer in opened:
+            writer.close()
+        await until(lambda: connections.open == 0)
+        assert not await refused(url, trusting(files))
 
 
 @pytest.mark.anyio

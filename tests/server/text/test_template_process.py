@@ -37,7 +37,7 @@ def test_a_child_that_is_killed_under_load_costs_no_job() -> None:
             done += 1
 
         jobs = [asyncio.create_task(render(number)) for number in range(60)]
-        killed = []
+        killed: list[int] = []
         while len(killed) < 4:
             before = done
             while done < before + 3:  # so that none is hit twice

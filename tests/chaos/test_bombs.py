@@ -1,0 +1,14 @@
+"""Bombs beside real streams. ``make chaos`` throws them for longer, on a machine that does nothing else."""
+
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.chaos.bombing import SERVE, bomb
+
+MOST_RATIO = 8.0
+"""Of the 99th percentile under attack to the median before: here others may keep the processors busy."""
+
+
+def test_bombs_are_refused_soon_and_streams_keep_their_pace(demo_model: object) -> None:
+    with ServerProcess([*SERVE, "--template-timeout", "0.3"]) as server:
+        found = bomb(server, 1.5, 0.0, lambda _: None)
+        assert not found.problems, f"{found.problems[:5]}\n{server.output()[-3000:]}"
+        assert found.ratio <= MOST_RATIO, found

