@@ -22,6 +22,10 @@ class Outcome:
     finished: Finished | None = None
 
 
+def never() -> bool:
+    return False
+
+
 class LocalEngine:
     """Submit, then :meth:`run` until every choice has ended."""
 
@@ -62,7 +66,7 @@ class LocalEngine:
             self._take(refused)
         return rid
 
-    def run(self, *, check: bool = False, dies: Callable[[], bool] = lambda: False) -> None:
+    def run(self, *, check: bool = False, dies: Callable[[], bool] = never) -> None:
         """Before a step of which ``dies`` is true, the worker loses all that it has and the scheduler recovers."""
         pending: deque[StepPlan] = deque()
         while True:

@@ -1,12 +1,13 @@
 """The scheduler and a runner on the GPU, each step launched before the result of the one before is read."""
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from stentor.engine.scheduler import MAX_IN_FLIGHT
 from stentor.engine.worker.device_runner import DeviceRunner
 from stentor.engine.worker.pending import Pending
-from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.local import LocalEngine, model_config, never
 
 
 class AheadEngine(LocalEngine):
@@ -19,7 +20,9 @@ class AheadEngine(LocalEngine):
         while self.device_runner.advance(busy=False) is not None:
             pass
 
-    def run(self, *, check: bool = False) -> None:
+    def run(self, *, check: bool = False, dies: Callable[[], bool] = never) -> None:
+        """Its runner cannot be taken away from under it: ``dies`` must be left alone."""
+        assert dies is never
         pending: deque[Pending] = deque()
         while True:
             self._clock += 1e-3
