@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv serve pull test lint format pytest compile kernels gpu gpu-bench gpu-wheels bench peers quality steps clean
+.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak gpu gpu-bench gpu-wheels bench peers quality steps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need 
 kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is no GPU, and compiled for one
 	$(BIN)/python -P -m pytest -m triton --all-kernels tests
 	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest --all-kernels tests/compile
+
+chaos: $(STAMP) ## kill processes under live streams, send random requests, poison and bombs; figures go to RESULTS
+	$(BIN)/python -P -m stentor.tests.chaos.full chaos --output $(RESULTS)/2026-11-chaos-cpu.json $(ARGS)
+
+soak: $(STAMP) ## ten minutes of full load, and the memory of every process; figures go to RESULTS
+	$(BIN)/python -P -m stentor.tests.chaos.full soak --output $(RESULTS)/2026-11-soak-cpu.json $(ARGS)
 
 format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

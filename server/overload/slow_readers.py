@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _LEAST_SHARE: Final = 8
 """A client must take this part of the buffer in its time: of 64 KiB in 30 s, some 270 bytes a second."""
+_LEAST_SHARE_WAITING: Final = 16
+"""And this part of what waits for it: an answer that was written whole can be many megabytes, which a few bytes a second
+would hold for days."""
 _LOOKS: Final = 4
 """At a connection, in the time that a client has."""
 
@@ -101,12 +104,16 @@ class ReaderWatch:
         else:
             waiting = buffered + self._unacknowledged()
             now = self._loop.time()
-            if self._waiting is None or waiting <= self._waiting - self._limits.buffer // _LEAST_SHARE:
+            if self._waiting is None or waiting <= self._waiting - self._least(self._waiting):
                 self._waiting, self._since = waiting, now
             elif now - self._since >= self._limits.seconds:
                 self._drop(waiting)
                 return
         self._look_later()
+
+    def _least(self, waiting: int) -> int:
+        """Bytes to be taken of so many that wait."""
+        return max(self._limits.buffer // _LEAST_SHARE, waiting // _LEAST_SHARE_WAITING)
 
     def _drop(self, waiting: int) -> None:
         logger.warning(

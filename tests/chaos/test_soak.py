@@ -6,8 +6,8 @@ import pytest
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.soaking import SERVE, Sample, soak, theil_sen, trend_of
 
-SECONDS = 45.0
-WARMUP = 15.0
+SECONDS = 50.0
+WARMUP = 10.0
 SEED = 20261121
 
 

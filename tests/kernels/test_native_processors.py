@@ -103,7 +103,7 @@ def test_inputs_too_small_to_be_scaled_are_as_good_as_zero(size: float) -> None:
     x[1, ::2] = 0
     exact = x.double() @ dequantize(weight).double().T
     for variant in ("native", "reference"):
-        found = linear_packed(x, weight, variant=variant)  # type: ignore[arg-type]
+        found = linear_packed(x, weight, variant=variant)
         assert float((found - exact).abs().max()) <= max(2e-2 * size, 1e-36)
 
 

@@ -72,6 +72,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-rendered-chars": ("17", 17),
     "max-queued-requests": ("12", 12),
     "max-queued-tokens": ("0", 0),
+    "max-held-body-size": ("256MiB", 256 << 20),
+    "max-queued-templates": ("0", 0),
     "request-timeout": ("1.5", 1.5),
     "priority-aging-seconds": ("2", 2.0),
     "stream-buffer": ("16KiB", 16 << 10),

@@ -160,6 +160,25 @@ async def test_an_answer_that_is_done_and_not_read_does_not_hold_its_connection(
         await until(lambda: dropped.count == 1)
 
 
+async def test_a_client_that_takes_too_small_a_part_of_a_large_answer_is_dropped() -> None:
+    dropped = Dropped()
+    body = bytes(16 << 20)
+
+    async def whole(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({**HEAD, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    # much more than the eighth of the buffer that keeps a stream, and at that pace 20 s for all of it
+    async with connected(whole, ReaderLimits(BUFFER, 0.5, dropped)) as client:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(5):
+            while dropped.count == 0:
+                with suppress(ConnectionError):
+                    await loop.sock_recv(client, BUFFER // 2)
+                await asyncio.sleep(0.02)
+
+
 async def test_a_rest_that_is_smaller_than_the_buffer_does_not_hold_its_connection_either() -> None:
     app, dropped = Flood(), Dropped()
     async with connected(app, ReaderLimits(BUFFER, 0.0)):
