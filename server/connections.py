@@ -1,10 +1,16 @@
 """Who may hold connections, and how many."""
 
 import ipaddress
+import logging
 from collections import Counter
 from typing import Any, Final
 
+import msgspec
+
 from .config import ConnectionLimits
+from .listening import connections_within_descriptors
+
+logger = logging.getLogger(__name__)
 
 MAX_TURNED_AWAY: Final = 256
 """Connections that are told why they are refused; one more is closed without a word."""
@@ -15,8 +21,19 @@ Client = str | bytes
 class Connections:
     """The open connections of one listener, counted."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    @classmethod
+    def within_descriptors(cls, limits: ConnectionLimits) -> "Connections":
+        """As ``limits`` say, or fewer where this process may not open as many files."""
+        most = connections_within_descriptors(limits.max_connections)
+        if most == limits.max_connections:
+            return cls(limits)
+        if limits.max_connections:
+            logger.warning("at most %d connections are taken: this process may not open more files", most)
+        return cls(msgspec.structs.replace(limits, max_connections=most), min(MAX_TURNED_AWAY, most // 4))
+
+    def __init__(self, limits: ConnectionLimits, max_turned_away: int = MAX_TURNED_AWAY) -> None:
         self.limits: Final = limits
+        self._max_turned_away = max_turned_away
         self._open = 0
         self._turned_away = 0
         self._of_client: Counter[Client] = Counter()
@@ -32,7 +49,7 @@ class Connections:
         """``peername`` is what the socket says of its other end."""
         client = client_of(peername)
         refusal = self._refusal(client)
-        place = Place(self, client, refusal, refusal is not None and self._turned_away >= MAX_TURNED_AWAY)
+        place = Place(self, client, refusal, refusal is not None and self._turned_away >= self._max_turned_away)
         self._count(place, 1)
         return place
 

@@ -89,7 +89,7 @@ class HttpProtocol(HttpToolsProtocol):
         place: Place | None = None,
         **kwargs: Any,
     ) -> None:
-        """``place`` is what the connection has got in ``connections`` where it was taken; otherwise it gets one here."""
+        """``place`` is what the connection has got in ``connections`` where it was taken; None: it gets one here."""
         super().__init__(*args, **kwargs)
         self._connections = connections or Connections(ConnectionLimits())
         self._limits = self._connections.limits

@@ -239,7 +239,7 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
     limits = state.overload
     on_drop = state.metrics.cut_off["slow_reader"].inc
     readers = ReaderLimits(limits.stream_buffer, limits.slow_reader_timeout, on_drop)
-    counted = Connections(connections)
+    counted = Connections.within_descriptors(connections)
     state.metrics.server.connections = counted
     return Listener(
         uvicorn.Config(

@@ -5,6 +5,8 @@ import resource
 import socket
 
 BACKLOG = 2048
+_RESERVED_DESCRIPTORS = 512
+"""For connections that are being turned away, and for pipes and files of ours."""
 
 
 class StartError(Exception):
@@ -26,6 +28,18 @@ def bind(host: str, port: int) -> socket.socket:
             "choose another with --host or --port"
         ) from error
     return sock
+
+
+def connections_within_descriptors(wanted: int) -> int:
+    """As many of ``wanted`` (0: all there may be) as leave descriptors for the rest of the server; 0 is no limit.
+
+    Where strangers hold every one of them, nothing that dies can be replaced.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return wanted
+    most = limit - min(_RESERVED_DESCRIPTORS, limit // 2)
+    return min(wanted, most) if wanted else most
 
 
 def allow_connections() -> None:

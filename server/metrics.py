@@ -30,7 +30,10 @@ _RECOVERY: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20
 _COUNT: Final = tuple(float(2**power) for power in range(18))
 _SMALL: Final = (1, 2, 5, 10, 20, 50, 100)
 
-REJECTIONS: Final = ("starting", "draining", "failed", "queue_full", "queue_tokens_full", "bodies_full", "templates_full")
+REJECTIONS: Final = (
+    *("starting", "draining", "failed"),
+    *("queue_full", "queue_tokens_full", "bodies_full", "templates_full"),
+)
 CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "slow_reader")
 
 

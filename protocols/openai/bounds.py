@@ -1,11 +1,12 @@
 """A decoded request against the operator's limits. What is too much is refused with the field's name and the limit."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any, Final
 
 import msgspec
 
 from .errors import BadRequest
+from .limits import MAX_TOKEN_RULES
 
 LIST_TOO_LONG: Final = "array_above_max_length"
 TEXT_TOO_LONG: Final = "string_above_max_length"
@@ -27,6 +28,17 @@ def keys_at_most(mapping: dict[str, Any] | None, most: int, field: str) -> None:
     if mapping is not None and len(mapping) > most:
         raise BadRequest(
             f"`{field}` has {len(mapping)} entries; this server allows at most {most}.", field, OBJECT_TOO_LARGE
+        )
+
+
+def rules_at_most(rules: Sized | None, prompts: int, field: str) -> None:
+    """What each of several prompts is given."""
+    if rules is not None and prompts > 1 and len(rules) * prompts > MAX_TOKEN_RULES:
+        raise BadRequest(
+            f"`{field}` has {len(rules)} entries, which for {prompts} prompts are more than the {MAX_TOKEN_RULES} that "
+            "one request may have; send fewer prompts.",
+            field,
+            LIST_TOO_LONG,
         )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from .bounds import at_most, items_at_most, prompt_chars_at_most
+from .bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most
 from .errors import BadRequest
 from .limits import Limits
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
@@ -68,6 +68,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
                 "prompt",
             )
         prompt_chars_at_most(prompts, limits.max_prompt_chars)
+        rules_at_most(self.logit_bias, len(prompts), "logit_bias")
+        rules_at_most(self.allowed_token_ids, len(prompts), "allowed_token_ids")
 
 
 # ---- responses

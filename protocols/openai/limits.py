@@ -43,6 +43,11 @@ class Limits(msgspec.Struct, frozen=True):
     """Alternatives for each token, of the prompt too."""
 
 
+MAX_TOKEN_RULES: Final = 1 << 18
+"""Entries of ``logit_bias``, and of each list of token ids, times the prompts of the request: every prompt has them of
+its own in the engine, and a hundred million would be there before anybody could look up."""
+MAX_PROMPT_LOGPROBS: Final = 1 << 23
+"""Log-probabilities of all prompts of a request: they are held until the answer is written, at some 100 bytes each."""
 MAX_NAME_LENGTH: Final = 512
 """Characters of a model name, a cache salt, and the like."""
 MAX_REQUEST_ID: Final = 128

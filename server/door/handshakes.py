@@ -1,7 +1,7 @@
 """Takes connections and shakes hands with them. They are counted from the moment they are taken.
 
-Event loops do both in one, but show a connection to nobody before the handshake is done: whoever began many and finished
-none would hold as many descriptors as there are.
+Event loops do both in one, but show a connection to nobody before the handshake is done: whoever began many and
+finished none would hold as many descriptors as there are.
 """
 
 import asyncio

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 _LEAST_SHARE: Final = 8
 """A client must take this part of the buffer in its time: of 64 KiB in 30 s, some 270 bytes a second."""
 _LEAST_SHARE_WAITING: Final = 16
-"""And this part of what waits for it: an answer that was written whole can be many megabytes, which a few bytes a second
-would hold for days."""
+"""And this part of what waits for it: an answer that was written whole can be many megabytes, which a few bytes a
+second would hold for days."""
 _LOOKS: Final = 4
 """At a connection, in the time that a client has."""
 

@@ -13,9 +13,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed
+from stentor.protocols.openai.bounds import LIST_TOO_LONG
 from stentor.protocols.openai.completions import CompletionRequest, CompletionResponse, decoder
 from stentor.protocols.openai.completions import Prompt as RawPrompt
 from stentor.protocols.openai.decoding import decode
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.limits import MAX_PROMPT_LOGPROBS
 
 from ..auth import caller_of
 from ..door.keys import Caller
@@ -79,11 +82,9 @@ async def completions(state: ServerState, request: Request, content: bytes, tick
     model = state.resolve_model(body.model)
     raw = body.prompts
     encoded = await _encode(state, body, raw)
+    _check_prompt_logprobs(body, encoded)
     caller = caller_of(request.scope)
-    jobs = [
-        await _job(state, body, index, raw[index], tokens, ticket, caller)
-        for index, tokens in enumerate(encoded)
-    ]
+    jobs = [await _job(state, body, index, raw[index], tokens, ticket, caller) for index, tokens in enumerate(encoded)]
     shape = _shape(state, body, request, model)
     if body.stream:
         prompts = [job.prompt for job in jobs]
@@ -110,6 +111,26 @@ async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence
         raise too_long(f"at least {error.fewest}", state, "prompt") from None
 
 
+def _prompt_logprobs(body: CompletionRequest) -> int | None:
+    """Alternatives for each token of a prompt; None where it is not scored."""
+    if body.echo and body.logprobs is not None:
+        return max(body.logprobs, body.prompt_logprobs or 0)
+    return body.prompt_logprobs
+
+
+def _check_prompt_logprobs(body: CompletionRequest, prompts: list[list[int]]) -> None:
+    """Raises BadRequest where those of all prompts together are too many."""
+    wanted = _prompt_logprobs(body)
+    tokens = sum(map(len, prompts))
+    if wanted is not None and len(prompts) > 1 and tokens * (wanted + 1) > MAX_PROMPT_LOGPROBS:
+        raise BadRequest(
+            f"The log-probabilities of {tokens} prompt tokens, {wanted + 1} each, are more than the "
+            f"{MAX_PROMPT_LOGPROBS} that one request may ask for; send fewer prompts.",
+            "prompt",
+            LIST_TOO_LONG,
+        )
+
+
 async def _job(
     state: ServerState,
     body: CompletionRequest,
@@ -123,9 +144,7 @@ async def _job(
     prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(state))
     check_prompt(prompt, state, "prompt")
     max_tokens = output_room(len(prompt), budget, state)
-    prompt_logprobs = body.prompt_logprobs
-    if body.echo and body.logprobs is not None:
-        prompt_logprobs = max(body.logprobs, prompt_logprobs or 0)
+    prompt_logprobs = _prompt_logprobs(body)
     prompt_only = max_tokens == 0
     if prompt_only and prompt_logprobs is not None:
         # The engine scores a prompt on the way to its first token, which is then not delivered.

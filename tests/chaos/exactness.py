@@ -87,7 +87,8 @@ def measure(server: ServerProcess, amount: Amount, seed: int, *, exact: bool, no
 
 
 SMALL_STEPS: Final = (
-    *("--step-timeout", "1.5", "--max-num-batched-tokens", "128", "--max-mixed-prefill-tokens", "32"),
+    *("--step-timeout", "1.5", "--max-num-seqs", "64", "--max-num-batched-tokens", "64"),
+    *("--max-mixed-prefill-tokens", "32"),
 )
 """A worker that hangs is found in seconds, also where a step takes long: its deadline grows with the step."""
 FLOAT32: Final = ("--dtype", "float32", "--batch-invariant")

@@ -48,6 +48,7 @@ def fuzz(server: ServerProcess, requests: int, seed: int, note: Note) -> Fuzzed:
         )
     )
     seconds = time.monotonic() - began
+    _render(server.port)  # a process that was late has been ended, and is started again by the next request
     after, leaks = returned(server.port, server.pid, before)
     return Fuzzed(
         requests=requests,
@@ -62,5 +63,9 @@ def fuzz(server: ServerProcess, requests: int, seed: int, note: Note) -> Fuzzed:
 
 def _make_what_is_made_once(port: int) -> None:
     touch_cache(port, MODEL)
+    _render(port)
+
+
+def _render(port: int) -> None:
     body = {"messages": HELLO, "chat_template": "{{ 1 }}", "max_tokens": 1}
     httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=body, timeout=60).raise_for_status()

@@ -18,11 +18,11 @@ from stentor.loadtest.serving.http import HttpClient
 from stentor.tests.chaos.streams import TokenStream
 
 PATH: Final = "/v1/completions"
-SILENCE: Final = 120.0
+SILENCE: Final = 180.0
 """Seconds for which a stream may stand still before it is taken for lost."""
 _FLOWING: Final = 1
 """Reads with tokens of every stream since the last kill, before the next."""
-_PATIENCE: Final = 90.0
+_PATIENCE: Final = 150.0
 _POLL_SECONDS: Final = 0.01
 _MOST_WAIT: Final = 0.5
 """Seconds, at most, between streams that flow and the kill: it shall meet any moment of a step."""

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
@@ -91,16 +92,17 @@ def test_what_does_not_end_in_time_is_told_so_and_the_code_names_the_signal(tmp_
         assert "3 requests were cut off" in server.output()
 
 
-def test_a_second_signal_ends_at_once_but_not_without_a_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_at_once_but_not_without_a_word(tmp_path: Path, told: signal.Signals, code: int) -> None:
     with ServerProcess([*describe(tmp_path), "--shutdown-timeout", "600"]) as server:
         processes = tree(server.pid)
         stream = Asker(server, stream=True)
         assert stream.begun.wait(10)
-        os.kill(server.pid, signal.SIGINT)
+        os.kill(server.pid, told)
         eventually(lambda: _get(server, "/health").status_code == 503, 5, "the server drains")
         began = time.monotonic()
-        os.kill(server.pid, signal.SIGINT)
-        assert server.wait(5) == 130
+        os.kill(server.pid, told)
+        assert server.wait(5) == code
         assert time.monotonic() - began < 3
         assert json.loads(stream.events[-1])["error"]["code"] == "shutting_down"
         eventually(lambda: not any(map(alive, processes)), 5, "no process is left")

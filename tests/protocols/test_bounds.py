@@ -8,7 +8,7 @@ import pytest
 from stentor.protocols.openai import chat, completions, tokens
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.openai.limits import MAX_TOKEN_RULES, Limits
 from stentor.protocols.openai.locating import MAX_TOKENS, crowded_field, deep_field
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -142,3 +142,21 @@ def test_the_field_that_goes_deep_is_found_where_it_is_near(body: bytes, field: 
 )
 def test_the_field_that_holds_most_is_found(body: bytes, field: str | None) -> None:
     assert crowded_field(body) == field
+
+
+@pytest.mark.parametrize(
+    ("field", "rules"),
+    [("allowed_token_ids", [1] * (MAX_TOKEN_RULES // 8)), ("logit_bias", {str(id): 1 for id in range(4096)})],
+)
+def test_what_each_prompt_is_given_is_bounded_for_all_of_them_together(field: str, rules: Any) -> None:
+    fit = MAX_TOKEN_RULES // len(rules)
+    assert refusal_of("completions", {"prompt": ["a"] * fit, field: rules}, Limits()) is None
+    refusal = refusal_of("completions", {"prompt": ["a"] * (fit + 1), field: rules}, Limits())
+    assert refusal is not None
+    assert (refusal.status, refusal.param, refusal.code) == (400, field, "array_above_max_length")
+    assert f"{fit + 1} prompts" in refusal.message
+
+
+def test_one_prompt_may_be_given_as_much_as_the_operator_says() -> None:
+    limits = Limits(max_allowed_tokens=1 << 20, max_json_values=1 << 24)
+    assert refusal_of("completions", {"allowed_token_ids": [1] * (MAX_TOKEN_RULES + 1)}, limits) is None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from openai.types import Completion
 
+from stentor.protocols.openai.limits import MAX_PROMPT_LOGPROBS
 from stentor.server.text.stop import StopStrings
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import COMPLETIONS, chunks_of, in_memory
@@ -135,3 +136,18 @@ async def test_stop_strings_are_compiled_once_for_all_prompts_of_a_request(monke
     response = await post(FakeEngine(), prompt=["a"] * 64, n=2, max_tokens=2, stop=stops)
     assert len(response.json()["choices"]) == 128
     assert compiled == [tuple(stops)]
+
+
+@pytest.mark.parametrize("extra", [{"prompt_logprobs": 20}, {"echo": True, "logprobs": 20}])
+async def test_log_probabilities_of_many_long_prompts_are_refused_before_they_are_computed(extra: Any) -> None:
+    engine = FakeEngine(max_model_len=8192)
+    per_prompt = 4000
+    most = MAX_PROMPT_LOGPROBS // (21 * per_prompt)
+    async with in_memory(fake_state(engine)) as client:
+        body = {"prompt": [[1] * per_prompt] * (most + 1), "max_tokens": 1, **extra}
+        refused = await client.post(COMPLETIONS, json=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "array_above_max_length"
+        assert not engine.streams
+        fewer = {"prompt": ["a"] * 2, "max_tokens": 1, **extra}
+        assert (await client.post(COMPLETIONS, json=fewer)).status_code == 200

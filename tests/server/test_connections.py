@@ -1,5 +1,7 @@
 """Who may hold connections: in all, by address, and how many are told why not."""
 
+import resource
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +76,34 @@ def test_the_count_is_that_of_the_places_held(steps: list[tuple[int, bool]]) -> 
         elif held:
             held.pop(client % len(held)).leave()
         assert connections.open == len(held)
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "taken", "told_why"),
+    [
+        (1 << 20, 4096, 4096, 256),
+        (4608, 4096, 4096, 256),
+        (4096, 4096, 3584, 256),
+        (200, 4096, 100, 25),
+        (200, 0, 100, 25),
+        (200, 50, 50, 256),
+        (resource.RLIM_INFINITY, 0, 0, 256),
+    ],
+)
+def test_connections_leave_descriptors_for_the_rest_of_the_server(
+    files: int,
+    wanted: int,
+    taken: int,
+    told_why: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    connections = Connections.within_descriptors(ConnectionLimits(max_connections=wanted, max_per_client=0))
+    assert connections.limits.max_connections == taken
+    assert connections.limits.max_per_client == 0
+    for _ in range(taken):
+        assert connections.enter(None).refusal is None
+    if taken:
+        assert [connections.enter(None).without_a_word for _ in range(told_why + 1)] == [False] * told_why + [True]
+    assert [record.levelname for record in caplog.records] == (["WARNING"] if taken < wanted else [])

@@ -208,10 +208,9 @@ async def test_bytes_that_are_no_handshake_leave_no_trace_in_the_count_or_the_lo
 
 @pytest.mark.anyio
 async def test_more_connections_than_are_told_so_are_closed_before_any_handshake(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    files: Files,
 ) -> None:
-    monkeypatch.setattr("stentor.server.connections.MAX_TURNED_AWAY", 1)
-    connections = Connections(ConnectionLimits(max_connections=1))
+    connections = Connections(ConnectionLimits(max_connections=1), max_turned_away=1)
     context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
     async with serving(fake_state(door=Door(tls=context)), connections=connections) as url:
         opened = [await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1])) for _ in range(3)]

@@ -1,5 +1,6 @@
 """What the page says of connections, versions and answers."""
 
+import asyncio
 from http import HTTPStatus
 
 import pytest
@@ -32,6 +33,15 @@ def test_connections_are_counted_while_they_are_held_and_when_they_are_refused()
     for place in places:
         place.leave()
     assert line(metrics.render().decode(), "connections_open") == 0
+
+
+@pytest.mark.anyio
+async def test_tasks_of_the_loop_that_asks_are_counted() -> None:
+    metrics = fake_state().metrics
+    before = line(metrics.render().decode(), "tasks{")
+    another = asyncio.create_task(asyncio.sleep(60))
+    assert line(metrics.render().decode(), "tasks{") == before + 1
+    another.cancel()
 
 
 @pytest.mark.parametrize(("status", "shown"), [(200, "200"), (499, "499"), (418, "other"), (-1, "other")])
