@@ -252,7 +252,7 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # nobody asks for a client's address, and whom to believe would be a setting of its own
+            proxy_headers=False,  # nobody asks for a client's address; whom to believe would be a setting of its own
             timeout_graceful_shutdown=_CLOSE_SECONDS,
         ),
         state.door.tls,

@@ -47,7 +47,7 @@ OPTIONS: Final = (
         "tls-cert",
         "door.tls_cert",
         kinds.file(),
-        "a PEM file with the certificate and those between it and its root; read again on SIGHUP, as are the next three",
+        "a PEM file: the certificate and those between it and its root; read again on SIGHUP, as are the next three",
         "door",
     ),
     Option(
