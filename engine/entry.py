@@ -87,6 +87,7 @@ async def _run_worker(client: Endpoint, config: EngineConfig, source: WorkerSour
             max_num_seqs=ready.limits.max_num_seqs,
             max_num_batched_tokens=ready.limits.max_num_batched_tokens,
             max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
+            max_prefill_chunk=ready.limits.max_prefill_chunk,
             max_model_len=ready.max_model_len,
             config=config.scheduler,
         )

@@ -28,6 +28,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Here and in the next ones 0 takes what suits the device."""
     max_num_batched_tokens: int = 0
     max_mixed_prefill_tokens: int = 0
+    max_prefill_chunk: int = 0
     kv_cache_memory: int | None = None
     """Bytes for KV blocks; None lets the worker choose."""
     gpu_memory_fraction: float = 0.9
@@ -59,6 +60,8 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_num_batched_tokens: int
     max_mixed_prefill_tokens: int
     """Tokens of prompts beside rows that decode, which wait for them."""
+    max_prefill_chunk: int
+    """Tokens of one prompt."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -39,8 +39,6 @@ def check_integrity(memory: Memory, output: Output, flights: Iterable[Flight]) -
             if choice.state is not ChoiceState.RUNNING:
                 assert not choice.blocks, f"choice {choice.name} is {choice.state.value} and has blocks"
     running = {choice.name for choice in memory.rows.running}
-    unfinished = [choice.name for choice in memory.rows.running if choice.length - choice.computed_len > 1]
-    assert len(unfinished) <= 1, f"choices {unfinished} are all in the middle of a prefill"
     assert by_state[ChoiceState.RUNNING] == running, "running choices differ from the rows"
     assert len(by_state[ChoiceState.WAITING]) == len(memory.queue), "waiting choices differ from the queue"
     in_flight = Counter(

@@ -8,12 +8,14 @@ from .step import StepDraft
 
 
 def plan_chunks(draft: StepDraft, choices: list[Choice]) -> None:
-    """Go on with what has been admitted and not been prefilled. Its blocks were taken at admission.
+    """Go on with what has been admitted and not been prefilled, while the budget lasts; most important first.
 
-    There is at most one: an admission that leaves its prompt unfinished takes all the budget left.
+    Its blocks were taken at admission.
     """
     for choice in choices:
-        draft.add(choice, min(choice.length - choice.computed_len, draft.budget), [])
+        if not draft.budget:
+            return
+        draft.add(choice, min(choice.length - choice.computed_len, draft.budget, draft.chunk), [])
 
 
 def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
@@ -44,7 +46,7 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
                 request.name,
             )
         )
-        draft.add(choice, min(choice.length - choice.computed_len, draft.budget), [])
+        draft.add(choice, min(choice.length - choice.computed_len, draft.budget, draft.chunk), [])
 
 
 def _find_room(choice: Choice, memory: Memory) -> list[int] | None:

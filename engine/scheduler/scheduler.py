@@ -41,6 +41,10 @@ class Recovery(NamedTuple):
     """The name in logs of the one to blame."""
 
 
+_BURST = 4
+"""Prompts that make a burst, if they are half as many as the rows that decode."""
+
+
 class Scheduler:
     """Continuous batching over a paged KV pool, one step ahead of the worker.
 
@@ -74,9 +78,11 @@ class Scheduler:
         max_model_len: int,
         config: SchedulerConfig,
         max_mixed_prefill_tokens: int | None = None,
+        max_prefill_chunk: int | None = None,
     ) -> None:
-        """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode; None leaves them the
-        whole budget."""
+        """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
+        those of one prompt in a step; None leaves them the whole budget."""
+        chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
         for name, value in (
             ("block_size", block_size),
@@ -84,6 +90,7 @@ class Scheduler:
             ("max_num_batched_tokens", max_num_batched_tokens),
             ("max_model_len", max_model_len),
             ("max_mixed_prefill_tokens", mixed),
+            ("max_prefill_chunk", chunk),
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
@@ -92,6 +99,7 @@ class Scheduler:
             raise ValueError(f"priority_aging_seconds is {aging}; it must be a finite number of seconds, 0 or more")
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_mixed_prefill_tokens = mixed
+        self._max_prefill_chunk = chunk
         self._max_model_len = max_model_len
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
@@ -159,10 +167,10 @@ class Scheduler:
         if self._group != self._suspicion.group and not self._change_group():
             return None
         memory = self._memory
-        draft = StepDraft(self._max_num_batched_tokens)
+        draft = StepDraft(self._max_num_batched_tokens, self._max_prefill_chunk)
         unfinished = plan_decodes(draft, memory)
-        if draft.rows:
-            draft.budget = min(draft.budget, self._mixed_prefill_tokens(len(draft.rows), len(unfinished)))
+        if draft.rows and not self._is_burst(len(draft.rows), len(unfinished)):
+            draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
         plan_chunks(draft, unfinished)
         admit_waiting(draft, memory, now)
         if not draft.rows:
@@ -322,14 +330,14 @@ class Scheduler:
         self._output.replace_leader(request)
         return TokensBatch([], [], finished) if finished else None
 
-    def _mixed_prefill_tokens(self, decoding: int, unfinished: int) -> int:
-        """Tokens of prompts that so many decoding rows wait for in one step.
+    def _is_burst(self, decoding: int, unfinished: int) -> bool:
+        """Whether so many could begin that those who decode are not spared.
 
-        Where more rows could begin than decode already, as in a burst, they would wait longer than those who decode
-        are spared: the share grows by that ratio.
+        Small chunks do not make these wait less in all, only evenly; and a crowd would wait longer for its first
+        tokens than they are spared.
         """
         waiting = unfinished + min(len(self._memory.queue), self._rows.max_rows - len(self._rows.running))
-        return self._max_mixed_prefill_tokens * max(decoding, waiting) // decoding
+        return waiting >= _BURST and 2 * waiting >= decoding
 
     def _preempted(self) -> list[Choice]:
         return [

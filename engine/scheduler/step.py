@@ -48,12 +48,13 @@ class Flight(NamedTuple):
 
 
 class StepDraft:
-    """The step being planned. ``budget`` is the tokens that may still be added."""
+    """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row."""
 
-    __slots__ = ("budget", "new", "owners", "rows", "sampled")
+    __slots__ = ("budget", "chunk", "new", "owners", "rows", "sampled")
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, chunk: int) -> None:
         self.budget = budget
+        self.chunk = chunk
         self.new: list[NewRow] = []
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []

@@ -6,10 +6,22 @@ from stentor.protocols.config import StepLimits, WorkerConfig
 
 SUITED = {
     # a CPU is busy with few rows, a chunk of prefill holds up those that decode, and of a prompt that is known up to a
-    # block's length is computed again
-    "cpu": StepLimits(block_size=16, max_num_seqs=128, max_num_batched_tokens=512, max_mixed_prefill_tokens=96),
+    # block's length is computed again; so a long prompt comes in pieces, though a crowd of short ones may come at once
+    "cpu": StepLimits(
+        block_size=16,
+        max_num_seqs=128,
+        max_num_batched_tokens=2048,
+        max_mixed_prefill_tokens=96,
+        max_prefill_chunk=512,
+    ),
     # a GPU reads a block at once, and needs a thousand tokens before products are worth the weights they read
-    "cuda": StepLimits(block_size=64, max_num_seqs=256, max_num_batched_tokens=2048, max_mixed_prefill_tokens=2048),
+    "cuda": StepLimits(
+        block_size=64,
+        max_num_seqs=256,
+        max_num_batched_tokens=2048,
+        max_mixed_prefill_tokens=2048,
+        max_prefill_chunk=2048,
+    ),
 }
 
 
@@ -24,5 +36,9 @@ def with_limits(config: WorkerConfig, device: str) -> WorkerConfig:
 def limits_of(config: WorkerConfig) -> StepLimits:
     """Those that a config names."""
     return StepLimits(
-        config.block_size, config.max_num_seqs, config.max_num_batched_tokens, config.max_mixed_prefill_tokens
+        config.block_size,
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.max_mixed_prefill_tokens,
+        config.max_prefill_chunk,
     )

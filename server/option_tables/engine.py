@@ -35,7 +35,7 @@ OPTIONS: Final = (
         "max-num-batched-tokens",
         "engine.worker.max_num_batched_tokens",
         kinds.integer(0, 2**24),
-        "tokens that one step computes at most; 0 takes what suits the device: 512 on a CPU, 2048 on a GPU",
+        "tokens that one step computes at most; 0 takes what suits the device: 2048",
         "engine",
     ),
     Option(
@@ -43,7 +43,14 @@ OPTIONS: Final = (
         "engine.worker.max_mixed_prefill_tokens",
         kinds.integer(0, 2**24),
         "tokens of prompts that a step takes beside rows that decode, which wait for them; 0 takes what suits the "
-        "device: 96 on a CPU, 2048 on a GPU",
+        "device: 96 on a CPU, 2048 on a GPU. A burst of prompts is not held back",
+        "engine",
+    ),
+    Option(
+        "max-prefill-chunk",
+        "engine.worker.max_prefill_chunk",
+        kinds.integer(0, 2**24),
+        "tokens of one prompt that a step takes; 0 takes what suits the device: 512 on a CPU, 2048 on a GPU",
         "engine",
     ),
     Option(

@@ -191,6 +191,7 @@ class Engine:
         max_num_seqs: int = 4,
         max_num_batched_tokens: int = 16,
         max_mixed_prefill_tokens: int | None = None,
+        max_prefill_chunk: int | None = None,
         max_model_len: int = 64,
         prefix_cache: bool = True,
         aging_seconds: float = 10.0,
@@ -209,6 +210,7 @@ class Engine:
             max_model_len=max_model_len,
             config=config,
             max_mixed_prefill_tokens=max_mixed_prefill_tokens,
+            max_prefill_chunk=max_prefill_chunk,
         )
         self.scheduler = self._new_scheduler()
         self.worker = FakeWorker(**self.sizes)

@@ -37,7 +37,9 @@ from stentor.tests.engine.odd_worker import answer
 
 pytestmark = pytest.mark.anyio
 
-LIMITS = StepLimits(block_size=16, max_num_seqs=8, max_num_batched_tokens=64, max_mixed_prefill_tokens=64)
+LIMITS = StepLimits(
+    block_size=16, max_num_seqs=8, max_num_batched_tokens=64, max_mixed_prefill_tokens=64, max_prefill_chunk=64
+)
 READY = WorkerReady(64, 256, [], [], LIMITS)
 
 

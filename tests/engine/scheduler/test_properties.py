@@ -45,6 +45,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 8),
         budget=st.sampled_from([1, 2, 3, 7, 16, 64]),
         mixed=st.sampled_from([1, 3, 64]),
+        chunk=st.sampled_from([1, 2, 5, 64]),
         prefix_cache=st.booleans(),
         seed=st.integers(0, 2**16),
     )
@@ -55,6 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs: int,
         budget: int,
         mixed: int,
+        chunk: int,
         prefix_cache: bool,
         seed: int,
     ) -> None:
@@ -65,6 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_mixed_prefill_tokens=mixed,
+            max_prefill_chunk=chunk,
             max_model_len=48,
             prefix_cache=prefix_cache,
         )

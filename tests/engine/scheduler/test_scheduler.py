@@ -119,27 +119,36 @@ def test_prompts_beside_rows_that_decode_come_in_smaller_chunks() -> None:
     assert counts[3] == [4], "nobody decodes any more"
 
 
-def test_chunks_grow_with_the_number_of_those_who_wait_for_each_who_decodes() -> None:
+def test_a_burst_of_prompts_is_not_held_back_for_the_few_who_decode() -> None:
     engine = Engine(max_num_batched_tokens=64, max_mixed_prefill_tokens=3, num_blocks=64, max_num_seqs=8)
     engine.submit([1, 2, 3, 4], max_tokens=30)
     engine.plan()
-    for token in range(5):
+    for token in range(4):
         engine.submit([50 + token] * 9, max_tokens=30)
     engine.plan()
-    assert [row.count for row in engine.plans[1].rows] == [1, 9, 6], "five wait for one"
-    engine.deliver()
-    engine.plan()
-    assert [row.count for row in engine.plans[2].rows] == [1, 1, 3, 3], "four wait for two"
+    assert [row.count for row in engine.plans[1].rows] == [1, 9, 9, 9, 9]
 
 
-def test_who_has_no_slot_to_wait_for_does_not_make_chunks_larger() -> None:
-    engine = Engine(max_num_batched_tokens=64, max_mixed_prefill_tokens=3, num_blocks=64, max_num_seqs=2)
-    engine.submit([1, 2, 3, 4], max_tokens=30)
+@pytest.mark.parametrize(("decoding", "slots"), [(9, 13), (2, 5)])
+def test_it_is_no_burst_where_many_decode_or_few_have_a_slot_to_wait_for(decoding: int, slots: int) -> None:
+    engine = Engine(max_num_batched_tokens=64, max_mixed_prefill_tokens=3, num_blocks=64, max_num_seqs=slots)
+    for token in range(decoding):
+        engine.submit([token], max_tokens=30)
     engine.plan()
-    for token in range(5):
+    for token in range(4):
         engine.submit([50 + token] * 9, max_tokens=30)
     engine.plan()
-    assert [row.count for row in engine.plans[1].rows] == [1, 3]
+    assert [row.count for row in engine.plans[1].rows] == [*[1] * decoding, 3]
+
+
+def test_a_step_takes_a_piece_of_each_long_prompt() -> None:
+    engine = Engine(max_num_batched_tokens=16, max_prefill_chunk=5, num_blocks=32)
+    for token in range(4):
+        engine.submit([token] * 12, max_tokens=1)
+    engine.drain()
+    counts = [[row.count for row in plan.rows] for plan in engine.plans]
+    assert counts[:2] == [[5, 5, 5, 1], [5, 5, 5, 1]]
+    assert sum(map(sum, counts)) == 4 * 12
 
 
 def test_the_next_step_is_planned_before_the_token_it_decodes_is_known() -> None:

@@ -28,6 +28,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-num-seqs": ("7", 7),
     "max-num-batched-tokens": ("300", 300),
     "max-mixed-prefill-tokens": ("64", 64),
+    "max-prefill-chunk": ("100", 100),
     "kv-cache-memory": ("512MiB", 512 << 20),
     "kv-cache-dtype": ("fp8", "fp8"),
     "gpu-memory-fraction": ("0.5", 0.5),
