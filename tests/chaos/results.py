@@ -115,8 +115,8 @@ def _poison_line(poisoned: Poisoned) -> str:
 def _bomb_line(bombed: Bombed) -> str:
     return (
         f"- {bombed.thrown} bombs of {bombed.bombs} kinds, refused within {bombed.slowest_refusal_s:.2f} s; between "
-        f"tokens of {bombed.streams} streams {bombed.median_before_ms:.1f} ms in peace (median), "
-        f"{bombed.median_ms:.1f} under attack, 99th percentile {bombed.p99_ms:.1f}."
+        f"tokens of {bombed.streams} streams {bombed.median_before_ms:.1f} ms in peace and {bombed.median_ms:.1f} "
+        f"under attack (median), {bombed.p99_before_ms:.1f} and {bombed.p99_ms:.1f} (99th percentile)."
     )
 
 

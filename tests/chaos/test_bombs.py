@@ -3,8 +3,8 @@
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.bombing import SERVE, bomb
 
-MOST_RATIO = 8.0
-"""Of the 99th percentile under attack to the median before: here others may keep the processors busy."""
+MOST_RATIO = 6.0
+"""Of the latency under attack to that in peace: here others may keep the processors busy."""
 
 
 def test_bombs_are_refused_soon_and_streams_keep_their_pace(demo_model: object) -> None:
