@@ -16,7 +16,12 @@ DEFAULTS = RecoveryConfig()
 def odd_config(manner: str, recovery: RecoveryConfig = DEFAULTS) -> EngineConfig:
     """An engine whose worker behaves as :mod:`.odd_worker` says of ``manner``."""
     worker = WorkerConfig(
-        manner, max_num_seqs=64, max_num_batched_tokens=256, max_mixed_prefill_tokens=256, block_size=16
+        manner,
+        max_num_seqs=64,
+        max_num_batched_tokens=256,
+        max_mixed_prefill_tokens=256,
+        max_prefill_chunk=256,
+        block_size=16,
     )
     return EngineConfig(worker, recovery=recovery, worker_module="stentor.tests.engine.odd_worker")
 

@@ -33,7 +33,12 @@ def mortal_config(folder: Path, *starts: str, recovery: RecoveryConfig | None = 
     """An engine over such workers."""
     (folder / "starts").write_text("\n".join(starts or ("ready",)))
     worker = WorkerConfig(
-        str(folder), max_num_seqs=8, max_num_batched_tokens=32, max_mixed_prefill_tokens=32, block_size=4
+        str(folder),
+        max_num_seqs=8,
+        max_num_batched_tokens=32,
+        max_mixed_prefill_tokens=32,
+        max_prefill_chunk=32,
+        block_size=4,
     )
     return EngineConfig(
         worker, recovery=recovery or RecoveryConfig(), worker_module="stentor.tests.engine.mortal_worker"
