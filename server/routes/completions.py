@@ -21,6 +21,17 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import MAX_PROMPT_LOGPROBS
 
 from ..auth import caller_of
+from ..conversation.admission import (
+    Budget,
+    check_prompt,
+    context_length,
+    most_prompt_tokens,
+    output_room,
+    resolve_sampling,
+    too_long,
+    truncate,
+)
+from ..conversation.generation import Observed, generation_request
 from ..door.keys import Caller
 from ..encoders.collect import Generation, collect
 from ..encoders.completions import (
@@ -35,19 +46,8 @@ from ..overload.ticket import Ticket
 from ..sse import Batches, EventStream
 from ..state import ServerState
 from ..text.errors import TextTooLong
-from .admission import (
-    Budget,
-    check_prompt,
-    context_length,
-    most_prompt_tokens,
-    output_room,
-    resolve_sampling,
-    too_long,
-    truncate,
-)
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
-from .generation import Observed, generation_request
 from .identity import response_id
 from .merging import merge
 

@@ -17,12 +17,12 @@ from stentor.protocols.openai.tokens import (
     tokenize_decoder,
 )
 
+from ..conversation.admission import context_length
+from ..conversation.rendering import render_messages
 from ..overload.ticket import Ticket
 from ..state import ServerState
-from .admission import context_length
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
-from .rendering import render_messages
 
 OPERATIONS: Final[Operations] = {
     "/tokenize": Operation(

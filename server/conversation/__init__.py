@@ -1,0 +1,1 @@
+"""From a conversation that some protocol brings to the deltas of its answer."""

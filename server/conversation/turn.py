@@ -1,0 +1,71 @@
+"""One answer to a conversation: the way that every protocol takes, from its request to typed deltas.
+
+A protocol translates its request into a :class:`ChatRequest`, calls :func:`begin_turn`, and encodes the deltas of the
+:class:`Turn`. What is wrong with a request is told in the names of chat completions; :mod:`.renaming` gives it those
+that the client used.
+"""
+
+from dataclasses import dataclass
+
+from stentor.protocols.deltas import Delta
+from stentor.protocols.openai.chat import ChatRequest
+
+from ..door.keys import Caller
+from ..encoders.logprobs import TokenNames
+from ..overload.ticket import Ticket
+from ..sse import Batches
+from ..state import ServerState
+from .admission import (
+    Budget,
+    check_prompt,
+    context_length,
+    most_prompt_tokens,
+    output_room,
+    resolve_sampling,
+    truncate,
+)
+from .generation import Observed, generation_request
+from .rendering import render_messages
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an encoder needs of an answer that is on its way."""
+
+    model: str
+    """The served name that was asked for."""
+    prompt: list[int]
+    n: int
+    names: TokenNames
+    batches: Batches[list[Delta]]
+    """Goes to the engine when iterating begins; must be closed."""
+
+
+async def begin_turn(state: ServerState, body: ChatRequest, caller: Caller, ticket: Ticket) -> Turn:
+    """Checks and renders a conversation, and admits it.
+
+    Raises BadRequest for whatever cannot be served, Unavailable before the engine is ready, and Overloaded.
+    """
+    body.check(state.limits)
+    model = state.resolve_model(body.model)
+    context = context_length(state)
+    budget = Budget(body.wanted_tokens, None, body.max_tokens_field, "messages")
+    most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
+    prompt = await render_messages(state, body, body.messages, body.add_special_tokens, most_tokens)
+    prompt = truncate(prompt, body.truncate_prompt_tokens, budget, context)
+    check_prompt(prompt, state, "messages")
+    params = resolve_sampling(
+        body,
+        state,
+        output_room(len(prompt), budget, state),
+        logprobs=body.wanted_logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+    wanted = generation_request(body, prompt, params, caller)
+    return Turn(
+        model=model,
+        prompt=prompt,
+        n=body.choices,
+        names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        batches=Observed(state, wanted, ticket.arrival, ticket.permit),
+    )
