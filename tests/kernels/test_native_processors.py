@@ -14,10 +14,11 @@ from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.native import library as native_library
 from stentor.kernels.native.build import build, find_sources
 from stentor.kernels.native.load import NativeFunction, NativeLibrary, load
+from stentor.tests.kernels.forward_shapes import SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, packed_weight
 from stentor.tests.kernels.programs import Sequences, shuffled, whole
-from stentor.tests.kernels.test_forward import LENGTHS, SHAPES, assert_agrees, same
+from stentor.tests.kernels.test_forward import LENGTHS, assert_agrees, same
 from stentor.tests.kernels.test_linear_packed import TOLERANCE
 
 pytestmark = pytest.mark.skipif(

@@ -1,0 +1,164 @@
+"""A whole step as one call: the body over its rows, the head over those that sample."""
+
+import subprocess
+import sys
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from stentor.kernels import native
+from stentor.kernels.forward import Forward, Program, Step
+from stentor.tests.kernels.forward_shapes import SHAPES
+from stentor.tests.kernels.helpers import assert_same_bits, normal, thread_count
+from stentor.tests.kernels.programs import (
+    EPS,
+    VOCAB,
+    Sequences,
+    embedding_of,
+    shuffled,
+)
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
+
+LENGTHS = (37, 20, 1, 9)
+
+
+def step_over(sequences: Sequences) -> tuple[Step, Forward, int, int]:
+    """A step with a head of logits behind the decoder; the head, its input and its output."""
+    program = Program()
+    hidden, logits = program.buffer(sequences.shape.hidden), program.buffer(VOCAB)
+    program.prepare(hidden, sequences.shape.form, norm=1 + 0.1 * normal(sequences.shape.hidden, seed=1), eps=EPS)
+    program.linear(logits, embedding_of(sequences.shape))
+    head = Forward(program)
+    tokens, blocks = slots_of(sequences)
+    step = Step(
+        sequences.forward,
+        sequences.hidden,
+        head,
+        hidden,
+        logits,
+        tokens=tokens,
+        blocks=blocks,
+        block_size=sequences.shape.block_size,
+    )
+    return step, head, hidden, logits
+
+
+def slots_of(sequences: Sequences) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Tokens and block tables of all sequences, as a worker keeps them."""
+    tokens = np.zeros((len(sequences.ids), max(map(len, sequences.ids))), np.int64)
+    for line, ids in zip(tokens, sequences.ids, strict=True):
+        line[: len(ids)] = ids.numpy()
+    return tokens, sequences.tables.numpy()
+
+
+@pytest.mark.parametrize("name", ["plain", "windowed", "mixed"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_step_is_the_body_and_then_the_head_over_rows_that_sample(name: str, threads: int) -> None:
+    shape = SHAPES[name]
+    apart, together = Sequences(shape, LENGTHS), Sequences(shape, LENGTHS)
+    step, head, at_hidden, at_logits = step_over(together)
+    with thread_count(threads):
+        for number, spans in enumerate(shuffled(LENGTHS, 9, 12)):
+            pieces = apart.step(*spans)
+            samples = [(number + place) % 3 != 0 for place in range(len(spans))]
+            found = step.run([(*span, wanted) for span, wanted in zip(spans, samples, strict=True)])
+            hidden = together.forward.buffer(together.hidden, sum(count for _, _, count in spans))
+            assert_same_bits(hidden, torch.cat(pieces))
+            last = [piece[-1:] for piece, wanted in zip(pieces, samples, strict=True) if wanted]
+            assert (found is None) == (not last)
+            if found is not None:
+                logits, best = found[0].clone(), found[1].tolist()
+                head.buffer(at_hidden, len(last)).copy_(torch.cat(last))
+                head.run(len(last))
+                assert_same_bits(logits, head.buffer(at_logits, len(last)))
+                assert best == logits.argmax(1).tolist()
+    assert step.run([]) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (3, 0, 1, True),
+        (-1, 0, 1, True),
+        (0, -1, 2, True),
+        (0, 0, 0, True),
+        (0, 0, -3, True),
+        (0, 20, 11, True),
+        (1, 16, 5, False),
+        (0, 2**63 - 8, 16, True),
+    ],
+)
+def test_work_that_leads_outside_is_refused_and_nothing_is_written(row: tuple[int, int, int, bool]) -> None:
+    """A slot, a position before the first, no tokens, more than a slot or a number has, a block it does not have."""
+    sequences = Sequences(SHAPES["plain"], [30, 16, 30])
+    step, *_ = step_over(sequences)
+    residual = sequences.forward.buffer(sequences.hidden, 40).fill_(3.0)
+    with pytest.raises(IndexError, match="forward: the step has"):
+        step.run([(2, 0, 4, True), row])
+    assert bool((residual == 3.0).all())
+    assert all(bool(k.isnan().all()) and bool(v.isnan().all()) for k, v in sequences.caches)
+
+
+def test_more_rows_than_there_are_slots_are_refused() -> None:
+    step, *_ = step_over(Sequences(SHAPES["plain"], [30, 16]))
+    with pytest.raises(IndexError, match="3 rows and 2 slots"):
+        step.run([(0, 0, 1, True), (1, 0, 1, True), (0, 1, 1, True)])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "blocks"),
+    [
+        (np.zeros((2, 30), np.int32), np.zeros((2, 2), np.int32)),
+        (np.zeros((2, 30), np.int64), np.zeros((2, 2), np.int64)),
+        (np.zeros((2, 60), np.int64)[:, ::2], np.zeros((2, 2), np.int32)),
+        (np.zeros((2, 30), np.int64), np.zeros((1, 2), np.int32)),
+        (np.zeros(30, np.int64), np.zeros((30, 2), np.int32)),
+    ],
+)
+def test_tables_that_a_step_cannot_read_are_refused(
+    tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32]
+) -> None:
+    forward = Sequences(SHAPES["plain"], [5]).forward
+    with pytest.raises(ValueError, match=r"forward: (tokens|blocks) .* must be contiguous"):
+        Step(forward, 0, Forward(Program([], [40, 8])), 0, 1, tokens=tokens, blocks=blocks, block_size=16)
+
+
+def test_a_head_that_does_not_follow_its_body_is_refused() -> None:
+    forward, tables = Sequences(SHAPES["plain"], [5]).forward, (np.zeros((1, 5), np.int64), np.zeros((1, 1), np.int32))
+    with pytest.raises(ValueError, match="a head over 41 columns does not follow a body that leaves 40"):
+        Step(forward, 0, Forward(Program([], [41, 8])), 0, 1, tokens=tables[0], blocks=tables[1], block_size=16)
+
+
+def test_a_step_that_has_no_memory_is_refused_and_the_process_lives() -> None:
+    """A row that sees many keys is planned in parts, whose sums need memory."""
+    code = """
+import os, resource, torch
+from pathlib import Path
+from stentor.kernels.attention import AttentionBatch
+from stentor.kernels.forward import Forward, Program
+from stentor.kernels.kv_cache import make_kv_cache
+torch.set_num_threads(2)
+heads, length = 512, 80_000
+program = Program()
+src, dst = program.buffer(heads * 8), program.buffer(heads * 8)
+program.attend(src, dst, 0, (heads, 1, 8), scale=1.0, window=0, softcap=0.0)
+forward = Forward(program, [make_kv_cache(length // 16, 1, 8, 16, torch.bfloat16, "cpu")])
+forward.buffer(src, 1).zero_()
+table = torch.arange(length // 16).int()[None]
+starts, lengths = torch.tensor([0, 1]).int(), torch.tensor([length]).int()
+batch = AttentionBatch(starts, lengths, table, torch.zeros(1).long(), 1, length)
+short = AttentionBatch(starts, torch.tensor([5]).int(), table, torch.zeros(1).long(), 1, 5)
+forward.run(1, batch=short)
+mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (4 << 20),) * 2)
+try:
+    forward.run(1, batch=batch)
+except MemoryError as error:
+    assert str(error) == "forward: no room to plan a step of 1 rows", error
+    forward.run(1, batch=short)
+    raise SystemExit(7)
+"""
+    assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 7
