@@ -11,7 +11,7 @@ import msgspec
 
 from .config import EngineConfig, StepLimits, WorkerConfig
 from .sampling import SamplingParams
-from .steps import StepPlan, StepResult, TokenLogprobs
+from .steps import Masks, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -21,6 +21,34 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 class StartEngine(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     config: EngineConfig
+
+
+class Vocabulary(msgspec.Struct, frozen=True, array_like=True, tag="vocabulary"):
+    """What grammars are made of tokens by, in pieces: all of them must have come before a Submit with a grammar."""
+
+    start: int
+    """Id of the first token of this piece; pieces come in order, without gaps."""
+    total: int
+    """Tokens of all pieces together."""
+    tokens: list[bytes]
+    """What each token adds to a text; nothing for an id that no token has."""
+    special: list[int]
+    """Which tokens of this piece are special: no text matches them, only a grammar that names them by id."""
+    eos: list[int]
+    """Which tokens of this piece may be drawn where a grammar is complete, and end it."""
+
+
+class Thinking(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How many tokens a choice may think for, and how to tell that it does."""
+
+    budget: int
+    """Tokens drawn after thinking began; then it is ended. 0 ends it as it begins."""
+    begin: list[int]
+    """The tokens that begin it; none: only ``opened`` does."""
+    end: list[int]
+    """The tokens that end it, forced one after the other when the budget is spent."""
+    opened: bool
+    """Whether the prompt has begun it."""
 
 
 class Resumed(msgspec.Struct, frozen=True, array_like=True):
@@ -51,6 +79,9 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     resumed: Resumed | None = None
     name: str = ""
     """The request id that the client's user sees: for logs, and never a key of anything."""
+    grammar: str = ""
+    """What each choice must match, in llguidance's dialect of Lark, or as the JSON of its own grammars; "" is none."""
+    thinking: Thinking | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):
@@ -68,7 +99,7 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping", gc=False):
     """Answered with :class:`Stats`: the engine still turns."""
 
 
-EngineInbox = StartEngine | Submit | Abort | Ping | Shutdown
+EngineInbox = StartEngine | Vocabulary | Submit | Abort | Ping | Shutdown
 
 
 # ---- to the client, from its engine
@@ -187,7 +218,7 @@ class StartWorker(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     config: WorkerConfig
 
 
-WorkerInbox = StartWorker | StepPlan | Shutdown
+WorkerInbox = StartWorker | StepPlan | Masks | Shutdown
 
 
 # ---- to the engine, from a worker

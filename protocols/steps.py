@@ -4,6 +4,9 @@ The engine sends only what changed. A worker keeps one *row* per slot (its token
 sampling parameters) from the step that names it in ``new`` until the step that names it in
 ``freed``. Sampled tokens stay on the worker: a decode row's next input is the token that the
 worker itself drew, so step N+1 may be sent before the result of N has been read.
+
+What a row with a grammar may draw is known only once its token before is: such a row is ``masked`` in the plan, and the
+worker draws the tokens of that step when its :class:`Masks` have come. The engine sends them before the next plan.
 """
 
 import msgspec
@@ -25,6 +28,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Block table so far, shared prefix blocks included."""
     request: str = ""
     """The name of its request in logs."""
+    masked: bool = False
+    """Whether the engine may restrict its draws. Its ``min_tokens`` is then 0: the engine sees to it."""
 
 
 class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -37,6 +42,8 @@ class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Appended to the row's block table before the step."""
     sample: bool
     """Whether a token is drawn after the last position (false for all but the last prefill chunk)."""
+    masked: bool = False
+    """Whether that token may be restricted: no token of the step is drawn before its :class:`Masks` have come."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
@@ -47,6 +54,27 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     freed: list[int]
     new: list[NewRow]
     rows: list[RowStep]
+
+
+class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one row may draw in one step; its own allowed and banned tokens are taken into account already."""
+
+    slot: int
+    ids: list[int]
+    """The tokens, where they are few; otherwise none."""
+    bits: int
+    """Which of the masks' ``bits`` says so; -1 where ``ids`` do."""
+
+
+class Masks(msgspec.Struct, frozen=True, array_like=True, tag="masks", gc=False):
+    """For a step with masked rows. Those that are not named here may draw what they could without."""
+
+    epoch: int
+    step: int
+    rows: list[RowMask]
+    bits: list[bytes]
+    """Distinct sets of tokens: token t is bit t % 8 of byte t // 8, and 32-bit words are whole. Tokens beyond are not
+    allowed."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

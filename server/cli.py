@@ -9,25 +9,18 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from stentor import __version__
-from stentor.engine import launch
-from stentor.engine.channel import ChannelError
-from stentor.engine.channel.region import require_linux
-from stentor.engine.groups import one_line
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 from stentor.engine.logs import set_up_logging
-from stentor.engine.nursery_owner import Nursery
-from stentor.engine.weight_file import create_weight_file
-from stentor.protocols.config import EngineConfig
 
 from .config import Config
 from .door.address import listening
 from .door.door import open_door
 from .exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
-from .fetch_display import FetchDisplay
+from .first_engine import fetch, first_engine
 from .listening import StartError
 from .observe.request import current_request_id
 from .option import Option
@@ -78,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = read_config(_given(arguments), os.environ)
         if arguments.command == "pull":
             return _pull(config)
+        if arguments.command == "run-batch":
+            return _run_batch(config, Path(arguments.input_file), Path(arguments.output_file))
         with _told_to_end():
             return _serve(config)
     except ConfigError as error:
@@ -99,12 +94,12 @@ def _serve(config: Config) -> int:
         door = open_door(config.door)
         with listening(config):  # a port in use is told before a model is fetched
             pass
-        located = _fetch(config)
+        located = fetch(config)
         # keys given by environment stay in this process: the engine and its workers inherit the rest
         for option in OPTIONS:
             if option.kind.secret:
                 os.environ.pop(option.variable, None)
-        with _first_engine(located.engine) as engine:
+        with first_engine(located.engine) as engine:
             from .lifecycle import serve  # late: it brings the whole server, and the engine loads its model meanwhile
 
             return serve(located, engine, door)
@@ -112,21 +107,16 @@ def _serve(config: Config) -> int:
         return _complain(str(error), FAILED)
 
 
-@contextlib.contextmanager
-def _first_engine(config: EngineConfig) -> Iterator[launch.EngineProcess]:
-    """Launched; prepared weights and the nursery stay for engines that may follow it. Raises StartError."""
-    with contextlib.ExitStack() as held:
-        try:
-            require_linux()
-            weights = create_weight_file()
-            held.callback(os.close, weights)
-            nursery = Nursery(config.worker_module)
-            held.callback(nursery.close)
-            engine = launch.launch_engine(config, weights, nursery)
-        except (ChannelError, OSError) as error:
-            raise StartError(f"cannot start the engine process: {one_line(error)}") from error
-        held.callback(engine.close)
-        yield engine
+def _run_batch(config: Config, source: Path, target: Path) -> int:
+    worker = config.engine.worker
+    set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
+    from .offline.run_batch import run_batch  # late: it brings the whole server
+
+    try:
+        with _told_to_end():
+            return run_batch(config, source, target)
+    except StartError as error:
+        return _complain(str(error), FAILED)
 
 
 @contextlib.contextmanager
@@ -144,19 +134,8 @@ def _told_to_end() -> Iterator[None]:
 
 
 def _pull(config: Config) -> int:
-    print(_fetch(config).engine.worker.model)
+    print(fetch(config).engine.worker.model)
     return 0
-
-
-def _fetch(config: Config) -> Config:
-    """The config with the model, and a tokenizer of its own, on disk."""
-    if not sys.stderr.isatty():  # Hugging Face's library draws bars of its own
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    named = config.model
-    with FetchDisplay() as display:
-        model = resolve_model(named.name, revision=named.revision, progress=display.show)
-        tokenizer = resolve_tokenizer(named.tokenizer, progress=display.show) if named.tokenizer else None
-    return config.located(model, tokenizer)
 
 
 # ---- the command line
@@ -166,7 +145,7 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.command is None:
-        parser.error("expected a command: serve, pull, bench, tune or env")
+        parser.error("expected a command: serve, run-batch, pull, bench, tune or env")
     if unknown:
         command = commands[arguments.command]
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
@@ -185,13 +164,19 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         "TOML file (max-model-len). A flag beats the environment, which beats the file."
     )
     serve = subparsers.add_parser("serve", help="serve a model over HTTP", epilog=footer)
+    batch = subparsers.add_parser("run-batch", help="answer a file of requests, without a server", epilog=footer)
+    batch.add_argument(
+        "-i", "--input-file", required=True, metavar="FILE", help="requests, as OpenAI's batches have them"
+    )
+    batch.add_argument("-o", "--output-file", required=True, metavar="FILE", help="answers; those it has are kept")
     pull = subparsers.add_parser("pull", help="fetch a model into the cache and print where it is", epilog=footer)
     subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     environment = subparsers.add_parser("env", help="print versions, CPU, GPU, compiler and paths")
     _add_options(serve, OPTIONS)
+    _add_options(batch, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))
-    return parser, {"serve": serve, "pull": pull, "env": environment}
+    return parser, {"serve": serve, "run-batch": batch, "pull": pull, "env": environment}
 
 
 def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
@@ -227,7 +212,8 @@ def _default_text(option: Option) -> str:
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:
-    return {name: value for name, value in vars(arguments).items() if name != "command"}
+    own = ("command", "input_file", "output_file")
+    return {name: value for name, value in vars(arguments).items() if name not in own}
 
 
 def _complain(message: str, code: int) -> int:

@@ -167,7 +167,7 @@ async def _run(
         engine_ended = anyio.Event()
         supervisor.start("the engine", lambda: _run_engine(client, engine_ended))
         with display:
-            state = await _load_state(config, checkpoint, defaults, client, door)
+            state = await load_state(config, checkpoint, defaults, client, door)
             at_end.callback(state.observer.close)
             listener = make_listener(state, config.limits.connection)
             supervisor.start("the listener", lambda: listener.run_until_closed(sock))
@@ -198,9 +198,10 @@ async def _run_engine(client: EngineClient, ended: anyio.Event) -> None:
     ended.set()
 
 
-async def _load_state(
+async def load_state(
     config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, client: EngineClient, door: Door
 ) -> ServerState:
+    """With the tokenizer loaded; the engine may still be starting. Raises :class:`.listening.StartError`."""
     source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
     override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
 

@@ -11,11 +11,13 @@ from .errors import BadRequest
 from .limits import Limits
 from .messages import check_messages
 from .sampling import SamplingFields, TopLogprobs, check_sampling, not_served, refuse
+from .tools import tool_use
 from .usage import PromptLogprobs, Usage
 
-ChatFinishReason = Literal["stop", "length"]
+ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-REFUSED: Final = ("functions", "function_call", "audio", "web_search_options", "moderation")
+REFUSED: Final = ("audio", "web_search_options", "moderation")
 Messages = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
@@ -46,9 +48,16 @@ class ChatRequest(SamplingFields, kw_only=True):
 
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool = True
+    thinking_token_budget: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
+    """Tokens that the model may think before it has to answer; vLLM's name."""
+
     modalities: list[str] | None = None
-    functions: Any = None
-    function_call: Any = None
     audio: Any = None
     web_search_options: Any = None
     moderation: Any = None
@@ -72,10 +81,7 @@ class ChatRequest(SamplingFields, kw_only=True):
         at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
         check_sampling(self, self.wanted_tokens, self.max_tokens_field, limits)
         refuse(self, REFUSED)
-        if self.tool_choice not in (None, "none"):
-            raise not_served("tool_choice", "`tool_choice` other than `none`")
-        if self.tools and self.tool_choice != "none":
-            raise not_served("tools")
+        tool_use(self)
         if self.modalities and self.modalities != ["text"]:
             raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:

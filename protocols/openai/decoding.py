@@ -1,7 +1,7 @@
 """From a request's bytes to its struct; whatever is wrong with them becomes a :class:`BadRequest`."""
 
 import re
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from .locating import crowded_field, deep_field, half_a_character, path_at
 Request = TypeVar("Request", bound=msgspec.Struct)
 
 _PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
+_MISSING: Final = re.compile(r"missing required field `([^`]+)`")
+_MAX_SAID: Final = 200
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _NOT_A_NUMBER: Final = re.compile(rb"-?(?:NaN|nan|Infinity|inf)")
 
@@ -46,6 +48,14 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
     return request
 
 
+def converted(value: Any, type: Any, where: str) -> Any:
+    """``value``, which stands at ``where`` in a request, as ``type``. Raises BadRequest naming the field."""
+    try:
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError as error:
+        raise _invalid_value(str(error), where) from None
+
+
 def _too_many_values(most: int, field: str | None) -> BadRequest:
     where = f"`{field}`" if field else "The JSON"
     return BadRequest(
@@ -56,16 +66,15 @@ def _too_many_values(most: int, field: str | None) -> BadRequest:
     )
 
 
-def _invalid_value(text: str) -> BadRequest:
+def _invalid_value(text: str, where: str = "") -> BadRequest:
+    """msgspec's complaint, about a value that stands at ``where`` in the body."""
     match = _PATH.search(text)
-    if match is None:
-        missing = re.search(r"missing required field `([^`]+)`", text)
-        if missing is not None:
-            return BadRequest(f"`{missing[1]}` is required.", missing[1], "missing_required_parameter")
+    missing = _MISSING.search(text)
+    if match is None and missing is None and not where:
         return BadRequest(f"The body must be a JSON object: {_plain(text)}.")
-    param = match[1].split("[...]")[0]
-    said = _plain(text[: match.start()])
-    missing = re.search(r"missing required field `([^`]+)`", text)
+    param = match[1].split("[...]")[0] if match else ""
+    param = f"{where}.{param}" if where and param else where or param
+    said = _plain(text[: match.start()] if match else text)
     if missing is not None:
         param = f"{param}.{missing[1]}" if param else missing[1]
         return BadRequest(f"`{param}` is required.", param, "missing_required_parameter")
@@ -74,6 +83,8 @@ def _invalid_value(text: str) -> BadRequest:
 
 def _plain(text: str) -> str:
     """msgspec's sentence in JSON's words."""
+    if len(text) > _MAX_SAID:  # it repeats what the client wrote
+        text = text[:_MAX_SAID] + "…"
     text = text.replace("`", "").replace("Expected", "expected").replace("Object", "object")
     text = text.replace("Number out of range", "the number is out of range")
     text = re.sub(r"\bstr\b", "string", text)

@@ -48,6 +48,12 @@ MAX_TOKEN_RULES: Final = 1 << 18
 its own in the engine, and a hundred million would be there before anybody could look up."""
 MAX_PROMPT_LOGPROBS: Final = 1 << 23
 """Log-probabilities of all prompts of a request: they are held until the answer is written, at some 100 bytes each."""
+MAX_TOOLS: Final = 1024
+"""Of one request."""
+MAX_TOOL_DESCRIPTION: Final = 1 << 16
+"""Characters."""
+MAX_TOOL_SCHEMA: Final = 1 << 17
+"""Characters of JSON, of one tool's parameters."""
 MAX_NAME_LENGTH: Final = 512
 """Characters of a model name, a cache salt, and the like."""
 MAX_REQUEST_ID: Final = 128

@@ -37,19 +37,25 @@ class Turn:
     prompt: list[int]
     n: int
     names: TokenNames
+    max_tokens: int
+    """That each choice may have."""
     batches: Batches[list[Delta]]
     """Goes to the engine when iterating begins; must be closed."""
 
 
-async def begin_turn(state: ServerState, body: ChatRequest, caller: Caller, ticket: Ticket) -> Turn:
+async def begin_turn(
+    state: ServerState, body: ChatRequest, caller: Caller, ticket: Ticket, *, fill_context: bool = False
+) -> Turn:
     """Checks and renders a conversation, and admits it.
 
+    More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has.
     Raises BadRequest for whatever cannot be served, Unavailable before the engine is ready, and Overloaded.
     """
     body.check(state.limits)
     model = state.resolve_model(body.model)
     context = context_length(state)
-    budget = Budget(body.wanted_tokens, None, body.max_tokens_field, "messages")
+    wanted_tokens = None if fill_context else body.wanted_tokens
+    budget = Budget(wanted_tokens, body.wanted_tokens, body.max_tokens_field, "messages")
     most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
     prompt = await render_messages(state, body, body.messages, body.add_special_tokens, most_tokens)
     prompt = truncate(prompt, body.truncate_prompt_tokens, budget, context)
@@ -67,5 +73,6 @@ async def begin_turn(state: ServerState, body: ChatRequest, caller: Caller, tick
         prompt=prompt,
         n=body.choices,
         names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        max_tokens=params.max_tokens,
         batches=Observed(state, wanted, ticket.arrival, ticket.permit),
     )

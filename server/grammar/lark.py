@@ -1,7 +1,12 @@
-"""Grammars in llguidance's dialect of Lark, put together rule by rule.
+r"""Grammars in llguidance's dialect of Lark, put together rule by rule.
 
 An expression is a piece of the right side of a rule. Text that the tokenizer has as special tokens can only be matched
 by their ids (``<[151657]>``), never by characters: :meth:`Lark.literal` sees to that.
+
+No text of a client's can end the rule that it stands in. A literal is a JSON string without raw control characters,
+which llguidance reads back as JSON; a schema is JSON, of which llguidance's own reader finds the end; a pattern has its
+slashes escaped and ends in no lone backslash; and a whole grammar of a client's stays a grammar of its own, with its
+own names, beside ours in :meth:`Lark.source`.
 """
 
 import json
@@ -9,7 +14,19 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from stentor.protocols.openai.errors import BadRequest
+
+from .schema import encoded, prepare
+
 ANY_TEXT: Final = r"/(.|\n)*/"
+ONE_SPACE: Final[Mapping[str, Any]] = {
+    "whitespace_flexible": False,
+    "key_separator": ": ?",
+    "item_separator": ", ?",
+}
+"""JSON as most write it: at most one space, behind a colon or a comma, and none elsewhere."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Lark:
@@ -17,10 +34,11 @@ class Lark:
 
     def __init__(self, special_tokens: Mapping[str, int]) -> None:
         """``special_tokens``: ids by text, of the model's tokenizer."""
-        self._special = dict(special_tokens)
+        self._special = {text: id for text, id in special_tokens.items() if text}
         longest_first = sorted(self._special, key=len, reverse=True)
         self._splitter = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
         self._rules: list[str] = []
+        self._grammars: list[dict[str, str]] = []
 
     def rule(self, expression: str, attributes: str = "") -> str:
         """Adds a rule and returns an expression that matches what it does."""
@@ -32,27 +50,71 @@ class Lark:
         """Exactly this text; the empty text matches nothing and takes no room."""
         if not text:
             return '""'
-        parts = [text] if self._splitter is None else [part for part in self._splitter.split(text) if part]
-        return " ".join(self._token(part) or json.dumps(part, ensure_ascii=False) for part in parts)
+        return " ".join(self._token(part) or _quoted(part) for part in self._parts(text))
 
-    def json(self, schema: Mapping[str, Any] | bool) -> str:
-        """JSON that the schema allows."""
-        return self.rule(f"%json {json.dumps(schema, ensure_ascii=False)}")
+    def either(self, expressions: list[str]) -> str:
+        """One of these."""
+        return expressions[0] if len(expressions) == 1 else self.rule(" | ".join(expressions))
 
-    def regex(self, pattern: str) -> str:
-        """``pattern`` in the syntax of Rust's regex crate, without look-around."""
-        return self.rule("/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern).replace("\n", r"\n") + "/")
+    def json(self, schema: Mapping[str, Any] | bool, field: str = "schema", whitespace: Mapping[str, Any] = ONE_SPACE) -> str:
+        """JSON that the schema allows.
+
+        ``field`` is where the client has put the schema. ``whitespace`` are llguidance's options for it: bounded, for
+        a model may else write nothing but spaces. Raises BadRequest for a schema that cannot be held.
+        """
+        return self.rule(f"%json {encoded(prepare(schema, field, whitespace))}")
+
+    def regex(self, pattern: str, field: str = "regex") -> str:
+        """``pattern`` in the syntax of Rust's regex crate, without look-around. Raises BadRequest."""
+        if not pattern:
+            return '""'
+        written: list[str] = []
+        escaped = False
+        for character in pattern:
+            if escaped and character in "\n\r":
+                raise BadRequest(f"`{field}`: a backslash stands before a line's end.", field, "invalid_value")
+            if character == "/":
+                written.append("/" if escaped else r"\/")
+            elif character in "\n\r\0":
+                written.append({"\n": r"\n", "\r": r"\r", "\0": r"\x00"}[character])
+            else:
+                written.append(character)
+            escaped = character == "\\" and not escaped
+        if escaped:
+            raise BadRequest(f"`{field}`: the pattern ends in a lone backslash.", field, "invalid_value")
+        return self.rule(f"/{''.join(written)}/")
+
+    def grammar(self, source: str) -> str:
+        """What another grammar's ``start`` matches; ``source`` is Lark, with names of its own."""
+        name = f"g{len(self._grammars)}"
+        self._grammars.append({"name": name, "lark_grammar": source})
+        return self.rule(f"@{name}")
 
     def text_until(self, marker: str) -> str:
         """Any text up to the first ``marker``, which is matched too."""
-        if self._token(marker) is not None:
-            return self.rule(f"{ANY_TEXT} {self.literal(marker)}")
-        return self.rule(ANY_TEXT, f"[suffix={json.dumps(marker, ensure_ascii=False)}]")
+        parts = self._parts(marker)
+        special = next((index for index, part in enumerate(parts) if part in self._special), None)
+        if special is None:
+            return self.rule(ANY_TEXT, f"[suffix={_quoted(marker)}]")
+        before = re.escape("".join(parts[:special]))
+        text = self.regex(f"(?s:.*){before}") if before else self.rule(ANY_TEXT)
+        return self.rule(f"{text} {self.literal(''.join(parts[special:]))}")
 
     def source(self, start: str) -> str:
         """The whole grammar, which begins with the expression ``start``."""
-        return "\n".join([f"start: {start}", *self._rules]) + "\n"
+        text = "\n".join([f"start: {start}", *self._rules]) + "\n"
+        if not self._grammars:
+            return text
+        return json.dumps({"grammars": [{"lark_grammar": text}, *self._grammars]}, ensure_ascii=False)
+
+    def _parts(self, text: str) -> list[str]:
+        """The text in pieces, of which each is one special token or holds none."""
+        return [text] if self._splitter is None else [part for part in self._splitter.split(text) if part]
 
     def _token(self, text: str) -> str | None:
         id = self._special.get(text)
         return None if id is None else f"<[{id}]>"
+
+
+def _quoted(text: str) -> str:
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))

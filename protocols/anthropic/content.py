@@ -1,0 +1,106 @@
+"""The blocks that messages are made of, as clients send them.
+
+Fields that are not listed are ignored, ``cache_control`` above all: what is equal is found in the cache without it.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class TextBlock(msgspec.Struct, tag="text", tag_field="type", frozen=True):
+    text: str
+
+
+class ImageBlock(msgspec.Struct, tag="image", tag_field="type", frozen=True):
+    """Understood, so that it can be refused as what it is."""
+
+
+class SearchResultBlock(msgspec.Struct, tag="search_result", tag_field="type", frozen=True):
+    """Likewise."""
+
+
+class ServerToolUseBlock(msgspec.Struct, tag="server_tool_use", tag_field="type", frozen=True):
+    """Likewise."""
+
+
+class PlainTextSource(msgspec.Struct, tag="text", tag_field="type", frozen=True):
+    data: str
+    media_type: Literal["text/plain"] = "text/plain"
+
+
+class ContentSource(msgspec.Struct, tag="content", tag_field="type", frozen=True):
+    content: "str | list[TextBlock | ImageBlock]"
+
+
+class Base64Source(msgspec.Struct, tag="base64", tag_field="type", frozen=True):
+    """Refused: a PDF."""
+
+
+class UrlSource(msgspec.Struct, tag="url", tag_field="type", frozen=True):
+    """Likewise."""
+
+
+class FileSource(msgspec.Struct, tag="file", tag_field="type", frozen=True):
+    """Likewise."""
+
+
+class Citations(msgspec.Struct, frozen=True):
+    enabled: bool | None = None
+
+
+class DocumentBlock(msgspec.Struct, tag="document", tag_field="type", frozen=True):
+    source: PlainTextSource | ContentSource | Base64Source | UrlSource | FileSource
+    title: str | None = None
+    context: str | None = None
+    citations: Citations | None = None
+
+
+class ThinkingBlock(msgspec.Struct, tag="thinking", tag_field="type", frozen=True):
+    """Its signature is not looked at: a client may change what the model thought as it may change what it said."""
+
+    thinking: str
+
+
+class RedactedThinkingBlock(msgspec.Struct, tag="redacted_thinking", tag_field="type", frozen=True):
+    """Nobody here can read it."""
+
+
+class ToolUseBlock(msgspec.Struct, tag="tool_use", tag_field="type", frozen=True):
+    id: Identifier
+    name: Identifier
+    input: dict[str, Any]
+
+
+ResultBlock = TextBlock | DocumentBlock | ImageBlock | SearchResultBlock
+
+
+class ToolResultBlock(msgspec.Struct, tag="tool_result", tag_field="type", frozen=True):
+    tool_use_id: Identifier
+    content: str | list[ResultBlock] | None = None
+    is_error: bool | None = None
+
+
+InputBlock = (
+    TextBlock
+    | DocumentBlock
+    | ImageBlock
+    | SearchResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ServerToolUseBlock
+)
+
+
+class InputMessage(msgspec.Struct, frozen=True):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[InputBlock]
+
+    @property
+    def blocks(self) -> list[InputBlock]:
+        return [TextBlock(self.content)] if isinstance(self.content, str) else self.content

@@ -1,0 +1,59 @@
+"""What ``/v1/messages`` answers with."""
+
+from typing import Any, Literal
+
+import msgspec
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+class TextContent(msgspec.Struct, tag="text", tag_field="type", frozen=True):
+    text: str
+
+
+class ThinkingContent(msgspec.Struct, tag="thinking", tag_field="type", frozen=True):
+    thinking: str
+    signature: str
+
+
+class ToolUseContent(msgspec.Struct, tag="tool_use", tag_field="type", frozen=True):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+Content = TextContent | ThinkingContent | ToolUseContent
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True, gc=False):
+    thinking_tokens: int
+
+
+class MessageUsage(msgspec.Struct, frozen=True, gc=False):
+    """All input is ``input_tokens`` and what was read from the cache together."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+
+    @classmethod
+    def of(cls, prompt: int, cached: int, output: int, thinking: int) -> "MessageUsage":
+        """``cached`` of the tokens of the prompt were found in the cache; ``thinking`` of the output's were thought."""
+        return cls(prompt - cached, 0, cached, output, OutputTokensDetails(thinking))
+
+
+class Message(msgspec.Struct, frozen=True):
+    id: str
+    model: str
+    content: list[Content]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+
+
+class TokensCount(msgspec.Struct, frozen=True):
+    input_tokens: int

@@ -1,0 +1,169 @@
+"""``/v1/messages`` and ``/v1/messages/count_tokens``: the requests with their checks."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..openai import limits
+from ..openai.errors import BadRequest
+from ..openai.sampling import Name, not_served
+from .content import Identifier, InputMessage, TextBlock
+
+LEAST_BUDGET: Final = 1024
+"""Tokens to think in, as Anthropic has it."""
+REFUSED: Final = ("container", "mcp_servers", "compaction", "fallbacks", "thread")
+IGNORED_FIELDS: Final = (
+    "metadata",
+    "service_tier",
+    "cache_control",
+    "context_management",
+    "diagnostics",
+    "inference_geo",
+    "speed",
+    "betas",
+    "user_profile_id",
+    "workspace_id",
+)
+"""Accepted and without effect: they ask for nothing that would change the answer here."""
+
+
+class Tool(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    input_schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    type: str | None = None
+    allowed_callers: list[str] | None = None
+
+
+class AutoChoice(msgspec.Struct, tag="auto", tag_field="type", frozen=True):
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnyChoice(msgspec.Struct, tag="any", tag_field="type", frozen=True):
+    disable_parallel_tool_use: bool | None = None
+
+
+class NamedChoice(msgspec.Struct, tag="tool", tag_field="type", frozen=True):
+    name: Identifier
+    disable_parallel_tool_use: bool | None = None
+
+
+class NoChoice(msgspec.Struct, tag="none", tag_field="type", frozen=True):
+    pass
+
+
+ToolChoice = AutoChoice | AnyChoice | NamedChoice | NoChoice
+Display = Literal["summarized", "omitted"]
+
+
+class ThinkingEnabled(msgspec.Struct, tag="enabled", tag_field="type", frozen=True):
+    budget_tokens: Annotated[int, Meta(ge=LEAST_BUDGET, le=limits.INT64_MAX)]
+    display: Display | None = None
+
+
+class ThinkingAdaptive(msgspec.Struct, tag="adaptive", tag_field="type", frozen=True):
+    display: Display | None = None
+
+
+class ThinkingDisabled(msgspec.Struct, tag="disabled", tag_field="type", frozen=True):
+    pass
+
+
+Thinking = ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled
+
+
+class JsonFormat(msgspec.Struct, frozen=True):
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct, frozen=True):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+
+class ConversationFields(msgspec.Struct, kw_only=True):
+    """What makes up the prompt; the same when its tokens are only counted."""
+
+    model: Name
+    messages: Annotated[list[InputMessage], Meta(min_length=1)]
+    system: str | list[TextBlock] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: JsonFormat | None = None
+    """Where the first version of structured outputs had what ``output_config.format`` is now."""
+
+    container: Any = None
+    mcp_servers: list[Any] | None = None
+    compaction: Any = None
+    fallbacks: Any = None
+    thread: Any = None
+
+    @property
+    def answer_format(self) -> tuple[str, JsonFormat] | None:
+        """The schema that the answer is to follow, and the field that says so."""
+        if self.output_config is not None and self.output_config.format is not None:
+            return "output_config.format", self.output_config.format
+        return None if self.output_format is None else ("output_format", self.output_format)
+
+    def check_conversation(self) -> None:
+        """Everything that the types alone do not say, but for the messages. Raises BadRequest."""
+        for field in REFUSED:
+            if getattr(self, field):
+                raise not_served(field)
+        names = set()
+        for index, tool in enumerate(self.tools or ()):
+            _check_tool(tool, f"tools[{index}]")
+            if tool.name in names:
+                raise BadRequest(f"`tools[{index}].name`: tool names must be unique.", f"tools[{index}].name")
+            names.add(tool.name)
+        match self.tool_choice:
+            case NamedChoice(name=name) if name not in names:
+                raise BadRequest("`tool_choice.name` is the name of none of `tools`.", "tool_choice.name")
+            case AnyChoice() if not names:
+                raise BadRequest("`tool_choice` asks for a tool, but `tools` has none.", "tool_choice")
+            case _:
+                pass
+
+
+def _check_tool(tool: Tool, where: str) -> None:
+    if tool.type not in (None, "custom"):
+        raise not_served(f"{where}.type", f"`{where}.type`: a tool that is not described by an `input_schema`")
+    if tool.input_schema is None:
+        raise BadRequest(f"`{where}.input_schema` is required.", f"{where}.input_schema", "missing_required_parameter")
+    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
+        raise not_served(f"{where}.allowed_callers", f"`{where}.allowed_callers` without `direct`")
+
+
+class MessagesRequest(ConversationFields, kw_only=True):
+    max_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)]
+    stream: bool | None = None
+    stop_sequences: list[Annotated[str, Meta(min_length=1)]] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=limits.INT32_MAX)] | None = None
+
+    def check(self, *, thinks_between_calls: bool) -> None:
+        """As :meth:`check_conversation`. ``thinks_between_calls``: the budget of thinking is for a whole turn of
+        several messages, and may exceed what this one has."""
+        self.check_conversation()
+        thinking = self.thinking
+        if isinstance(thinking, ThinkingEnabled) and thinking.budget_tokens >= self.max_tokens:
+            if not thinks_between_calls:
+                raise BadRequest(
+                    f"`thinking.budget_tokens` ({thinking.budget_tokens}) must be less than `max_tokens` "
+                    f"({self.max_tokens}).",
+                    "thinking.budget_tokens",
+                )
+
+
+class CountTokensRequest(ConversationFields, kw_only=True):
+    pass
+
+
+messages_decoder: Final = msgspec.json.Decoder(MessagesRequest)
+count_tokens_decoder: Final = msgspec.json.Decoder(CountTokensRequest)

@@ -1,0 +1,187 @@
+"""Input items: checked, and brought into the one shape in which they are kept and listed."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..bounds import chars_at_most, items_at_most
+from ..errors import BadRequest
+from ..limits import MAX_NAME_LENGTH, Limits
+from ..sampling import not_served
+
+Item = dict[str, Any]
+NewId = Callable[[str], str]
+"""From a prefix (``msg``) to an id that nothing else has."""
+
+REFERENCE: Final = "item_reference"
+PREFIXES: Final = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+}
+_ROLES: Final = ("user", "assistant", "system", "developer")
+_STATUSES: Final = ("in_progress", "completed", "incomplete")
+_TEXT_PARTS: Final = ("input_text", "output_text", "text")
+_MEDIA_PARTS: Final = ("input_image", "input_file", "input_audio")
+
+
+def read_items(given: str | list[dict[str, Any]], limits: Limits, new_id: NewId, field: str = "input") -> list[Item]:
+    """The items of a request; references stay what they are. Raises BadRequest naming the field."""
+    if isinstance(given, str):
+        chars_at_most(given, limits.max_prompt_chars, field)
+        part = {"type": "input_text", "text": given}
+        return [{"id": new_id("msg"), "type": "message", "role": "user", "status": "completed", "content": [part]}]
+    items_at_most(given, limits.max_messages, field)
+    items = [_Reader(f"{field}[{index}]", item, new_id).read() for index, item in enumerate(given)]
+    total = sum(map(_chars, items))
+    if total > limits.max_prompt_chars:
+        raise BadRequest(
+            f"`{field}` has {total} characters; this server allows at most {limits.max_prompt_chars}.",
+            field,
+            "string_above_max_length",
+        )
+    return items
+
+
+def _chars(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(_chars, values))
+
+
+class _Reader:
+    """Reads one item."""
+
+    def __init__(self, where: str, item: dict[str, Any], new_id: NewId) -> None:
+        self._where = where
+        self._item = item
+        self._new_id = new_id
+
+    def read(self) -> Item:
+        kind = self._item.get("type")
+        if kind is None:
+            kind = "message" if "role" in self._item else REFERENCE
+        if kind == REFERENCE:
+            return {"type": REFERENCE, "id": self._text("id")}
+        if kind not in PREFIXES:
+            if not isinstance(kind, str):
+                raise self._wrong("type", "must be a string")
+            where = f"{self._where}.type"
+            raise not_served(where, f"`{where}`: an item of type `{kind[:40]}`")
+        item: Item = {"id": self._id(kind), "type": kind, **self._fields(kind)}
+        return item
+
+    def _fields(self, kind: str) -> Item:
+        match kind:
+            case "message":
+                return self._message()
+            case "function_call":
+                return {
+                    "call_id": self._name("call_id"),
+                    "name": self._name("name"),
+                    "arguments": self._text("arguments"),
+                    "status": self._status(),
+                }
+            case "custom_tool_call":
+                return {"call_id": self._name("call_id"), "name": self._name("name"), "input": self._text("input")}
+            case "function_call_output" | "custom_tool_call_output":
+                output = self._item.get("output")
+                if not isinstance(output, str):
+                    output = self._parts(output, "output", "input_text")
+                return {"call_id": self._name("call_id"), "output": output, "status": self._status()}
+            case "reasoning":
+                return self._reasoning()
+            case _:
+                return {"encrypted_content": self._text("encrypted_content")}
+
+    def _message(self) -> Item:
+        role = self._item.get("role")
+        if role not in _ROLES:
+            raise self._wrong("role", f"must be one of {', '.join(_ROLES)}")
+        target = "output_text" if role == "assistant" else "input_text"
+        content = self._item.get("content")
+        if isinstance(content, str):
+            content = [{"type": target, "text": content}]
+        return {"role": role, "status": self._status(), "content": self._parts(content, "content", target)}
+
+    def _reasoning(self) -> Item:
+        item: Item = {"summary": self._plain_parts("summary", "summary_text") or []}
+        if (content := self._plain_parts("content", "reasoning_text")) is not None:
+            item["content"] = content
+        if self._item.get("encrypted_content") is not None:
+            item["encrypted_content"] = self._text("encrypted_content")
+        return item
+
+    def _plain_parts(self, field: str, kind: str) -> list[dict[str, Any]] | None:
+        parts = self._item.get(field)
+        if parts is None:
+            return None
+        if not isinstance(parts, list) or not all(
+            isinstance(part, dict) and part.get("type") == kind and isinstance(part.get("text"), str) for part in parts
+        ):
+            raise self._wrong(field, f"must be a list of parts of type {kind}")
+        return [{"type": kind, "text": part["text"]} for part in parts]
+
+    def _parts(self, parts: Any, field: str, target: str) -> list[dict[str, Any]]:
+        if parts is None:
+            raise self._missing(field)
+        if not isinstance(parts, list):
+            raise self._wrong(field, "must be a string or a list of parts")
+        return [self._part(part, f"{field}[{index}]", target) for index, part in enumerate(parts)]
+
+    def _part(self, part: Any, field: str, target: str) -> dict[str, Any]:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in _MEDIA_PARTS:
+            where = f"{self._where}.{field}"
+            raise not_served(where, f"`{where}`: a part of type `{kind}`")
+        if kind == "refusal" and target == "output_text":
+            if not isinstance(part.get("refusal"), str):
+                raise self._wrong(f"{field}.refusal", "must be a string")
+            return {"type": "refusal", "refusal": part["refusal"]}
+        if kind not in _TEXT_PARTS:
+            raise self._wrong(field, f"must be an object of type {target}")
+        if not isinstance(part.get("text"), str):
+            raise self._wrong(f"{field}.text", "must be a string")
+        read = {"type": target, "text": part["text"]}
+        return {**read, "annotations": [], "logprobs": []} if target == "output_text" else read
+
+    def _id(self, kind: str) -> str:
+        given = self._item.get("id")
+        if given is None:
+            return self._new_id(PREFIXES[kind])
+        return self._name("id")
+
+    def _status(self) -> str:
+        status = self._item.get("status")
+        if status is None:
+            return "completed"
+        if status not in _STATUSES:
+            raise self._wrong("status", f"must be one of {', '.join(_STATUSES)}")
+        return str(status)
+
+    def _name(self, field: str) -> str:
+        name = self._text(field)
+        chars_at_most(name, MAX_NAME_LENGTH, f"{self._where}.{field}")
+        if not name:
+            raise self._wrong(field, "must not be empty")
+        return name
+
+    def _text(self, field: str) -> str:
+        value = self._item.get(field)
+        if value is None:
+            raise self._missing(field)
+        if not isinstance(value, str):
+            raise self._wrong(field, "must be a string")
+        return value
+
+    def _missing(self, field: str) -> BadRequest:
+        where = f"{self._where}.{field}"
+        return BadRequest(f"`{where}` is required.", where, "missing_required_parameter")
+
+    def _wrong(self, field: str, what: str) -> BadRequest:
+        where = f"{self._where}.{field}"
+        return BadRequest(f"`{where}` {what}.", where, "invalid_value")

@@ -1,0 +1,134 @@
+"""Tools as the Responses API has them (flat), and as chat has them (nested)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ..bounds import chars_at_most
+from ..errors import BadRequest
+from ..limits import MAX_NAME_LENGTH
+from ..sampling import not_served
+
+INPUT: Final = "input"
+"""The one argument by which a model is offered a custom tool, whose input is free text."""
+_CUSTOM_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {INPUT: {"type": "string"}},
+    "required": [INPUT],
+    "additionalProperties": False,
+}
+_CHOICES: Final = ("none", "auto", "required")
+_NAMED: Final = ("function", "custom")
+
+
+def check_tools(tools: Sequence[dict[str, Any]]) -> None:
+    """Raises BadRequest naming the field."""
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        kind = tool.get("type")
+        if kind not in _NAMED:
+            if not isinstance(kind, str):
+                raise BadRequest(f"`{where}.type` must be `function` or `custom`.", f"{where}.type")
+            raise not_served(f"{where}.type", f"`{where}.type`: a tool of type `{kind[:40]}`")
+        name = tool.get("name")
+        if not isinstance(name, str) or not name:
+            raise BadRequest(f"`{where}.name` is required.", f"{where}.name", "missing_required_parameter")
+        chars_at_most(name, MAX_NAME_LENGTH, f"{where}.name")
+        if name in names:
+            raise BadRequest(f"`{where}.name`: another tool has this name.", f"{where}.name")
+        names.add(name)
+        for field, types, what in (
+            ("description", str, "a string"),
+            ("parameters", dict, "an object"),
+            ("strict", bool, "true or false"),
+            ("format", dict, "an object"),
+        ):
+            if not isinstance(tool.get(field), types | None):
+                raise BadRequest(f"`{where}.{field}` must be {what}.", f"{where}.{field}")
+        form = tool.get("format") or {}
+        if kind == "custom" and form.get("type", "text") != "text":
+            raise not_served(f"{where}.format", f"`{where}.format` of another type than `text`")
+
+
+def check_choice(choice: str | dict[str, Any] | None, tools: Sequence[dict[str, Any]]) -> None:
+    """Raises BadRequest naming the field."""
+    if choice is None or (isinstance(choice, str) and choice in ("none", "auto")):
+        return
+    if isinstance(choice, str):
+        if choice not in _CHOICES:
+            raise BadRequest(f"`tool_choice` must be {', '.join(_CHOICES)} or an object.", "tool_choice")
+        if not tools:
+            raise BadRequest("`tool_choice` is `required`, but there are no `tools`.", "tool_choice")
+        return
+    kind = choice.get("type")
+    if kind in _NAMED:
+        _check_named(choice, tools, "tool_choice")
+    elif kind == "allowed_tools":
+        if choice.get("mode") not in ("auto", "required"):
+            raise BadRequest("`tool_choice.mode` must be auto or required.", "tool_choice.mode")
+        allowed = choice.get("tools")
+        if not isinstance(allowed, list) or not allowed:
+            raise BadRequest("`tool_choice.tools` must name at least one tool.", "tool_choice.tools")
+        for index, one in enumerate(allowed):
+            where = f"tool_choice.tools[{index}]"
+            if not isinstance(one, dict):
+                raise BadRequest(f"`{where}` must be an object.", where)
+            _check_named(one, tools, where)
+    elif isinstance(kind, str):
+        raise not_served("tool_choice.type", f"`tool_choice.type` of `{kind[:40]}`")
+    else:
+        raise BadRequest("`tool_choice.type` must be function, custom or allowed_tools.", "tool_choice.type")
+
+
+def _check_named(choice: dict[str, Any], tools: Sequence[dict[str, Any]], where: str) -> None:
+    known = {(tool["type"], tool["name"]) for tool in tools}
+    name = choice.get("name")
+    if not isinstance(name, str):
+        raise BadRequest(f"`{where}.name` is required.", f"{where}.name", "missing_required_parameter")
+    if (choice.get("type"), name) not in known:
+        raise BadRequest(f"`{where}.name`: there is no such tool in `tools`.", f"{where}.name")
+
+
+def chat_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Checked tools in chat's shape; a custom one is a function of one text."""
+    return [{"type": "function", "function": dict(_function(tool))} for tool in tools]
+
+
+def _function(tool: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "name", tool["name"]
+    if tool.get("description") is not None:
+        yield "description", tool["description"]
+    if tool["type"] == "custom":
+        yield "parameters", _CUSTOM_PARAMETERS
+    else:
+        yield "parameters", tool.get("parameters") or {"type": "object", "properties": {}}
+        if tool.get("strict") is not None:
+            yield "strict", tool["strict"]
+
+
+def chat_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """A checked choice in chat's shape."""
+    if choice is None or isinstance(choice, str):
+        return choice
+    if choice["type"] == "allowed_tools":
+        named = [_named(one) for one in choice["tools"]]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": named}}
+    return _named(choice)
+
+
+def _named(choice: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": choice["name"]}}
+
+
+def shown_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As the response repeats them: with the fields that its type requires."""
+    shown = []
+    for tool in tools:
+        kept = {name: tool[name] for name in ("type", "name", "description", "parameters", "strict") if name in tool}
+        if tool["type"] == "function":
+            kept = {"parameters": None, "strict": None, **kept}
+        else:
+            kept = {name: value for name, value in kept.items() if name in ("type", "name", "description")}
+            kept["format"] = {"type": "text"}
+        shown.append(kept)
+    return shown

@@ -1,0 +1,287 @@
+"""Tools of a chat request: what is offered, and what the model may or must do with it.
+
+Fields are decoded one by one, so that a mistake is named with its place (``tools[3].function.name``).
+"""
+
+import json
+import re
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+
+from .bounds import OBJECT_TOO_LARGE, chars_at_most, items_at_most
+from .decoding import converted
+from .errors import BadRequest
+from .limits import MAX_TOOL_DESCRIPTION, MAX_TOOL_SCHEMA, MAX_TOOLS
+from .sampling import not_served
+
+CUSTOM_INPUT: Final = "input"
+"""The one argument of the function that stands for a custom tool."""
+_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+Mode = Literal["none", "auto", "required"]
+_MODES: Final = ("none", "auto", "required")
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _FunctionTool(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
+    function: _Function
+
+
+class _GrammarText(msgspec.Struct, frozen=True):
+    definition: str
+    syntax: Literal["lark", "regex"]
+
+
+class _TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    pass
+
+
+class _GrammarFormat(msgspec.Struct, frozen=True, tag_field="type", tag="grammar"):
+    grammar: _GrammarText
+
+
+class _Custom(msgspec.Struct, frozen=True):
+    name: str
+    description: str | None = None
+    format: _TextFormat | _GrammarFormat | None = None
+
+
+class _CustomTool(msgspec.Struct, frozen=True, tag_field="type", tag="custom"):
+    custom: _Custom
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _NamedFunction(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
+    function: _Named
+
+
+class _NamedCustom(msgspec.Struct, frozen=True, tag_field="type", tag="custom"):
+    custom: _Named
+
+
+class _Allowed(msgspec.Struct, frozen=True):
+    mode: Literal["auto", "required"]
+    tools: list[dict[str, Any]]
+
+
+class _AllowedTools(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
+    allowed_tools: _Allowed
+
+
+class OfferedTool(msgspec.Struct, frozen=True):
+    """One tool. A custom tool is the model's as a function with one text, ``input``."""
+
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None
+    """JSON schema of the arguments; None: it takes none."""
+    strict: bool
+    custom: bool
+    field: str
+    """Where the client wrote its schema."""
+
+
+class ToolUse(msgspec.Struct, frozen=True):
+    """What a request says about tools."""
+
+    tools: tuple[OfferedTool, ...] = ()
+    """All that the model is told of."""
+    mode: Mode = "none"
+    allowed: frozenset[str] | None = None
+    """Names of those that it may call; None: all."""
+    named: bool = False
+    """The client has named the one tool that is called."""
+    parallel: bool = True
+    """More than one call may be made."""
+    legacy: bool = False
+    """The client spoke of ``functions``, and reads ``function_call``."""
+
+    @property
+    def usable(self) -> tuple[OfferedTool, ...]:
+        return self.tools if self.allowed is None else tuple(tool for tool in self.tools if tool.name in self.allowed)
+
+    @property
+    def custom(self) -> frozenset[str]:
+        """Names of custom tools."""
+        return frozenset(tool.name for tool in self.tools if tool.custom)
+
+
+NO_TOOLS: Final = ToolUse()
+
+
+class ToolFields(Protocol):
+    tools: list[Any] | None
+    tool_choice: str | dict[str, Any] | None
+    parallel_tool_calls: bool | None
+    functions: list[Any] | None
+    function_call: str | dict[str, Any] | None
+
+
+def tool_use(request: ToolFields) -> ToolUse:
+    """Raises BadRequest naming the field."""
+    if not (request.tools or request.functions or request.tool_choice or request.function_call):
+        return NO_TOOLS
+    if request.functions or request.function_call:
+        return _legacy_use(request)
+    items_at_most(request.tools, MAX_TOOLS, "tools")
+    tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
+    _check_unique([tool.name for tool in tools], "tools", ".function.name")
+    choice = request.tool_choice
+    parallel = request.parallel_tool_calls is not False
+    if choice is None:
+        return ToolUse(tools, "auto" if tools else "none", parallel=parallel)
+    if isinstance(choice, str):
+        return ToolUse(tools, _mode(choice, tools, "tool_choice"), parallel=parallel)
+    if not tools:
+        raise _needs_tools("tool_choice")
+    return _chosen(choice, tools, parallel)
+
+
+def _legacy_use(request: ToolFields) -> ToolUse:
+    """``functions`` and ``function_call``, which came before tools: one call at most."""
+    if request.tools or request.tool_choice:
+        field = "functions" if request.functions else "function_call"
+        raise BadRequest(f"`{field}` excludes `tools` and `tool_choice`; use the latter two.", field)
+    items_at_most(request.functions, MAX_TOOLS, "functions")
+    tools = []
+    for index, function in enumerate(request.functions or ()):
+        where = f"functions[{index}]"
+        tools.append(_function(converted(function, _Function, where), where))
+    _check_unique([tool.name for tool in tools], "functions", ".name")
+    use = ToolUse(tuple(tools), "auto" if tools else "none", parallel=False, legacy=True)
+    choice = request.function_call
+    if choice is None:
+        return use
+    if isinstance(choice, str):
+        if choice == "required":
+            raise BadRequest('`function_call` must be "none", "auto" or name a function.', "function_call")
+        return msgspec.structs.replace(use, mode=_mode(choice, use.tools, "function_call"))
+    if not tools:
+        raise _needs_tools("function_call", "functions")
+    name = _known(converted(choice, _Named, "function_call").name, use.tools, "function_call.name", "functions")
+    return msgspec.structs.replace(use, mode="required", allowed=frozenset({name}), named=True)
+
+
+def _mode(choice: str, tools: tuple[OfferedTool, ...], field: str) -> Mode:
+    if choice not in _MODES:
+        raise BadRequest(f'`{field}` must be "none", "auto", "required", or an object.', field, "invalid_value")
+    if not tools and choice != "none":
+        raise _needs_tools(field, "functions" if field == "function_call" else "tools")
+    return choice  # type: ignore[return-value]  # it is one of them
+
+
+def _chosen(choice: dict[str, Any], tools: tuple[OfferedTool, ...], parallel: bool) -> ToolUse:
+    read = converted(choice, _NamedFunction | _NamedCustom | _AllowedTools, "tool_choice")
+    match read:
+        case _NamedFunction():
+            name = _known(read.function.name, tools, "tool_choice.function.name")
+        case _NamedCustom():
+            name = _known(read.custom.name, tools, "tool_choice.custom.name")
+        case _AllowedTools():
+            allowed = read.allowed_tools
+            names = _allowed_names(allowed.tools, tools, "tool_choice.allowed_tools.tools")
+            return ToolUse(tools, allowed.mode, names, parallel=parallel)
+    return ToolUse(tools, "required", frozenset({name}), named=True, parallel=False)
+
+
+def _allowed_names(listed: list[dict[str, Any]], tools: tuple[OfferedTool, ...], where: str) -> frozenset[str]:
+    if not listed:
+        raise BadRequest(f"`{where}` must name at least one tool.", where)
+    items_at_most(listed, MAX_TOOLS, where)
+    names = set()
+    for index, tool in enumerate(listed):
+        place = f"{where}[{index}]"
+        match converted(tool, _NamedFunction | _NamedCustom, place):
+            case _NamedFunction(function=function):
+                names.add(_known(function.name, tools, f"{place}.function.name"))
+            case _NamedCustom(custom=custom):
+                names.add(_known(custom.name, tools, f"{place}.custom.name"))
+    return frozenset(names)
+
+
+def _known(name: str, tools: tuple[OfferedTool, ...], field: str, among: str = "tools") -> str:
+    if all(tool.name != name for tool in tools):
+        shown = name if len(name) <= 64 else name[:64] + "…"
+        raise BadRequest(f"`{field}`: there is no tool `{shown}` in `{among}`.", field, "invalid_value")
+    return name
+
+
+def _needs_tools(field: str, among: str = "tools") -> BadRequest:
+    return BadRequest(f"`{field}` needs `{among}`; send at least one, or leave it out.", field)
+
+
+def _tool(value: Any, where: str) -> OfferedTool:
+    match converted(value, _FunctionTool | _CustomTool, where):
+        case _FunctionTool(function=function):
+            return _function(function, f"{where}.function")
+        case _CustomTool(custom=custom):
+            return _custom(custom, f"{where}.custom")
+
+
+def _function(function: _Function, where: str) -> OfferedTool:
+    _check_name(function.name, where)
+    chars_at_most(function.description, MAX_TOOL_DESCRIPTION, f"{where}.description")
+    parameters, field = function.parameters, f"{where}.parameters"
+    if parameters is not None:
+        if parameters.get("type", "object") != "object":
+            raise BadRequest(f'`{field}.type` must be "object": arguments have names.', f"{field}.type")
+        _check_size(parameters, field)
+    return OfferedTool(function.name, function.description, parameters, bool(function.strict), False, field)
+
+
+def _custom(custom: _Custom, where: str) -> OfferedTool:
+    _check_name(custom.name, where)
+    chars_at_most(custom.description, MAX_TOOL_DESCRIPTION, f"{where}.description")
+    text: dict[str, Any] = {"type": "string"}
+    field = f"{where}.format"
+    constrained = isinstance(custom.format, _GrammarFormat)
+    if isinstance(custom.format, _GrammarFormat):
+        grammar, field = custom.format.grammar, f"{where}.format.grammar.definition"
+        if grammar.syntax == "lark":
+            place = f"{where}.format.grammar.syntax"
+            raise not_served(place, f"`{place}`: `lark`, instead of `regex`,")
+        chars_at_most(grammar.definition, MAX_TOOL_SCHEMA, field)
+        text["pattern"] = f"^(?:{grammar.definition})$"
+    parameters = {
+        "type": "object",
+        "properties": {CUSTOM_INPUT: text},
+        "required": [CUSTOM_INPUT],
+        "additionalProperties": False,
+    }
+    return OfferedTool(custom.name, custom.description, parameters, constrained, True, field)
+
+
+def _check_name(name: str, where: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise BadRequest(
+            f"`{where}.name` must be 1 to 64 characters of a-z, A-Z, 0-9, underscores, dots and dashes.",
+            f"{where}.name",
+            "invalid_value",
+        )
+
+
+def _check_size(schema: dict[str, Any], field: str) -> None:
+    size = len(json.dumps(schema, ensure_ascii=False))
+    if size > MAX_TOOL_SCHEMA:
+        raise BadRequest(
+            f"`{field}` is {size} characters of JSON; at most {MAX_TOOL_SCHEMA} are allowed.", field, OBJECT_TOO_LARGE
+        )
+
+
+def _check_unique(names: list[str], field: str, tail: str) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            place = f"{field}[{index}]{tail}"
+            raise BadRequest(f"`{place}`: there is a tool `{name}` already.", place, "invalid_value")
+        seen.add(name)

@@ -1,0 +1,1 @@
+"""From Anthropic's messages to a request for chat."""

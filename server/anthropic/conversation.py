@@ -1,0 +1,179 @@
+"""Messages of blocks as messages of chat.
+
+Blocks and messages do not fall together: the results of tools are messages of their own in chat, what a model thought
+is a field of its message, and neighbours of one role are one message, as Anthropic has it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, assert_never
+
+from stentor.protocols.anthropic.content import (
+    ContentSource,
+    DocumentBlock,
+    ImageBlock,
+    InputBlock,
+    InputMessage,
+    PlainTextSource,
+    RedactedThinkingBlock,
+    SearchResultBlock,
+    ServerToolUseBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.sampling import not_served
+
+BLOCKS_JOIN: Final = "\n"
+"""Between texts that the client wrote as blocks of their own. Those of a model are pieces of one text."""
+
+
+def chat_messages(messages: Sequence[InputMessage]) -> list[dict[str, Any]]:
+    """Those of users and assistants, in order; raises BadRequest naming the block at fault."""
+    writer = _Writer()
+    for place, message in enumerate(messages):
+        where = f"messages[{place}].content"
+        if message.role == "user":
+            writer.user(message.blocks, where)
+        elif message.role == "assistant":
+            writer.assistant(message.blocks, where)
+    writer.end(len(messages) - 1)
+    return writer.messages
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._names: dict[str, str] = {}
+        """Of all calls so far, by id."""
+        self._open: set[str] = set()
+        """Ids of calls whose results have not come."""
+
+    def user(self, blocks: Sequence[InputBlock], where: str) -> None:
+        if not blocks:
+            raise BadRequest(f"`{where}` must hold at least one block.", where)
+        texts = []
+        for index, block in enumerate(blocks):
+            place = f"{where}[{index}]"
+            match block:
+                case TextBlock() | DocumentBlock() | ImageBlock() | SearchResultBlock():
+                    texts.append(_text_of(block, place))
+                case ToolResultBlock():
+                    self._result(block, place)
+                case ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock():
+                    raise BadRequest(f"`{place}.type`: such a block belongs to an assistant's message.", f"{place}.type")
+                case ServerToolUseBlock():
+                    raise _not_served(block, place)
+                case other:
+                    assert_never(other)
+        if texts:
+            # behind the results, wherever the client put it: they answer the calls of the message before
+            self._say("user", BLOCKS_JOIN.join(texts))
+
+    def assistant(self, blocks: Sequence[InputBlock], where: str) -> None:
+        texts, thoughts, calls = [], [], []
+        for index, block in enumerate(blocks):
+            place = f"{where}[{index}]"
+            match block:
+                case TextBlock():
+                    texts.append(block.text)
+                case ThinkingBlock():
+                    thoughts.append(block.thinking)
+                case RedactedThinkingBlock():
+                    pass
+                case ToolUseBlock():
+                    calls.append(self._call(block, place))
+                case ToolResultBlock():
+                    raise BadRequest(f"`{place}.type`: a result belongs to a user's message.", f"{place}.type")
+                case DocumentBlock() | ImageBlock() | SearchResultBlock() | ServerToolUseBlock():
+                    raise _not_served(block, place)
+                case other:
+                    assert_never(other)
+        message = self._say("assistant", "".join(texts))
+        if thought := BLOCKS_JOIN.join(text for text in thoughts if text):
+            before = message.get("reasoning_content")
+            message["reasoning_content"] = thought if before is None else before + BLOCKS_JOIN + thought
+        if calls:
+            message.setdefault("tool_calls", []).extend(calls)
+
+    def end(self, last: int) -> None:
+        """Raises BadRequest where the conversation ends with calls: the model cannot go on without their results."""
+        if self.messages and self.messages[-1].get("tool_calls"):
+            raise BadRequest(
+                f"`messages[{last}]` calls tools; a message of role `user` with their results must follow.",
+                f"messages[{last}]",
+            )
+
+    def _say(self, role: str, text: str) -> dict[str, Any]:
+        if self.messages and self.messages[-1]["role"] == role:
+            message = self.messages[-1]
+            message["content"] = BLOCKS_JOIN.join(part for part in (message["content"], text) if part)
+        else:
+            message = {"role": role, "content": text}
+            self.messages.append(message)
+        return message
+
+    def _call(self, block: ToolUseBlock, place: str) -> dict[str, Any]:
+        if block.id in self._names:
+            raise BadRequest(f"`{place}.id`: there is a call with this id already.", f"{place}.id")
+        self._names[block.id] = block.name
+        self._open.add(block.id)
+        arguments = json.dumps(block.input, ensure_ascii=False)
+        return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+
+    def _result(self, block: ToolResultBlock, place: str) -> None:
+        if block.tool_use_id not in self._open:
+            raise BadRequest(
+                f"`{place}.tool_use_id` is the id of no `tool_use` block in front of it that still has no result.",
+                f"{place}.tool_use_id",
+            )
+        self._open.remove(block.tool_use_id)
+        text = _result_text(block, f"{place}.content")
+        self.messages.append(
+            {
+                "role": "tool",
+                "tool_call_id": block.tool_use_id,
+                "name": self._names[block.tool_use_id],
+                "content": f"Error: {text}" if block.is_error else text,
+            }
+        )
+
+
+def _result_text(block: ToolResultBlock, where: str) -> str:
+    if block.content is None or isinstance(block.content, str):
+        return block.content or ""
+    return BLOCKS_JOIN.join(_text_of(part, f"{where}[{index}]") for index, part in enumerate(block.content))
+
+
+def _text_of(block: TextBlock | DocumentBlock | ImageBlock | SearchResultBlock, place: str) -> str:
+    match block:
+        case TextBlock():
+            return block.text
+        case DocumentBlock():
+            return _document_text(block, place)
+        case _:
+            raise _not_served(block, place)
+
+
+def _document_text(block: DocumentBlock, place: str) -> str:
+    """A document that is text, under its title."""
+    if block.citations is not None and block.citations.enabled:
+        raise not_served(f"{place}.citations", f"`{place}.citations`")
+    match block.source:
+        case PlainTextSource(data=text):
+            pass
+        case ContentSource(content=str() as text):
+            pass
+        case ContentSource(content=list() as parts):
+            where = f"{place}.source.content"
+            text = BLOCKS_JOIN.join(_text_of(part, f"{where}[{index}]") for index, part in enumerate(parts))
+        case _:
+            raise not_served(f"{place}.source", f"`{place}.source`: a document that is no plain text")
+    return BLOCKS_JOIN.join(part for part in (block.title, block.context, text) if part)
+
+
+def _not_served(block: InputBlock, place: str) -> BadRequest:
+    kind = type(block).__struct_config__.tag
+    return not_served(place, f"`{place}`: a block of type `{kind}`")

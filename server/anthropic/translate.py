@@ -1,0 +1,161 @@
+"""An Anthropic request as the chat request that means the same."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, assert_never
+
+from stentor.protocols.anthropic.content import InputMessage, TextBlock
+from stentor.protocols.anthropic.request import (
+    AnyChoice,
+    AutoChoice,
+    ConversationFields,
+    MessagesRequest,
+    NamedChoice,
+    NoChoice,
+    ThinkingAdaptive,
+    ThinkingDisabled,
+    ThinkingEnabled,
+    Tool,
+    ToolChoice,
+)
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.decoding import converted
+from stentor.protocols.openai.errors import BadRequest
+
+from ..conversation.renaming import renamed
+from .conversation import BLOCKS_JOIN, chat_messages
+
+_NAMES: Final = {
+    "stop": "stop_sequences",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "tool_choice.function": "tool_choice",
+    "tools[].function": "tools[]",
+    "tools[].function.parameters": "tools[].input_schema",
+    "chat_template_kwargs": "thinking",
+}
+
+
+def chat_request(body: MessagesRequest) -> ChatRequest:
+    """Raises BadRequest."""
+    fields = _conversation(body)
+    fields["max_tokens"] = body.max_tokens
+    fields["stream"] = body.stream
+    fields["stop"] = body.stop_sequences or None
+    fields["temperature"] = body.temperature
+    fields["top_p"] = body.top_p or None  # a model that keeps no token at all is not what 0 can mean
+    fields["top_k"] = body.top_k
+    return _made(fields)
+
+
+def prompt_request(body: ConversationFields) -> ChatRequest:
+    """What renders to the same prompt; it cannot be generated from. Raises BadRequest."""
+    return _made(_conversation(body))
+
+
+@contextmanager
+def in_their_names(body: ConversationFields) -> Iterator[None]:
+    """Refusals of a chat request that was made of ``body`` name the fields of ``body``."""
+    answer = body.answer_format
+    field = "output_config.format" if answer is None else answer[0]
+    with renamed({**_NAMES, "response_format": field, "response_format.json_schema": field}):
+        yield
+
+
+def _made(fields: dict[str, Any]) -> ChatRequest:
+    request: ChatRequest = converted({name: value for name, value in fields.items() if value is not None}, ChatRequest, "")
+    return request
+
+
+def _conversation(body: ConversationFields) -> dict[str, Any]:
+    messages = chat_messages(body.messages)
+    system = [*_system(body.system), *hoisted(body.messages)]
+    if not messages:
+        raise BadRequest("`messages` must hold a message of role `user`.", "messages")
+    prefill = messages[-1]["role"] == "assistant"
+    if prefill and not messages[-1]["content"]:
+        # nothing to go on from: as if it were not there
+        messages.pop()
+        prefill = False
+    if system:
+        messages.insert(0, {"role": "system", "content": BLOCKS_JOIN.join(system)})
+    answer = body.answer_format
+    return {
+        "model": body.model,
+        "messages": messages,
+        "add_generation_prompt": not prefill,
+        "continue_final_message": prefill,
+        "response_format": None if answer is None else _response_format(answer[1].schema),
+        "reasoning_effort": None if body.output_config is None else body.output_config.effort,
+        **_tools(body.tools, body.tool_choice),
+        **_thinking(body.thinking),
+    }
+
+
+def _system(system: str | list[TextBlock] | None) -> list[str]:
+    if isinstance(system, str):
+        return [system] if system else []
+    return [block.text for block in system or ()]
+
+
+def hoisted(messages: Sequence[InputMessage]) -> list[str]:
+    """Texts of the messages whose role is ``system``, which belong in front. Raises BadRequest for other blocks."""
+    texts = []
+    for place, message in enumerate(messages):
+        if message.role != "system":
+            continue
+        for index, block in enumerate(message.blocks):
+            if not isinstance(block, TextBlock):
+                where = f"messages[{place}].content[{index}]"
+                raise BadRequest(f"`{where}.type` must be `text`: a system message is text.", f"{where}.type")
+            texts.append(block.text)
+    return texts
+
+
+def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+def _tools(tools: list[Tool] | None, choice: ToolChoice | None) -> dict[str, Any]:
+    if not tools:
+        return {}
+    fields: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}
+    match choice:
+        case None | AutoChoice():
+            fields["tool_choice"] = "auto"
+        case AnyChoice():
+            fields["tool_choice"] = "required"
+        case NamedChoice(name=name):
+            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
+        case NoChoice():
+            fields["tool_choice"] = "none"
+        case other:
+            assert_never(other)
+    if isinstance(choice, AutoChoice | AnyChoice | NamedChoice) and choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _thinking(thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None) -> dict[str, Any]:
+    """Without a word of the client's, the model does as it does by itself."""
+    match thinking:
+        case None:
+            return {}
+        case ThinkingEnabled(budget_tokens=budget):
+            return {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}, "thinking_token_budget": budget}
+        case ThinkingAdaptive():
+            return {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}}
+        case ThinkingDisabled():
+            return {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
+
+

@@ -1,0 +1,153 @@
+"""Calls as a request wants them: at most one, and those of custom tools as the plain text of their input."""
+
+import re
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from stentor.protocols.openai.tools import CUSTOM_INPUT
+
+from ..parsing.interface import CallArguments, CallEnd, CallStart, Parser, Piece
+
+_OPENING: Final = re.compile(r'\s*\{\s*"' + CUSTOM_INPUT + r'"\s*:\s*"')
+_LONGEST_OPENING: Final = 256
+"""Characters looked at for the beginning of an input; JSON that begins with more white space is left as it is."""
+_PLAIN: Final = re.compile(r'[^"\\]+')
+_ESCAPES: Final = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+class CallFilter:
+    """A parser around a choice's own one."""
+
+    def __init__(self, inner: Parser, custom: AbstractSet[str], *, parallel: bool) -> None:
+        """``custom``: names of custom tools. Without ``parallel`` what is called after the first call is dropped."""
+        self._inner = inner
+        self._custom = custom
+        self._parallel = parallel
+        self._calls = 0
+        self._input: InputText | None = None
+
+    @property
+    def thinking(self) -> bool:
+        return self._inner.thinking
+
+    def push(self, text: str) -> list[Piece]:
+        return self._filtered(self._inner.push(text))
+
+    def finish(self) -> list[Piece]:
+        pieces = self._filtered(self._inner.finish())
+        if self._input is not None and (rest := self._input.finish()):
+            pieces.append(CallArguments(rest))
+        return pieces
+
+    def _filtered(self, pieces: list[Piece]) -> list[Piece]:
+        kept: list[Piece] = []
+        for piece in pieces:
+            if isinstance(piece, CallStart):
+                self._calls += 1
+                self._input = InputText() if piece.name in self._custom else None
+            elif isinstance(piece, CallEnd) and self._input is not None:
+                if rest := self._input.finish():
+                    self._keep(CallArguments(rest), kept)
+                self._input = None
+            elif isinstance(piece, CallArguments) and self._input is not None:
+                text = self._input.push(piece.text)
+                if not text:
+                    continue
+                piece = CallArguments(text)
+            self._keep(piece, kept)
+        return kept
+
+    def _keep(self, piece: Piece, kept: list[Piece]) -> None:
+        if self._parallel or self._calls < 2 or not isinstance(piece, CallStart | CallArguments | CallEnd):
+            kept.append(piece)
+
+
+class InputText:
+    """The text in ``{"input": "…"}`` as its JSON comes, piece by piece; other JSON passes as it is."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        """Not yet understood: the opening, or an escape."""
+        self._inside = False
+        self._raw = False
+        self._ended = False
+
+    def push(self, text: str) -> str:
+        if self._raw:
+            return text
+        if self._ended:
+            return ""
+        self._held += text
+        if not self._inside:
+            opening = _OPENING.match(self._held)
+            if opening is None:
+                if len(self._held) <= _LONGEST_OPENING and _may_open(self._held):
+                    return ""
+                self._raw = True
+                return self.finish()
+            self._inside = True
+            self._held = self._held[opening.end() :]
+        return self._decoded()
+
+    def finish(self) -> str:
+        """What is left where the JSON ends early, or was another one."""
+        held, self._held = self._held, ""
+        return "" if self._inside else held
+
+    def _decoded(self) -> str:
+        pieces = []
+        at = 0
+        while at < len(self._held):
+            plain = _PLAIN.match(self._held, at)
+            if plain is not None:
+                pieces.append(plain[0])
+                at = plain.end()
+            elif self._held[at] == '"':
+                self._ended = True
+                break
+            else:
+                length, text = _escape(self._held, at)
+                if not length:
+                    break
+                pieces.append(text)
+                at += length
+        self._held = "" if self._ended else self._held[at:]
+        return "".join(pieces)
+
+
+def _may_open(text: str) -> bool:
+    """Whether more text could make it the opening."""
+    bare = re.sub(r"\s+", "", text)
+    return f'{{"{CUSTOM_INPUT}":"'.startswith(bare)
+
+
+def _escape(text: str, at: int) -> tuple[int, str]:
+    """Length and meaning of the escape that begins at ``at``; 0 while it is not whole."""
+    if len(text) < at + 2:
+        return 0, ""
+    if text[at + 1] != "u":
+        return 2, _ESCAPES.get(text[at + 1], text[at + 1])
+    unit = _unit(text, at)
+    if unit is None:
+        return 0, ""
+    if not 0xD800 <= unit < 0xDC00:
+        return 6, "\ufffd" if 0xDC00 <= unit < 0xE000 else chr(unit)
+    rest = text[at + 6 : at + 8]
+    if not "\\u".startswith(rest) or (len(rest) == 2 and _unit(text, at + 6) is None):
+        return (0, "") if "\\u".startswith(rest) else (6, "\ufffd")
+    if len(rest) < 2:
+        return 0, ""
+    low = _unit(text, at + 6)
+    if low is None or not 0xDC00 <= low < 0xE000:
+        return 6, "\ufffd"
+    return 12, chr(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
+
+
+def _unit(text: str, at: int) -> int | None:
+    digits = text[at + 2 : at + 6]
+    if len(digits) < 4:
+        return None
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return 0xFFFD

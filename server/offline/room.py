@@ -1,0 +1,132 @@
+"""A server without a socket: the same application, called in memory from a thread of its own.
+
+So everything that the endpoints can do, a program or a file of requests can have, and nothing of it is written twice.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import anyio
+import httpx
+from rich.console import Console
+
+from stentor.engine.client import EngineClient, EngineUnavailable
+from stentor.engine.groups import first_cause
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.supervisor import Supervisor
+
+from ..app import create_app
+from ..config import Config
+from ..door.door import Door
+from ..first_engine import fetch, first_engine
+from ..lifecycle import generation_defaults, load_state
+from ..listening import StartError
+from ..startup import StartupDisplay
+
+_END_SECONDS: Final = 15.0
+_NOWHERE: Final = "http://stentor"
+
+
+class Answer(NamedTuple):
+    """Of one request."""
+
+    status: int
+    body: bytes
+    request_id: str
+
+
+class RoomClosed(RuntimeError):
+    """The room has been closed, or its engine has been given up."""
+
+
+class Room:
+    """One model, loaded until :meth:`close`. All methods may be called from any thread but the room's own."""
+
+    def __init__(self, config: Config) -> None:
+        """Blocks until the model has completed a real step.
+
+        Raises :class:`..listening.StartError` and :class:`stentor.engine.loading.errors.CheckpointError`.
+        """
+        self._config = fetch(config)
+        self._started: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._end: anyio.Event | None = None
+        self._why = "the room has been closed"
+        # a daemon, or an interpreter whose program forgot to close would wait for it before it runs what closes
+        self._thread = threading.Thread(target=self._run, name="stentor", daemon=True)
+        self._thread.start()
+        self._started.result()
+
+    def post(self, path: str, body: bytes) -> "Future[Answer]":
+        """Sends a request of JSON. The future raises :class:`RoomClosed` where no engine is left to answer."""
+        loop, client = self._loop, self._client
+        if loop is None or client is None:
+            raise RoomClosed(self._why)
+        return asyncio.run_coroutine_threadsafe(self._post(client, path, body), loop)
+
+    def close(self) -> None:
+        """Ends what runs, and blocks until the engine has ended. May be called again."""
+        loop, end = self._loop, self._end
+        if loop is not None and end is not None:
+            with contextlib.suppress(RuntimeError):  # it has just ended by itself
+                loop.call_soon_threadsafe(end.set)
+        self._thread.join()
+
+    @staticmethod
+    async def _post(client: httpx.AsyncClient, path: str, body: bytes) -> Answer:
+        response = await client.post(path, content=body, headers={"content-type": "application/json"})
+        return Answer(response.status_code, response.content, response.headers.get("x-request-id", ""))
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._live, backend_options={"use_uvloop": True})
+        except BaseException as error:
+            cause = first_cause(error)
+            if not self._started.done():
+                self._started.set_exception(cause)
+            self._why = str(cause)
+        finally:
+            self._loop = self._client = None
+
+    async def _live(self) -> None:
+        config = self._config
+        checkpoint = open_checkpoint(Path(config.engine.worker.model), config.engine.worker.load_format)
+        defaults = generation_defaults(config.model.generation_config, checkpoint)
+        display = StartupDisplay(Console(stderr=True))
+        with first_engine(config.engine) as engine:
+            client = EngineClient(config.engine, display.update, engine)
+            async with contextlib.AsyncExitStack() as at_end, Supervisor() as supervisor:
+                supervisor.start("the engine", partial(self._run_engine, client))
+                with display:
+                    state = await load_state(config, checkpoint, defaults, client, Door())
+                    at_end.callback(state.observer.close)
+                    try:
+                        await client.wait_started()
+                    except EngineUnavailable as error:
+                        raise StartError(str(error)) from error
+                async with self._opened(httpx.ASGITransport(create_app(state))) as end:
+                    self._started.set_result(None)
+                    await end.wait()
+                await state.drained(_END_SECONDS)
+                supervisor.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, transport: httpx.AsyncBaseTransport) -> AsyncIterator[anyio.Event]:
+        async with httpx.AsyncClient(transport=transport, base_url=_NOWHERE, timeout=None) as client:
+            self._end = anyio.Event()
+            self._loop, self._client = asyncio.get_running_loop(), client
+            yield self._end
+            self._client = None
+
+    async def _run_engine(self, client: EngineClient) -> None:
+        await client.run()
+        self._why = f"the engine has been given up: {client.failure}"
+        if self._end is not None:
+            self._end.set()

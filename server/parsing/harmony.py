@@ -1,0 +1,176 @@
+"""gpt-oss's channels: https://cookbook.openai.com/articles/openai-harmony.
+
+After the prompt's ``<|start|>assistant`` the model writes messages, each a header and a body::
+
+    <|channel|>analysis<|message|>…<|end|>
+    <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
+    <|start|>assistant<|channel|>final<|message|>…<|return|>
+
+A recipient may stand before the channel too. What is in ``analysis`` is reasoning, what is in ``final`` is the answer,
+``commentary`` without a recipient is said to the user before a call.
+"""
+
+import re
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+from .interface import CallArguments, CallEnd, CallStart, Content, Piece, Thought, Tool
+from .markers import Markers
+
+START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+MARKERS: Final = frozenset((START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN))
+FUNCTIONS: Final = "functions."
+
+_IN_HEADER: Final = Markers((MESSAGE, END, CALL, RETURN))
+_IN_BODY: Final = Markers((START, END, CALL, RETURN))
+_BETWEEN: Final = Markers((START, CHANNEL, MESSAGE))
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT: Final = re.compile(r"(?:^|\s)to=([^\s<]+)")
+_BEGINNINGS: Final = (" to=", "to=", CHANNEL, MESSAGE, START, CONSTRAIN)
+"""What a header may begin with, behind ``<|start|>assistant``."""
+
+
+class _Phase(Enum):
+    OPENING = 1  # the first header, or a text that has none
+    HEADER = 2
+    BODY = 3
+    BETWEEN = 4  # behind the end of a message
+
+
+class _Kind(Enum):
+    THOUGHT = 1
+    CONTENT = 2
+    CALL = 3
+
+
+class HarmonyParser:
+    """Messages of one kind that follow one another are a line apart."""
+
+    __slots__ = ("_begun", "_empty", "_functions", "_held", "_kind", "_names", "_phase", "_skipped")
+
+    def __init__(self, tools: Sequence[Tool], *, opened: bool) -> None:
+        self._names = frozenset(tool.name for tool in tools)
+        self._functions = bool(tools)
+        """Without tools, what goes to one is shown to nobody but those who read thoughts."""
+        self._phase = _Phase.BODY if opened else _Phase.OPENING
+        self._kind = _Kind.THOUGHT
+        self._held = ""
+        self._skipped = False
+        self._begun: set[_Kind] = set()
+        self._empty = True
+        """The message has no text yet."""
+
+    @property
+    def thinking(self) -> bool:
+        return self._phase is _Phase.BODY and self._kind is _Kind.THOUGHT
+
+    @property
+    def done(self) -> bool:
+        return False
+
+    def push(self, text: str) -> list[Piece]:
+        pieces: list[Piece] = []
+        self._held += text
+        while self._held:
+            phase = self._phase
+            match phase:
+                case _Phase.OPENING:
+                    self._open()
+                case _Phase.HEADER:
+                    self._read_header(pieces)
+                case _Phase.BODY:
+                    self._read_body(pieces)
+                case _Phase.BETWEEN:
+                    self._skip()
+            if self._phase is phase:
+                break
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        pieces: list[Piece] = []
+        held, self._held = self._held, ""
+        if self._phase is _Phase.OPENING:
+            self._kind = _Kind.CONTENT
+        if self._phase in (_Phase.OPENING, _Phase.BODY):
+            self._say(held, pieces)
+        return pieces
+
+    def _open(self) -> None:
+        held = self._held
+        if held.startswith(_BEGINNINGS):
+            self._phase = _Phase.HEADER
+        elif not any(beginning.startswith(held) for beginning in _BEGINNINGS):
+            self._kind = _Kind.CONTENT
+            self._phase = _Phase.BODY
+
+    def _read_header(self, pieces: list[Piece]) -> None:
+        held = self._held
+        found = _IN_HEADER.search(held)
+        if found is None:
+            return
+        header, self._held = held[: found.start()], held[found.end() :]
+        if found.group() != MESSAGE:  # a message of nothing
+            self._phase = _Phase.BETWEEN
+            return
+        self._begin_message(header, pieces)
+
+    def _begin_message(self, header: str, pieces: list[Piece]) -> None:
+        named = _CHANNEL.search(header)
+        channel = named[1] if named is not None else ""
+        to = _RECIPIENT.search(header.replace(CHANNEL, " "))
+        recipient = to[1] if to is not None else ""
+        self._phase = _Phase.BODY
+        self._empty = True
+        name = recipient.removeprefix(FUNCTIONS)
+        if self._functions and (name != recipient or name in self._names):
+            self._kind = _Kind.CALL
+            pieces.append(CallStart(name))
+        elif channel == "analysis" or (recipient and recipient not in ("assistant", "user", "all")):
+            self._kind = _Kind.THOUGHT
+        else:
+            self._kind = _Kind.CONTENT
+
+    def _read_body(self, pieces: list[Piece]) -> None:
+        held = self._held
+        found = _IN_BODY.search(held)
+        if found is None:
+            settled = _IN_BODY.settled(held)
+            self._held = held[settled:]
+            self._say(held[:settled], pieces)
+            return
+        self._say(held[: found.start()], pieces)
+        self._held = held[found.end() :]
+        if self._kind is _Kind.CALL:
+            if self._empty:
+                pieces.append(CallArguments("{}"))
+            pieces.append(CallEnd())
+        self._phase = _Phase.HEADER if found.group() == START else _Phase.BETWEEN
+
+    def _say(self, text: str, pieces: list[Piece]) -> None:
+        if not text:
+            return
+        kind = self._kind
+        if kind is _Kind.CALL:
+            if self._empty:
+                text = text.lstrip()
+                if not text:
+                    return
+            self._empty = False
+            pieces.append(CallArguments(text))
+            return
+        if self._empty and kind in self._begun:
+            text = "\n" + text
+        self._empty = False
+        self._begun.add(kind)
+        pieces.append(Thought(text) if kind is _Kind.THOUGHT else Content(text))
+
+    def _skip(self) -> None:
+        held = self._held
+        found = _BETWEEN.search(held)
+        if found is None:
+            self._held = held[_BETWEEN.settled(held) :]
+            return
+        self._held = held[found.end() if found.group() == START else found.start() :]
+        self._phase = _Phase.HEADER

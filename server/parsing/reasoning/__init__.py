@@ -1,0 +1,1 @@
+"""How models set their reasoning apart from their answers."""

@@ -1,0 +1,99 @@
+"""Every reasoning format there is, by name, and which one a chat template is for."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from .append import AppendFormat
+from .format import ReasoningFormat
+from .harmony import HarmonyReasoning
+from .marked import MarkedFormat
+
+
+def _all(*texts: str) -> Callable[[str], bool]:
+    return lambda source: all(text in source for text in texts)
+
+
+def _deepseek_v3(source: str) -> bool:
+    return "｜Assistant｜" in source and "</think>" in source and "thinking is defined" in source
+
+
+def _hunyuan(source: str) -> bool:
+    return "<think>" in source and "<answer>" in source
+
+
+_MINIMAX_M2: Final = MarkedFormat(
+    "minimax_m2", omits_begin=True, calls_end_it=True, says=_all("]~b]", "<think>", "<minimax:tool_call>")
+)
+
+_IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
+    # the first whose signs a template shows is the one; the last ones are the most general
+    HarmonyReasoning(),
+    MarkedFormat("mistral", ("[THINK]",), ("[/THINK]",), aliases=("magistral",), says=_all("[THINK]")),
+    MarkedFormat(
+        "seed_oss",
+        ("<seed:think>",),
+        ("</seed:think>",),
+        omits_begin=True,
+        calls_end_it=True,
+        says=_all("<seed:think>"),
+    ),
+    MarkedFormat("minimax_m3", ("<mm:think>",), ("</mm:think>",), says=_all("<mm:think>")),
+    MarkedFormat(
+        "cohere_command3",
+        ("<|START_THINKING|>",),
+        ("<|END_THINKING|>",),
+        aliases=("cohere_command4",),
+        wrapper=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        says=_all("<|START_THINKING|>", "<|END_THINKING|>"),
+    ),
+    MarkedFormat(
+        "granite",
+        ("Here is my thought process:", "Here's my thought process:"),
+        ("Here is my response:", "Here's my response:"),
+        says=_all("Here is my thought process:"),
+    ),
+    _MINIMAX_M2,
+    AppendFormat(),
+    MarkedFormat("hunyuan_a13b", wrapper=("<answer>", "</answer>"), says=_hunyuan),
+    MarkedFormat(
+        "ernie45", omits_begin=True, wrapper=("<response>", "</response>"), says=_all("<response>", "</think>")
+    ),
+    MarkedFormat("kimi_k2", omits_begin=True, calls_end_it=True, says=_all("<|im_middle|>", "</think>")),
+    MarkedFormat("deepseek_v3", aliases=("deepseek_v4", "deepseek_v41"), omits_begin=True, on=False, says=_deepseek_v3),
+    MarkedFormat("deepseek_r1", omits_begin=True, says=_all("｜Assistant｜", "<think>", "</think>")),
+    MarkedFormat("glm45", aliases=("glm47",), calls_end_it=True, says=_all("[gMASK]", "</think>")),
+    MarkedFormat("step3", aliases=("step3p5",), omits_begin=True),
+    MarkedFormat("holo2", omits_begin=True),
+    MarkedFormat("olmo3", omits_begin=True),
+    MarkedFormat(
+        "nemotron_v3",
+        aliases=("nemotron",),
+        omits_begin=True,
+        calls_end_it=True,
+        says=_all("<SPECIAL_", "</think>"),
+    ),
+    MarkedFormat("granite_thinking", aliases=("granite_thinking_parser",), calls_end_it=True),
+    # models that write both markers themselves, where their prompt does not
+    MarkedFormat("qwen3", aliases=("mimo", "hy_v3"), calls_end_it=True, says=_all("</think>")),
+)
+
+REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {
+    name: format for format in _IN_ORDER for name in (format.name, *format.aliases)
+}
+
+_BY_MODEL: Final = {
+    "gpt_oss": "gpt_oss",
+    "minimax_m2": "minimax_m2",
+    "seed_oss": "seed_oss",
+    "step3_vl": "step3",
+    "step3_text": "step3",
+}
+
+
+def reasoning_of(template_source: str, model_type: str) -> ReasoningFormat | None:
+    """The format that a model's chat template is for; where it says nothing, the model's type may."""
+    for format in _IN_ORDER:
+        if format.detects(template_source):
+            return format
+    name = _BY_MODEL.get(model_type)
+    return None if name is None else REASONING_FORMATS[name]

@@ -1,0 +1,256 @@
+"""Reasoning between a marker that begins it and one that ends it: nearly every family."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property, lru_cache
+
+from ..interface import Content, Piece, Thought
+from ..markers import Markers
+
+
+@dataclass(frozen=True)
+class MarkedFormat:
+    name: str
+    begins: tuple[str, ...] = ("<think>",)
+    """Any of them; the first is the one that counts as the model's own."""
+    ends: tuple[str, ...] = ("</think>",)
+    aliases: tuple[str, ...] = ()
+    omits_begin: bool = False
+    """The model may think without writing that it begins."""
+    on: bool = True
+    """Whether it thinks where neither prompt nor request says; only matters with ``omits_begin``."""
+    calls_end_it: bool = False
+    """A tool call ends reasoning that has no end marker."""
+    wrapper: tuple[str, str] | None = None
+    """What may stand around the answer, and is no part of it."""
+    says: Callable[[str], bool] = field(default=lambda source: False)
+    """As :meth:`detects`."""
+
+    @property
+    def begin(self) -> str:
+        return self.begins[0]
+
+    @property
+    def end(self) -> str:
+        return self.ends[0]
+
+    @cached_property
+    def markers(self) -> frozenset[str]:
+        return frozenset((*self.begins, *self.ends, *(self.wrapper or ())))
+
+    def detects(self, template_source: str) -> bool:
+        return self.says(template_source)
+
+    def opened(self, prompt_tail: str, wanted: bool | None, continued: str) -> bool:
+        if continued.strip():
+            last = max(continued.rfind(text) for text in self.begins)
+            return last > max(continued.rfind(text) for text in self.ends)
+        tail = prompt_tail.rstrip()
+        if tail.endswith(self.begins):
+            return True
+        if tail.endswith(self.ends):
+            return False
+        return self.omits_begin and (self.on if wanted is None else wanted)
+
+    def parser(self, *, opened: bool, interrupts: Sequence[str] = ()) -> "MarkedParser":
+        return MarkedParser(self, opened, tuple(interrupts) if self.calls_end_it else ())
+
+
+class _Phase(Enum):
+    BEFORE = 1  # nothing but white space so far
+    THINKING = 2
+    AFTER = 3  # newlines that follow the end of something
+    WRAPPED = 4  # the answer, inside its wrapper
+    ANSWER = 5
+
+
+@lru_cache(maxsize=64)
+def _watched(texts: tuple[str, ...]) -> Markers:
+    return Markers(texts)
+
+
+class MarkedParser:
+    """Reasoning comes first or not at all; a marker later on is part of the answer.
+
+    Newlines at either end of the reasoning belong to its markers, and so do those before the answer. White space
+    before a marker that begins the whole is dropped with it, and so is an end marker of nothing.
+    """
+
+    __slots__ = ("_format", "_held", "_lead", "_newlines", "_opened", "_phase", "_space", "_stops", "_wrapper")
+
+    def __init__(self, format: MarkedFormat, opened: bool, interrupts: tuple[str, ...]) -> None:
+        self._format = format
+        self._opened = opened
+        self._wrapper = format.wrapper
+        self._stops = _watched((*format.ends, *interrupts))
+        self._phase = _Phase.BEFORE
+        self._held = ""
+        self._space: list[str] = []
+        """White space that came before all else."""
+        self._newlines = 0
+        """Held back; they stand before ``_held``."""
+        self._lead = True
+        """No reasoning yet."""
+
+    @property
+    def thinking(self) -> bool:
+        return self._phase is _Phase.THINKING or (self._opened and self._phase is _Phase.BEFORE)
+
+    @property
+    def done(self) -> bool:
+        return self._phase is _Phase.ANSWER
+
+    def push(self, text: str) -> list[Piece]:
+        pieces: list[Piece] = []
+        if not text:
+            return pieces
+        if self._phase is _Phase.ANSWER:
+            pieces.append(Content(text))
+            return pieces
+        if self._phase is _Phase.BEFORE and not self._held and text.isspace():
+            self._space.append(text)
+            return pieces
+        self._held += text
+        while self._held:
+            phase = self._phase
+            match phase:
+                case _Phase.BEFORE:
+                    self._begin()
+                case _Phase.THINKING:
+                    self._think(pieces)
+                case _Phase.AFTER:
+                    self._leave_newlines()
+                case _Phase.WRAPPED:
+                    self._answer_wrapped(pieces)
+                case _Phase.ANSWER:
+                    pieces.append(Content(self._held))
+                    self._held = ""
+            if self._phase is phase:
+                break
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        pieces: list[Piece] = []
+        if self._phase is _Phase.BEFORE:
+            self._held = self._take_space() + self._held
+            if self._opened:
+                self._phase = _Phase.THINKING
+        rest, self._held = self._held, ""
+        if self._phase is _Phase.THINKING:
+            self._add_thought(rest, pieces)
+            return pieces
+        rest = "\n" * self._newlines + rest
+        self._newlines = 0
+        if rest:
+            pieces.append(Content(rest))
+        return pieces
+
+    def _take_space(self) -> str:
+        space = "".join(self._space)
+        self._space.clear()
+        return space
+
+    def _begin(self) -> None:
+        format = self._format
+        text = self._held.lstrip()
+        if (after := _without(text, format.begins)) is not None:
+            self._go(_Phase.THINKING, after)
+            return
+        expected = format.begins
+        if not self._opened:
+            if (after := _without(text, format.ends)) is not None:
+                self._go(_Phase.AFTER, after)
+                return
+            expected += format.ends
+            if self._wrapper is not None:
+                if text.startswith(self._wrapper[0]):
+                    self._unwrap(text)
+                    return
+                expected += self._wrapper[:1]
+        if any(marker.startswith(text) for marker in expected):
+            return
+        self._held = self._take_space() + self._held
+        self._phase = _Phase.THINKING if self._opened else _Phase.ANSWER
+
+    def _go(self, phase: _Phase, rest: str) -> None:
+        self._space.clear()
+        self._phase = phase
+        self._held = rest
+
+    def _think(self, pieces: list[Piece]) -> None:
+        held = self._held
+        found = self._stops.search(held)
+        if found is None:
+            settled = self._stops.settled(held)
+            self._held = held[settled:]
+            self._add_thought(held[:settled], pieces)
+            return
+        self._add_thought(held[: found.start()], pieces)
+        self._newlines = 0
+        if found.group() in self._format.ends:
+            self._go(_Phase.AFTER, held[found.end() :])
+        else:
+            self._go(_Phase.ANSWER, held[found.start() :])
+
+    def _add_thought(self, text: str, pieces: list[Piece]) -> None:
+        """All but the newlines that may turn out to be the last."""
+        if self._lead:
+            text = text.lstrip("\n")
+            if not text:
+                return
+            self._lead = False
+        kept = text.rstrip("\n")
+        if kept:
+            pieces.append(Thought("\n" * self._newlines + kept))
+            self._newlines = len(text) - len(kept)
+        else:
+            self._newlines += len(text)
+
+    def _leave_newlines(self) -> None:
+        text = self._held = self._held.lstrip("\n")
+        if not text:
+            return
+        if self._wrapper is not None:
+            if text.startswith(self._wrapper[0]):
+                self._unwrap(text)
+                return
+            if self._wrapper[0].startswith(text):
+                return
+        self._phase = _Phase.ANSWER
+
+    def _unwrap(self, text: str) -> None:
+        assert self._wrapper is not None
+        self._lead = True
+        self._go(_Phase.WRAPPED, text[len(self._wrapper[0]) :])
+
+    def _answer_wrapped(self, pieces: list[Piece]) -> None:
+        assert self._wrapper is not None
+        end = _watched(self._wrapper[1:])
+        text = self._held
+        found = end.search(text)
+        settled = end.settled(text) if found is None else found.start()
+        rest = text[settled:]
+        text = text[:settled]
+        if self._lead:
+            text = text.lstrip("\n")
+            self._lead = not text
+        kept = text.rstrip("\n")
+        if kept:
+            pieces.append(Content("\n" * self._newlines + kept))
+            self._newlines = 0
+        self._newlines += len(text) - len(kept)
+        if found is None:
+            self._held = rest
+            return
+        self._newlines = 0
+        self._wrapper = None
+        self._go(_Phase.AFTER, rest[len(found.group()) :])
+
+
+def _without(text: str, markers: tuple[str, ...]) -> str | None:
+    """What follows the marker that a text begins with; None where it begins with none."""
+    for marker in markers:
+        if text.startswith(marker):
+            return text[len(marker) :]
+    return None

