@@ -22,6 +22,7 @@ from stentor.protocols.actors import (
     Stalled,
     Stats,
     Submit,
+    Thinking,
     TokensBatch,
 )
 from stentor.protocols.codec import decode_client, encoder
@@ -34,7 +35,7 @@ from .journal import Journal
 from .launch import EngineProcess, launch_engine
 from .orphans import reap_orphans
 from .outages import LostProcess, Observer, Outages
-from .outbox import Outbox
+from .outbox import Outbox, VocabularySource
 from .process import Child
 from .pulse import Pulse
 from .stream import RequestStream
@@ -135,24 +136,43 @@ class EngineClient:
         priority: int = 0,
         salt: str = "",
         name: str = "",
+        grammar: str = "",
+        thinking: Thinking | None = None,
     ) -> RequestStream:
         """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
 
-        While :attr:`stalled` it waits.
+        Each choice keeps to ``grammar``, in llguidance's dialect of Lark or the JSON of its own grammars, and thinks no
+        longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
         """
         if self._failure is not None:
             raise EngineUnavailable(self._failure)
         if self._ready is None:
             raise EngineUnavailable("the model is still loading")
-        request = Submit(self._next_rid, prompt, params, seeds, priority, salt, time.monotonic(), name=name)
+        request = Submit(
+            self._next_rid,
+            prompt,
+            params,
+            seeds,
+            priority,
+            salt,
+            time.monotonic(),
+            name=name,
+            grammar=grammar,
+            thinking=thinking,
+        )
         frame = encoder.encode(request)  # also while it waits: what cannot be sent is refused now
         self._next_rid += 1
         stream = RequestStream(request, self._abort)
         self._journal.add(stream)
         if self._serving:
-            self._outbox.submit(request.rid, frame)
+            self._outbox.submit(request.rid, frame, needs_vocabulary=stream.needs_vocabulary)
             self._pulse.wake()
         return stream
+
+    def set_vocabulary(self, source: VocabularySource) -> None:
+        """``source`` makes the model's tokens (:func:`.grammar.vocabulary.pieces_of`); it is called in another thread,
+        when the first request needs them."""
+        self._outbox.set_vocabulary(source)
 
     async def wait_started(self) -> EngineReady:
         """Waits until the first engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
@@ -248,7 +268,7 @@ class EngineClient:
             reap_orphans()
             self._serving = True
             for stream in self._journal:
-                self._outbox.submit(stream.rid, stream.resubmission())
+                self._outbox.submit(stream.rid, stream.resubmission(), needs_vocabulary=stream.needs_vocabulary)
             self._pulse.wake()
 
     async def _end(self) -> None:

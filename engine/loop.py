@@ -31,6 +31,7 @@ from stentor.protocols.actors import (
     StartEngine,
     Submit,
     TokensBatch,
+    Vocabulary,
     WorkerReady,
 )
 from stentor.protocols.codec import decode_engine, encoder
@@ -39,6 +40,8 @@ from stentor.protocols.steps import StepResult
 
 from .actor import Actor, Reply
 from .channel import Endpoint, PeerDied
+from .grammar.entrance import Entrance, Prepared, refused
+from .grammar.keeper import Grammars
 from .groups import first_cause
 from .restarts import Restarts
 from .scheduler import MAX_IN_FLIGHT, Scheduler
@@ -78,7 +81,19 @@ class WorkerUp(NamedTuple):
     ready: WorkerReady
 
 
-Message = StartEngine | Submit | Abort | Ping | Shutdown | StepResult | WorkerDown | WorkerStuck | WorkerUp
+Message = (
+    StartEngine
+    | Vocabulary
+    | Submit
+    | Abort
+    | Ping
+    | Shutdown
+    | Prepared
+    | StepResult
+    | WorkerDown
+    | WorkerStuck
+    | WorkerUp
+)
 
 
 class EngineLoop(Actor[Message]):
@@ -109,6 +124,7 @@ class EngineLoop(Actor[Message]):
         self._client = client
         self._start_next = start_worker
         self._scheduler = scheduler
+        self._entrance = Entrance(Grammars())
         self._restarts = Restarts(config.max_worker_deaths)
         self._watch = StepWatch(config, clock)
         self._watch_wanted = anyio.Event()
@@ -124,6 +140,7 @@ class EngineLoop(Actor[Message]):
         death: BaseException | None = None
         try:
             async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
                 tasks.start_soon(self._pump_client)
                 tasks.start_soon(self._keep_worker)
                 tasks.start_soon(self._watch_steps)
@@ -146,11 +163,19 @@ class EngineLoop(Actor[Message]):
                     self._restarts.settled()
                 case Submit() as request:
                     _log_arrival(request)
-                    if (answered := self._scheduler.submit(request, time.monotonic())) is not None:
+                    if request.grammar or request.thinking is not None:
+                        self._entrance.enter(request)
+                        self._tasks.start_soon(self._prepare, request.rid)
+                    elif (answered := self._scheduler.submit(request, time.monotonic())) is not None:
                         _add(out, answered)
+                case Prepared() as prepared:
+                    _add(out, self._admit(prepared))
                 case Abort(rid=rid, index=index):
-                    if (aborted := self._scheduler.abort(rid, index)) is not None:
+                    aborted = self._entrance.abort(rid, index) or self._scheduler.abort(rid, index)
+                    if aborted is not None:
                         _add(out, aborted)
+                case Vocabulary() as piece:
+                    self._entrance.take(piece)
                 case WorkerDown() as down:
                     await self._send_batch(out)
                     out = TokensBatch([], [], [])
@@ -171,6 +196,7 @@ class EngineLoop(Actor[Message]):
                 case other:
                     assert_never(other)
         # the worker first: it may be waiting, the client never is
+        await self._send_masks(out)
         while self._serving and self._scheduler.in_flight < MAX_IN_FLIGHT:
             plan = self._scheduler.plan(time.monotonic())
             if plan is None:
@@ -178,9 +204,41 @@ class EngineLoop(Actor[Message]):
             self._watch.sent(plan)
             self._watch_wanted.set()
             await self.worker.send(plan)
+            await self._send_masks(out)
         await self._send_batch(out)
         await self._send_stats()
         return True
+
+    async def _send_masks(self, out: TokensBatch) -> None:
+        """If the worker waits for them, or will; appends to ``out`` the ends of choices that may draw nothing."""
+        if not self._serving or not self._scheduler.wants_masks:
+            return
+        masks, ended = self._scheduler.masks()
+        _add(out, ended)
+        self._watch.masked(masks.step)
+        self._watch_wanted.set()
+        await self.worker.send(masks)
+
+    async def _prepare(self, rid: int) -> None:
+        prepared = await self._entrance.prepare(rid)
+        if prepared is not None:
+            self.mailbox.push(prepared)
+
+    def _admit(self, prepared: Prepared) -> TokensBatch:
+        """The rules of a request are there, or there can be none; returns what its choices are told at once."""
+        request = self._entrance.leave(prepared)
+        out = TokensBatch([], [], [])
+        if request is None:
+            return out
+        if prepared.rules is None:
+            return refused(request, prepared.refusal)
+        rules = prepared.rules
+        if (answered := self._scheduler.submit(request, time.monotonic(), rules.choices)) is not None:
+            _add(out, answered)
+        for index, why in rules.broken.items():
+            if (ended := self._scheduler.abort(request.rid, index, why)) is not None:
+                _add(out, ended)
+        return out
 
     async def _lose_worker(self, down: WorkerDown) -> None:
         """The requests wait for the next worker, unless there is to be none. Raises :class:`WorkerLost`."""
@@ -209,6 +267,7 @@ class EngineLoop(Actor[Message]):
         down.delay.answer(delay)
 
     async def _give_up(self, why: str) -> Never:
+        await self._send_batch(self._entrance.end_all("error", why))
         await self._send_batch(self._scheduler.end_all("error", why))
         raise WorkerLost(why, final=True)
 
@@ -221,8 +280,12 @@ class EngineLoop(Actor[Message]):
         now = time.monotonic()
         if now - self._stats_sent >= _STATS_SECONDS or not self._scheduler.has_work:
             self._stats_sent = now
+            stats = self._scheduler.stats()
             stats = msgspec.structs.replace(
-                self._scheduler.stats(), worker_restarts=self._restarts.total, watchdog_kills=self._watchdog_kills
+                stats,
+                waiting=stats.waiting + self._entrance.choices,
+                worker_restarts=self._restarts.total,
+                watchdog_kills=self._watchdog_kills,
             )
             await self._client.send(encoder.encode(stats))
 

@@ -2,34 +2,58 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 
-from stentor.protocols.actors import Abort, Ping, Submit
+import anyio
+
+from stentor.protocols.actors import Abort, Ping, Submit, Vocabulary
 from stentor.protocols.codec import encoder
 
 from .channel import Endpoint, PeerDied
 
 _NOBODY = -1
 
+VocabularySource = Callable[[], Iterable[Vocabulary]]
+"""Makes the pieces of a vocabulary; called in another thread."""
+
 
 class Outbox:
     """Messages in order. Bounded by the live requests, also for as long as the engine does not read: one that is given
-    up before its Submit has left takes it out again."""
+    up before its Submit has left takes it out again.
+
+    The model's vocabulary goes before the first request that needs it, and to each engine anew.
+    """
 
     def __init__(self) -> None:
         self._frames: OrderedDict[tuple[int, int | None], bytes | Submit] = OrderedDict()
         """By rid, and the index of an Abort or None for the Submit."""
         self._filled = asyncio.Event()
+        self._needing: set[int] = set()
+        """Rids of Submits here that need the vocabulary."""
+        self._source: VocabularySource | None = None
+        self._vocabulary: list[bytes] | None = None
+        """As frames, once somebody has needed it."""
+        self._vocabulary_sent = False
+
+    def set_vocabulary(self, source: VocabularySource) -> None:
+        """Where the vocabulary comes from when it is needed."""
+        self._source = source
+        self._vocabulary = None
+        self._vocabulary_sent = False
 
     def __len__(self) -> int:
         return len(self._frames)
 
-    def submit(self, rid: int, request: bytes | Submit) -> None:
+    def submit(self, rid: int, request: bytes | Submit, *, needs_vocabulary: bool = False) -> None:
         """A Submit is encoded when its turn comes: many of them at once would hold up the loop."""
         self._frames[rid, None] = request
+        if needs_vocabulary:
+            self._needing.add(rid)
         self._filled.set()
 
     def withdraw(self, rid: int) -> bool:
         """Takes a Submit out again; false where it has left."""
+        self._needing.discard(rid)
         return self._frames.pop((rid, None), None) is not None
 
     def abort(self, rid: int, index: int) -> None:
@@ -41,16 +65,37 @@ class Outbox:
         self._filled.set()
 
     def clear(self) -> None:
+        """The engine is gone; what is put in from here on is for another."""
         self._frames.clear()
+        self._needing.clear()
+        self._vocabulary_sent = False
 
     async def send_all(self, engine: Endpoint) -> None:
         """Sends whatever comes. Returns when the engine is gone; the receiving side is told of that."""
         while True:
             try:
                 while self._frames:
-                    _, message = self._frames.popitem(last=False)
+                    (rid, index), message = next(iter(self._frames.items()))
+                    if index is None and rid in self._needing and not self._vocabulary_sent:
+                        await self._send_vocabulary(engine)
+                        continue  # much may have changed meanwhile
+                    del self._frames[rid, index]
+                    if index is None:
+                        self._needing.discard(rid)
                     await engine.send(encoder.encode(message) if isinstance(message, Submit) else message)
             except PeerDied:
                 return
             self._filled.clear()
             await self._filled.wait()
+
+    async def _send_vocabulary(self, engine: Endpoint) -> None:
+        if self._vocabulary is None:
+            source = self._source
+            self._vocabulary = [] if source is None else await anyio.to_thread.run_sync(_frames_of, source)
+        for frame in self._vocabulary:
+            await engine.send(frame)
+        self._vocabulary_sent = True
+
+
+def _frames_of(source: VocabularySource) -> list[bytes]:
+    return [encoder.encode(piece) for piece in source()]

@@ -1,6 +1,7 @@
 """A request and its choices, as the scheduler keeps them: plain data and the legal moves of a choice."""
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -9,6 +10,7 @@ from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 
 from .cache.prefix import chain_digest, root_digest
+from .grammar.rule import ChoiceRule
 
 Order = tuple[float, float, int, int]
 """(arrival aged by priority, arrival, submission number, choice index); smaller is more important."""
@@ -52,19 +54,35 @@ class Request:
         "prompt_len",
         "prompt_logprobs",
         "rid",
+        "row_params",
         "salt",
     )
 
-    def __init__(self, submit: Submit, *, number: int, max_model_len: int, aging_seconds: float) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        *,
+        number: int,
+        max_model_len: int,
+        aging_seconds: float,
+        rules: Sequence[ChoiceRule | None] | None = None,
+    ) -> None:
+        """``rules``: what each choice follows, one fed with what has been resumed; None where they follow nothing."""
         params = submit.params
         self.rid = submit.rid
         self.name = submit.name
         self.prompt = submit.prompt
         self.prompt_len = len(submit.prompt)
         self.params = params
+        # Where there is a rule, it knows of min_tokens too: only so a grammar that is complete can win over them.
+        self.row_params: SamplingParams = (
+            params if rules is None or not params.min_tokens else msgspec.structs.replace(params, min_tokens=0)
+        )
         # What a row is given once the prompt's log-probabilities are known: they cost the worker work.
         self.plain_params: SamplingParams = (
-            params if params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None)
+            self.row_params
+            if params.prompt_logprobs is None
+            else msgspec.structs.replace(self.row_params, prompt_logprobs=None)
         )
         self.salt = submit.salt
         self.arrival = submit.arrival
@@ -73,7 +91,8 @@ class Request:
         # All priorities age at one rate, so who precedes whom never changes and can be a constant key.
         aged = submit.arrival + submit.priority * aging_seconds
         self.choices = [
-            Choice(self, index, seed, (aged, submit.arrival, number, index)) for index, seed in enumerate(submit.seeds)
+            Choice(self, index, seed, (aged, submit.arrival, number, index), None if rules is None else rules[index])
+            for index, seed in enumerate(submit.seeds)
         ]
         self.leading = 0
         """Index of the choice that prefills the prompt."""
@@ -107,8 +126,15 @@ class Request:
     def end_of(self, choice: "Choice") -> End | None:
         """Whether the tokens that a choice has are all it gets.
 
-        Stops count from min_tokens on; the worker masks them before, so this only guards.
+        Stops count from min_tokens on; the worker masks them before, so this only guards. The end of a grammar counts
+        whenever it comes.
         """
+        end = self._end_by_params(choice)
+        if choice.rule is not None and choice.rule.ended and choice.outputs and (end is None or end[0] == "length"):
+            return "stop", None
+        return end
+
+    def _end_by_params(self, choice: "Choice") -> End | None:
         outputs = choice.outputs
         if outputs and outputs[-1] in self.ends and len(outputs) > self.params.min_tokens:
             token = outputs[-1]
@@ -150,6 +176,7 @@ class Choice:
         "outputs",
         "pending",
         "request",
+        "rule",
         "samples",
         "seed",
         "slot",
@@ -157,8 +184,12 @@ class Choice:
         "written_len",
     )
 
-    def __init__(self, request: Request, index: int, seed: int, order: Order) -> None:
+    def __init__(
+        self, request: Request, index: int, seed: int, order: Order, rule: ChoiceRule | None = None
+    ) -> None:
         self.request = request
+        self.rule = rule
+        """Fed with all of ``outputs``; it outlives rows and workers."""
         self.index = index
         self.seed = seed
         self.order = order

@@ -66,6 +66,11 @@ class RequestStream:
         return self._submit.rid
 
     @property
+    def needs_vocabulary(self) -> bool:
+        """Whether an engine must know the model's tokens to serve it."""
+        return bool(self._submit.grammar) or self._submit.thinking is not None
+
+    @property
     def open_choices(self) -> int:
         """How many have not ended."""
         return len(self._open)

@@ -13,7 +13,7 @@ a kind have been seen a pace is assumed that only a large model on a slow machin
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from stentor.protocols.config import RecoveryConfig
 from stentor.protocols.steps import StepPlan
@@ -25,6 +25,13 @@ _COLD_PACE: Final = 0.02
 """Seconds a unit."""
 _COLD_MOST: Final = 15.0
 """Seconds a step."""
+
+
+class _Sent(NamedTuple):
+    step: int
+    prefill: bool
+    work: float
+    lacks_masks: bool
 
 
 class _Pace:
@@ -58,22 +65,27 @@ class StepWatch:
         self._clock = clock
         self._paces = {True: _Pace(), False: _Pace()}
         """By whether a step has prefill."""
-        self._in_flight: deque[tuple[int, bool, float]] = deque()
-        """(step, whether it has prefill, work)."""
+        self._in_flight: deque[_Sent] = deque()
         self._since = 0.0
+        self._waited = 0.0
+        """Seconds since then for which the oldest step lacked its masks."""
 
     @property
     def oldest(self) -> int | None:
         """The step that the worker must complete next."""
-        return self._in_flight[0][0] if self._in_flight else None
+        return self._in_flight[0].step if self._in_flight else None
 
     @property
     def deadline(self) -> float | None:
-        """By the clock; None while nothing is in flight, or where nobody is ever taken to hang."""
-        if not self._in_flight or not self._floor:
+        """By the clock; None while nothing is in flight, or where nobody is ever taken to hang.
+
+        None, too, while the oldest step lacks masks: the worker waits for them, and whoever makes them is not it.
+        """
+        if not self._in_flight or not self._floor or self._in_flight[0].lacks_masks:
             return None
-        _, prefill, work = self._in_flight[0]
-        return self._since + self._floor + self._factor * self._paces[prefill].predict(work)
+        oldest = self._in_flight[0]
+        predicted = self._paces[oldest.prefill].predict(oldest.work)
+        return self._since + self._waited + self._floor + self._factor * predicted
 
     def sent(self, plan: StepPlan) -> None:
         """A step goes to the worker."""
@@ -83,17 +95,27 @@ class StepWatch:
             work += row.count * (1 + (row.start + row.count) / _CONTEXT)
             prefill |= row.count > 1
         if not self._in_flight:
-            self._since = self._clock()
-        self._in_flight.append((plan.step, prefill, work))
+            self._begin()
+        self._in_flight.append(_Sent(plan.step, prefill, work, any(row.masked for row in plan.rows)))
+
+    def masked(self, step: int) -> None:
+        """The masks of the oldest step have been sent."""
+        if self.oldest == step and self._in_flight[0].lacks_masks:
+            self._in_flight[0] = self._in_flight[0]._replace(lacks_masks=False)
+            self._waited = self._clock() - self._since
 
     def completed(self, step: int) -> None:
         """The result of a step has come."""
         if self.oldest != step:
             return  # the scheduler says what is wrong with it
-        _, prefill, work = self._in_flight.popleft()
-        now = self._clock()
-        self._paces[prefill].learn(work, now - self._since)
-        self._since = now
+        done = self._in_flight.popleft()
+        # a step whose masks are late has run its forward meanwhile: less is learned than it took, never more
+        self._paces[done.prefill].learn(done.work, self._clock() - self._since - self._waited)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since = self._clock()
+        self._waited = 0.0
 
     def lost(self) -> None:
         """The worker is gone, and with it all that was in flight."""

@@ -10,7 +10,7 @@ import anyio
 from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.codec import decode_engine_worker, encoder
 from stentor.protocols.config import WorkerConfig
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.steps import Masks, StepPlan, StepResult
 
 from .channel import ChannelClosed, ChannelError, ChannelPair, Endpoint, PeerDied
 from .groups import one_line
@@ -105,10 +105,11 @@ class WorkerLife:
             raise lost[0]
         return ready[0]
 
-    async def send(self, plan: StepPlan) -> None:
-        """Send a step; waits while the ring is full. To a dead worker it sends nothing: :meth:`receive` tells."""
+    async def send(self, message: StepPlan | Masks) -> None:
+        """Send a step or its masks; waits while the ring is full. To a dead worker it sends nothing: :meth:`receive`
+        tells."""
         with contextlib.suppress(PeerDied, ChannelClosed):
-            await self._endpoint.send(encoder.encode(plan))
+            await self._endpoint.send(encoder.encode(message))
 
     async def receive(self) -> list[StepResult]:
         """Results, at least one. Raises :class:`WorkerLost`."""

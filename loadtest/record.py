@@ -59,6 +59,8 @@ class RequestRecord(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     stage: str = ""
     """The step of a ramp that sent it."""
+    request_id: str = ""
+    """What the server called a request that went wrong; empty where no answer named it."""
 
     @property
     def tpot(self) -> float | None:

@@ -13,7 +13,7 @@ from .door.cors import Cors
 from .door.root_path import BehindPrefix
 from .errors import ClientDisconnected, ServerError, handle_disconnect, handle_error, handle_http_exception
 from .request_id import NameRequests
-from .routes import chat, completions, models, openapi, operations, tokens
+from .routes import chat, completions, messages, models, openapi, operations, tokens
 from .state import ServerState
 
 
@@ -32,6 +32,7 @@ def create_app(state: ServerState) -> Starlette:
         routes=[
             *chat.routes(state),
             *completions.routes(state),
+            *messages.routes(state),
             *models.routes(state),
             *tokens.routes(state),
             *operations.routes(state),

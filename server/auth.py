@@ -70,7 +70,7 @@ class RequireKey:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
         else:
-            await _refuse(refusal)(scope, receive, send)
+            await _refuse(scope, refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope, caller: Caller | None) -> _Refusal | None:
         required = self._keys.required
@@ -111,16 +111,16 @@ class _RequireAdmin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = caller_of(scope)
         if not self._keys.has_admin:
-            await _refuse(_CLOSED)(scope, receive, send)
+            await _refuse(scope, _CLOSED)(scope, receive, send)
         elif caller.admin:
             await self.app(scope, receive, send)
         else:
             status = 401 if caller is ANYONE else 403
             missing = _Refusal(status, f"An admin key is required: {_HOW}.", "admin_key_required")
-            await _refuse(missing)(scope, receive, send)
+            await _refuse(scope, missing)(scope, receive, send)
 
 
-def _refuse(refusal: _Refusal) -> Response:
+def _refuse(scope: Scope, refusal: _Refusal) -> Response:
     headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
     body = ErrorBody(refusal.message, "invalid_request_error", None, refusal.code)
-    return respond(refusal.status, body, headers)
+    return respond(scope, refusal.status, body, headers)

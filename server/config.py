@@ -13,6 +13,7 @@ from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.protocols.openai.limits import Limits
 
 from .door.keys import KeyDigest
+from .rendering.names import RendererName
 from .text.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 
 
@@ -35,8 +36,17 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """As ``name``, for the tokenizer alone; None takes the model's own. A local path once located."""
     chat_template: Path | None = None
     """A Jinja file in place of the model's own template."""
+    trust_request_chat_template: bool = False
+    """Requests may bring templates of their own, which are rendered in another process."""
+    renderer: RendererName = "auto"
+    harmony_vocabulary: Path | None = None
+    """``o200k_base.tiktoken``, or the folder that it is in."""
     generation_config: str = "auto"
     """``auto``: the model's ``generation_config.json``; ``none``; or the path of such a file or its folder."""
+    reasoning_parser: str = "auto"
+    """A name of :data:`stentor.server.parsing.reasoning.formats.REASONING_FORMATS`; ``auto``; or ``none``."""
+    tool_call_parser: str = "auto"
+    """A name of :data:`stentor.server.parsing.output.TOOL_FORMATS`; ``auto``; or ``none``."""
     trust_remote_code: bool = False
 
     @property
@@ -161,6 +171,18 @@ class MediaConfig(msgspec.Struct, frozen=True):
     """At the same time."""
 
 
+class StoreConfig(msgspec.Struct, frozen=True):
+    """What is kept of requests once they have been answered."""
+
+    path: Path | None = None
+    """None keeps it in memory."""
+    ttl: float = 30 * 86400.0
+    """Seconds in which nobody uses it, before it is deleted; 0 is no limit."""
+    max_bytes: int = 256 << 20
+    max_background: int = 256
+    """Responses that run apart from any connection, at the same time."""
+
+
 class Config(msgspec.Struct, frozen=True):
     """Everything ``stentor serve`` needs."""
 
@@ -173,6 +195,7 @@ class Config(msgspec.Struct, frozen=True):
     overload: OverloadConfig = OverloadConfig()
     observe: ObserveConfig = ObserveConfig()
     media: MediaConfig = MediaConfig()
+    store: StoreConfig = StoreConfig()
 
     def located(self, model: Path, tokenizer: Path | None = None) -> "Config":
         """The same once the model, and a tokenizer of its own, lie on disk."""

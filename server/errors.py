@@ -1,4 +1,4 @@
-"""Every error a client can meet, as one JSON object in OpenAI's shape.
+"""Every error a client can meet; :mod:`.error_shapes` writes it as the protocol of its path does.
 
 ::
 
@@ -26,19 +26,20 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from stentor.engine.client import EngineUnavailable
 from stentor.engine.logs import trace_without_messages
-from stentor.protocols.openai.errors import BadRequest, ErrorBody, ErrorResponse
+from stentor.protocols.openai.errors import BadRequest, ErrorBody
 
-from .observe.request import note_error
+from .door.root_path import route_path
+from .error_shapes import OPENAI, ErrorShape, shape_of
+from .observe.request import current_request_id, note_error
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 2
 INTERNAL: Final = "The server failed on this request; the log of the server says why."
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class ServerError(Exception):
@@ -146,7 +147,8 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
             return 500, ErrorBody(INTERNAL, "server_error", None, None)
 
 
-def respond(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
+def respond(scope: Scope, status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
+    """In the shape of the protocol that the path of ``scope`` belongs to."""
     note_error(body.code or body.type)
     headers = dict(headers or {})
     if status == 503:
@@ -154,7 +156,8 @@ def respond(status: int, body: ErrorBody, headers: Mapping[str, str] | None = No
     if status in (408, 413, 415):
         # The rest of the body is not read.
         headers["connection"] = "close"
-    return Response(_encode(ErrorResponse(body)), status, headers, "application/json")
+    shape = shape_of(route_path(scope), scope["headers"])
+    return Response(shape.body(status, body, current_request_id()), status, headers, "application/json")
 
 
 def headers_of(error: Exception) -> Mapping[str, str]:
@@ -162,16 +165,16 @@ def headers_of(error: Exception) -> Mapping[str, str]:
     return error.headers if isinstance(error, ServerError) else {}
 
 
-def error_frame(error: Exception) -> bytes:
+def error_frame(error: Exception, shape: ErrorShape = OPENAI) -> bytes:
     """The error as an event of a stream that has begun."""
-    body = describe(error)[1]
-    note_error(body.code or body.type)
-    return b"data: " + _encode(ErrorResponse(body)) + b"\n\n"
-
-
-async def handle_error(_request: Request, error: Exception) -> Response:
     status, body = describe(error)
-    return respond(status, body, headers_of(error))
+    note_error(body.code or body.type)
+    return shape.frame(status, body)
+
+
+async def handle_error(request: Request, error: Exception) -> Response:
+    status, body = describe(error)
+    return respond(request.scope, status, body, headers_of(error))
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:
@@ -184,7 +187,7 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
     elif status == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         body = msgspec.structs.replace(body, message=f"{where} is not allowed; use {allowed}.")
-    return respond(status, body, error.headers)
+    return respond(request.scope, status, body, error.headers)
 
 
 async def handle_disconnect(_request: Request, _error: Exception) -> Response:

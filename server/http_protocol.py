@@ -87,14 +87,19 @@ class HttpProtocol(HttpToolsProtocol):
         readers: ReaderLimits = DEFAULT_LIMITS,
         connections: Connections | None = None,
         place: Place | None = None,
+        root_path: str = "",
         **kwargs: Any,
     ) -> None:
-        """``place`` is what the connection has got in ``connections`` where it was taken; None: it gets one here."""
+        """``place`` is what the connection has got in ``connections`` where it was taken; None: it gets one here.
+
+        ``root_path`` may stand in front of every path.
+        """
         super().__init__(*args, **kwargs)
         self._connections = connections or Connections(ConnectionLimits())
         self._limits = self._connections.limits
         self.timeout_keep_alive = self._limits.keep_alive_timeout  # type: ignore[assignment]  # fractions will do
         self._place = place
+        self._prefix = root_path
         self._reader_limits = readers
         self._reader: ReaderWatch | None = None
         self._live: deque[RequestResponseCycle] = deque()
@@ -238,6 +243,10 @@ class HttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._live.popleft()
         super().on_response_complete()
+        if self._in_head and not self._live and not self._held_bytes:
+            # Idle from here on, which `keep_alive_timeout` bounds. The head's time began when the request had come, and
+            # would be over at any moment, also just when the client sends the next.
+            self._stop_head_timer()
         if self._last_words is not None and not self._live:
             self._end_with(self._last_words)
 
@@ -257,6 +266,11 @@ class HttpProtocol(HttpToolsProtocol):
         """Of the response under way; empty where there is none."""
         scope: Scope = getattr(self.cycle, "scope", {})
         return str(scope.get(SCOPE_KEY, ""))
+
+    def _path(self, target: bytes) -> str:
+        """As the routes name it."""
+        path = target.partition(b"?")[0].decode("ascii", "replace")
+        return path.removeprefix(self._prefix) or path
 
     # ---- what is refused
 
@@ -295,7 +309,7 @@ class HttpProtocol(HttpToolsProtocol):
             if self.cycle.response_started:
                 self.transport.close()
                 return
-        words = response_to(refusal)
+        words = response_to(refusal, self._path(refusal.target or self.url or b""), self.headers or ())
         if self._live:
             self._last_words = words
         else:

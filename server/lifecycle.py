@@ -44,10 +44,14 @@ from .metrics import Metrics
 from .observe.opening import open_observer
 from .overload.draining import drain_on_signals
 from .overload.slow_readers import ReaderLimits
+from .parsing.output import settle_output
 from .reload import reload_on_hangup
+from .rendering.choose import choose_renderer
+from .rendering.mistral import RendererError
 from .startup import StartupDisplay, report_ready
 from .state import GenerationDefaults, ServerState
 from .text.errors import TokenizerError
+from .text.grammar_tokens import vocabulary_of
 from .text.loading import has_tokenizer, load_tokenizer
 from .text.number_tokenizer import number_tokenizer
 from .text.pool import TokenizerPool
@@ -214,22 +218,38 @@ async def load_state(
         tokenizer = await anyio.to_thread.run_sync(load)
     except TokenizerError as error:
         raise StartError(str(error)) from error
+    pool = TokenizerPool(
+        tokenizer,
+        render_seconds=config.limits.template.timeout,
+        render_chars=config.limits.template.max_rendered_chars,
+        max_foreign=config.limits.template.max_waiting,
+    )
+    try:
+        renderer = choose_renderer(config.model.renderer, pool, checkpoint.folder, config.model.harmony_vocabulary)
+    except RendererError as error:
+        raise StartError(str(error)) from error
+    client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
     metrics = Metrics(names[0], client)
+    output = settle_output(
+        config.model.reasoning_parser,
+        config.model.tool_call_parser,
+        tokenizer.template_source,
+        checkpoint.config.architecture,
+    )
+    logger.info("output: %s", output)
     return ServerState(
         served_names=names,
         client=client,
-        pool=TokenizerPool(
-            tokenizer,
-            render_seconds=config.limits.template.timeout,
-            render_chars=config.limits.template.max_rendered_chars,
-            max_foreign=config.limits.template.max_waiting,
-        ),
+        pool=pool,
+        writes=renderer,
+        trusts_templates=config.model.trust_request_chat_template,
         metrics=metrics,
         observer=open_observer(config.observe, metrics, names[0]),
         vocab_size=checkpoint.config.vocab_size,
         root=config.model.name,
         defaults=defaults,
+        output=output,
         limits=config.limits.request,
         overload=config.overload,
         door=door,
@@ -247,7 +267,7 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
             create_app(state),
             loop="uvloop",
             # whatever makes a protocol will do
-            http=partial(HttpProtocol, readers=readers, connections=counted),  # type: ignore[arg-type]
+            http=partial(HttpProtocol, readers=readers, connections=counted, root_path=state.door.root_path),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,

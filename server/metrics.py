@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from stentor.engine.outages import LostProcess
 from stentor.protocols.actors import EngineReady, FinishReason, Stats
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
+from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 
 from .observe.figures import ServerFigures
 from .observe.refusals import REFUSALS, refusal_of
@@ -158,7 +158,7 @@ class RequestTracker:
     def batch(self, deltas: Iterable[Delta]) -> None:
         tokens = 0
         for delta in deltas:
-            if type(delta) is Text:
+            if type(delta) is Text or type(delta) is Reasoning:
                 tokens += len(delta.tokens)
             elif type(delta) is Finish:
                 self._open -= 1

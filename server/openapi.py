@@ -14,6 +14,7 @@ import msgspec
 from starlette.routing import BaseRoute, Route
 
 import stentor
+from stentor.protocols.anthropic.errors import MessageErrorResponse
 from stentor.protocols.openai.errors import ErrorResponse
 
 from .auth import OPEN_PATHS, AdminRoute
@@ -29,7 +30,7 @@ _GENERATING: Final = (429, 504)
 _ANYWHERE: Final = (431, 500)
 
 _MEANINGS: Final = {
-    400: "What was sent cannot be served; `param` names the field at fault.",
+    400: "What was sent cannot be served; the message, and `param` where there is one, names the field at fault.",
     401: "A key is missing, or is none of this server's.",
     403: "A web page of this origin may not use the server; or an admin key is needed, which the server may not have.",
     404: "There is no such model.",
@@ -45,6 +46,10 @@ _MEANINGS: Final = {
 _STREAM: Final = (
     "Where `stream` is true. Each event is `data: ` and a chunk in JSON; after the last comes `data: [DONE]`. "
     "What fails once the stream has begun is an event with an `error` as in other responses, and ends it."
+)
+_NAMED_STREAM: Final = (
+    "Where `stream` is true. Each event is a line `event: ` with its type and a line `data: ` with JSON. What fails "
+    "once the stream has begun is an event of type `error`, as in other responses, and ends it."
 )
 _SCHEMES: Final[dict[str, Any]] = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -86,7 +91,7 @@ def describe(
         for method in sorted((route.methods or set()) - {"HEAD"}):
             writer = _Writer(route, operation, schemas, keys_required)
             paths.setdefault(path, {})[method.lower()] = writer.write(method)
-    errors = {str(status): _error(status) for status in _MEANINGS}
+    errors = {name: _error(status, kind) for status in _MEANINGS for name, kind in _errors_of(status)}
     components: dict[str, Any] = {"schemas": schemas.components, "responses": errors}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -107,7 +112,7 @@ class _Schemas:
     def __init__(self, operations: Operations) -> None:
         types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
         self._types = [kind for kind in types if kind is not None]
-        found, self.components = msgspec.json.schema_components([*self._types, ErrorResponse], ref_template=_REF)
+        found, self.components = msgspec.json.schema_components([*self._types, ErrorResponse, MessageErrorResponse], ref_template=_REF)
         self._found = list(found)
 
     def of(self, kind: Any) -> dict[str, Any]:
@@ -165,10 +170,12 @@ class _Writer:
         operation = self._operation
         content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer)}}
         if operation.streams:
-            content["text/event-stream"] = {"schema": {"type": "string", "description": _STREAM}}
+            events = _NAMED_STREAM if operation.anthropic else _STREAM
+            content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
         responses: dict[str, Any] = {"200": {"description": HTTPStatus.OK.phrase, "content": content}}
         for status in self._refusals():
-            responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+            name, _ = _errors_of(status)[operation.anthropic]
+            responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
         return responses
 
     def _refusals(self) -> list[int]:
@@ -189,8 +196,13 @@ class _Writer:
         return sorted(found)
 
 
-def _error(status: int) -> dict[str, Any]:
-    schema = {"$ref": _REF.format(name=ErrorResponse.__name__)}
+def _errors_of(status: int) -> tuple[tuple[str, type[Any]], ...]:
+    """The names that the responses of a status have in the document, and their types: OpenAI's, then Anthropic's."""
+    return (str(status), ErrorResponse), (f"messages_{status}", MessageErrorResponse)
+
+
+def _error(status: int, kind: type[Any]) -> dict[str, Any]:
+    schema = {"$ref": _REF.format(name=kind.__name__)}
     written: dict[str, Any] = {"description": _MEANINGS[status], "content": {JSON: {"schema": schema}}}
     if status in _HEADERS:
         written["headers"] = _HEADERS[status]

@@ -126,6 +126,16 @@ def file() -> Kind:
     return Kind("a file that exists", _file, "FILE")
 
 
+def path() -> Kind:
+    def parse(raw: object) -> Path:
+        text = _text(raw)
+        if "\0" in text:
+            raise ValueError(raw)
+        return Path(text).expanduser()
+
+    return Kind("a path in the file system", parse, "PATH")
+
+
 def folder() -> Kind:
     return Kind("a folder that exists", _folder, "FOLDER")
 
@@ -142,6 +152,40 @@ def generation_config() -> Kind:
         return value
 
     return Kind("auto, none or a path that exists", parse, "auto|none|PATH")
+
+
+def reasoning_format() -> Kind:
+    def check(name: str) -> None:
+        from .parsing.output import chosen_reasoning  # with every format there is; few name one
+
+        chosen_reasoning(name)
+
+    return _format(check)
+
+
+def tool_format() -> Kind:
+    def check(name: str) -> None:
+        from .parsing.output import chosen_tools  # as above
+
+        chosen_tools(name)
+
+    return _format(check)
+
+
+def _format(check: Callable[[str], None]) -> Kind:
+    """``check`` raises LookupError, with the names that there are."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str):
+            raise ValueError(raw)
+        if raw not in ("auto", "none"):
+            try:
+                check(raw)
+            except LookupError as unknown:
+                raise Refused(str(unknown)) from None
+        return raw
+
+    return Kind("auto, none or the name of a format", parse, "auto|none|NAME")
 
 
 def remote_code() -> Kind:

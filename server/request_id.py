@@ -11,6 +11,8 @@ from stentor.engine.logs import trace_without_messages
 from stentor.protocols.openai.limits import MAX_REQUEST_ID
 
 from .auth import caller_of
+from .door.root_path import route_path
+from .error_shapes import shape_of
 from .errors import describe, headers_of, respond
 from .observe.observer import Observer
 from .observe.request import RequestRecord, current_record, note_error
@@ -40,11 +42,14 @@ class NameRequests:
         scope[SCOPE_KEY] = request_id
         record = RequestRecord(request_id, scope["method"], scope["path"], scope["headers"])
         current_record.set(record)
+        theirs = shape_of(route_path(scope), scope["headers"]).id_header
+        names = (b"x-request-id",) if theirs is None else (b"x-request-id", theirs)
 
         async def named_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", scope[SCOPE_KEY].encode())]
+                named = scope[SCOPE_KEY].encode()
+                message["headers"] = [*message.get("headers", ()), *((name, named) for name in names)]
             await send(message)
 
         try:
@@ -55,7 +60,7 @@ class NameRequests:
                 note_error("broke_off")
                 raise
             status, body = describe(error)
-            await respond(status, body, headers_of(error))(scope, receive, named_send)
+            await respond(scope, status, body, headers_of(error))(scope, receive, named_send)
         finally:
             record.route = getattr(scope.get("route"), "path", "")
             record.key = caller_of(scope).name

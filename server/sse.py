@@ -24,7 +24,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 KEEP_ALIVE_SECONDS: Final = 15.0
 DONE: Final = b"data: [DONE]\n\n"
 
-_COMMENT: Final = b": keep-alive\n\n"
+COMMENT: Final = b": keep-alive\n\n"
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -58,8 +58,9 @@ class Encoder(Protocol[T_contra]):
 class EventStream(Generic[T]):
     """An ASGI response that encodes ``batches`` as they come and sends the frames of each in one write.
 
-    The status is only sent with the first frame, or with the first keep-alive comment: what fails
-    before that (``batches`` raising on its first step) is raised from the call and gets its own status.
+    The status is only sent with the first frame, or with the first ``sign_of_life``, which breaks long
+    silences: what fails before that (``batches`` raising on its first step) is raised from the call and
+    gets its own status.
     What fails later becomes an error frame that ends the stream. ``batches`` is closed in every case,
     at once when the client disconnects, and when ``bounds``, which is entered around it all, cuts it short.
     """
@@ -71,12 +72,14 @@ class EventStream(Generic[T]):
         keep_alive: float = KEEP_ALIVE_SECONDS,
         bounds: Callable[[], AbstractContextManager[None]] = nullcontext,
         to_frame: Callable[[Exception], bytes] = error_frame,
+        sign_of_life: bytes = COMMENT,
     ) -> None:
         self._batches = batches
         self._encoder = encoder
         self._keep_alive = keep_alive
         self._bounds = bounds
         self._to_frame = to_frame
+        self._sign_of_life = sign_of_life
         self._started = False
         self._finished = False
         self._failure: Exception | None = None
@@ -141,7 +144,7 @@ class EventStream(Generic[T]):
                 message = await receive()
             if message is None:
                 if self._clock() >= self._last_sent + self._keep_alive:
-                    await self._send(send, _COMMENT)
+                    await self._send(send, self._sign_of_life)
             elif message["type"] == "http.disconnect":
                 return
 

@@ -1,9 +1,10 @@
 """What the routes of one server share: the model it serves and the requests that are live."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import anyio
 
@@ -11,15 +12,22 @@ from stentor.engine.client import EngineClient
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 
-from .config import OverloadConfig
+from .config import OverloadConfig, StoreConfig
 from .door.door import Door
 from .errors import Overloaded, ShutDown, Unavailable
+from .grammar.vocabulary import special_tokens_of
 from .metrics import Metrics
 from .observe.observer import Observer
 from .overload.bodies import HeldBodies
 from .overload.permits import AdmissionQueue
 from .overload.ticket import Ticket
+from .parsing.output import OutputFormat
+from .rendering.hf import TemplateRenderer
+from .rendering.interface import Renderer
+from .responses.live import LiveResponses
 from .sse import KEEP_ALIVE_SECONDS
+from .store.database import Database
+from .store.opening import make_store
 from .text.pool import TokenizerPool
 
 
@@ -51,6 +59,10 @@ class ServerState:
     root: str = ""
     """What the operator asked to be served, for the model card; empty means the first served name."""
     defaults: GenerationDefaults = GenerationDefaults()
+    trusts_templates: bool = False
+    """Whether requests may bring chat templates of their own."""
+    output: OutputFormat = OutputFormat()
+    """How the model writes reasoning and tool calls."""
     door: Door = field(default_factory=Door)
     keep_alive: float = KEEP_ALIVE_SECONDS
     observer: Observer = field(default_factory=Observer)
@@ -61,14 +73,26 @@ class ServerState:
     draining: bool = False
     """Once true, requests for generation are refused."""
     overload: OverloadConfig = field(default_factory=OverloadConfig)
+    writes: Renderer | None = None
+    """How conversations become prompts; None: by the model's chat template. See :attr:`renderer`."""
+    store: Database = field(default_factory=lambda: make_store(StoreConfig()))
+    """What outlives a request."""
+    responses: LiveResponses = field(default_factory=LiveResponses)
+    """Those of the Responses API that are being made."""
     queue: AdmissionQueue = field(init=False)
     bodies: HeldBodies = field(init=False)
     _live: set[Ticket] = field(default_factory=set)
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
+        self.renderer: Renderer = TemplateRenderer(self.pool) if self.writes is None else self.writes
         self.queue = AdmissionQueue(self.overload)
         self.bodies = HeldBodies(self.overload.max_held_body_bytes)
+
+    @cached_property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Ids of special tokens by their text, as grammars name them."""
+        return special_tokens_of(self.pool.tokenizer, self.defaults.eos_token_ids)
 
     @property
     def max_model_len(self) -> int | None:

@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Stats
+from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Stats, Thinking
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 from stentor.server.metrics import Metrics
@@ -159,6 +159,9 @@ class FakeEngine:
         self.submitted: list[tuple[list[int], int, str]] = []
         """Seeds, priority and salt of every request."""
         self.names: list[str] = []
+        self.grammars: list[str] = []
+        """Of every request; this engine does not keep to them."""
+        self.thinking: list[Thinking | None] = []
 
     async def pace(self) -> None:
         await asyncio.sleep(self.delay)
@@ -173,11 +176,15 @@ class FakeEngine:
         priority: int = 0,
         salt: str = "",
         name: str = "",
+        grammar: str = "",
+        thinking: Thinking | None = None,
     ) -> FakeStream:
         if self.failure is not None or self.ready is None:
             raise EngineUnavailable(self.failure or "starting")
         self.submitted.append((seeds, priority, salt))
         self.names.append(name)
+        self.grammars.append(grammar)
+        self.thinking.append(thinking)
         self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
         return self.streams[-1]
 
@@ -196,6 +203,7 @@ def fake_state(engine: FakeEngine | None = None, **fields: object) -> ServerStat
         "metrics": Metrics("fake/model", client),
         "vocab_size": VOCAB_SIZE,
         "defaults": GenerationDefaults(eos_token_ids=(EOS,)),
+        "trusts_templates": True,
         **fields,
     }
     return ServerState(**values)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from stentor.protocols.actors import ChoiceTokens, Finished, FinishReason, PromptDone, TokensBatch
 from stentor.protocols.steps import StepResult, TokenLogprobs
 
+from ..grammar.rule import RuleBroken
 from ..request import Choice, ChoiceState, Request
 from .preemption import Memory
 from .step import Flight
@@ -111,6 +112,12 @@ class Output:
         if not request.prompt_done:
             self._finish_prompt(request, batch, now)
             if choice.state is ChoiceState.FINISHED:
+                return
+        if choice.rule is not None:
+            try:
+                choice.rule.accept(token)
+            except RuleBroken as broken:
+                batch.finished.append(self.finish(choice, "error", None, str(broken)))
                 return
         batch.tokens.append(ChoiceTokens(request.rid, choice.index, [token], None if logprobs is None else [logprobs]))
         if (end := request.end_of(choice)) is not None:

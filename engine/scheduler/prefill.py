@@ -40,10 +40,11 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
                 choice.slot,
                 choice.tokens(0, choice.length),
                 request.prompt_len,
-                request.plain_params if request.prompt_done else request.params,
+                request.plain_params if request.prompt_done else request.row_params,
                 choice.seed,
                 choice.blocks.copy(),
                 request.name,
+                choice.rule is not None,
             )
         )
         draft.add(choice, min(choice.length - choice.computed_len, draft.budget, draft.chunk), [])

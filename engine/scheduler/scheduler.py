@@ -2,16 +2,19 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stentor.protocols.actors import Finished, FinishReason, Stats, Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.steps import Masks, StepPlan, StepResult
 
 from ..cache.prefix import MAX_TOKEN_ID
+from ..grammar.rule import ChoiceRule
 from ..request import Choice, ChoiceState, Request
 from .decode import plan_decodes
 from .integrity import check_integrity
+from .masks import write_masks
 from .output import Output
 from .preemption import Memory
 from .prefill import admit_waiting, plan_chunks
@@ -63,6 +66,10 @@ class Scheduler:
     that one is never preempted and never overtaken, hence nobody starves. Times are the caller's,
     in seconds of ``time.monotonic()``.
 
+    A choice with a rule (a grammar, a thinking budget) keeps to it by masks: what it may draw in the oldest step in
+    flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been taken,
+    while the worker runs the forward of that step. The rule lives here, so nothing of it is lost with a row or a worker.
+
     When the worker dies (:meth:`recover`), what ran waits again, and :class:`.suspicion.Suspicion` says whether all may
     run or only some. While it searches, rows of others are preempted, and the next group starts when no step of the
     last one is in flight: whose step killed the worker is never in doubt.
@@ -112,15 +119,20 @@ class Scheduler:
         self._recovered = 0
         self._poisoned = 0
         self._epoch = 0
+        self._unmasked_from = 0
+        """The first step whose masks have not been made."""
         self._steps = 0
         self._submitted = 0
 
     # ---- requests come and go
 
-    def submit(self, request: Submit, now: float) -> TokensBatch | None:
+    def submit(
+        self, request: Submit, now: float, rules: Sequence[ChoiceRule | None] | None = None
+    ) -> TokensBatch | None:
         """Accept a request, or return the terminal messages that say why not.
 
-        Those of a resumed request's choices that want nothing any more end at once.
+        Those of a resumed request's choices that want nothing any more end at once. ``rules`` has what each choice
+        follows, and has been fed with what is resumed; None where they follow nothing.
         """
         refusal = self._refuse(request)
         if refusal is not None:
@@ -128,7 +140,11 @@ class Scheduler:
             indices = [index for index in range(max(1, len(request.seeds))) if index not in ended]
             return TokensBatch([], [], [Finished(request.rid, i, "error", None, refusal) for i in indices])
         accepted = Request(
-            request, number=self._submitted, max_model_len=self._max_model_len, aging_seconds=self._aging_seconds
+            request,
+            number=self._submitted,
+            max_model_len=self._max_model_len,
+            aging_seconds=self._aging_seconds,
+            rules=rules,
         )
         if not accepted.live:
             return None
@@ -139,15 +155,19 @@ class Scheduler:
         self._recovered += 1
         return self._end_satisfied(accepted)
 
-    def abort(self, rid: int, index: int) -> TokensBatch | None:
-        """End a choice, or with ``index`` -1 all of a request; None where nothing of it lived."""
+    def abort(self, rid: int, index: int, error: str | None = None) -> TokensBatch | None:
+        """End a choice, or with ``index`` -1 all of a request; None where nothing of it lived.
+
+        ``error``: why it cannot go on, where nobody has asked for its end.
+        """
         request = self._output.requests.get(rid)
         if request is None:
             return None
+        reason: FinishReason = "abort" if error is None else "error"
         if index == -1:
-            finished = self._output.finish_all(request, "abort")
+            finished = self._output.finish_all(request, reason, error)
         elif 0 <= index < len(request.choices) and request.choices[index].state is not ChoiceState.FINISHED:
-            finished = [self._output.finish(request.choices[index], "abort")]
+            finished = [self._output.finish(request.choices[index], reason, None, error)]
             self._output.replace_leader(request)
         else:
             return None
@@ -176,9 +196,24 @@ class Scheduler:
         if not draft.rows:
             return None
         plan = StepPlan(self._epoch, self._steps, self._rows.take_freed(), draft.new, draft.rows)
-        self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.new))
+        self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, draft.new))
         self._steps += 1
         return plan
+
+    @property
+    def wants_masks(self) -> bool:
+        """Whether the worker waits for :meth:`masks`, and they can be made."""
+        return bool(self._flights) and self._flights[0].masked and self._flights[0].step >= self._unmasked_from
+
+    def masks(self) -> tuple[Masks, TokensBatch]:
+        """What the rows of the oldest step in flight may draw; to be called once where :attr:`wants_masks` says so.
+
+        Choices that may draw nothing end.
+        """
+        flight = self._flights[0]
+        self._unmasked_from = flight.step + 1
+        masks, finished = write_masks(flight, self._epoch, self._output)
+        return masks, self._noted(TokensBatch([], [], finished))
 
     def complete(self, result: StepResult, now: float) -> TokensBatch:
         """Take the result of the oldest step in flight.

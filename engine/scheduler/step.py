@@ -20,6 +20,8 @@ class Flight(NamedTuple):
     rows: list[RowStep]
     owners: list[Owner]
     sampled: int
+    masked: bool
+    """Whether the worker waits for masks before it draws the tokens of this step."""
     new: list[NewRow]
 
     def check(self, result: StepResult) -> None:
@@ -50,7 +52,7 @@ class Flight(NamedTuple):
 class StepDraft:
     """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row."""
 
-    __slots__ = ("budget", "chunk", "new", "owners", "rows", "sampled")
+    __slots__ = ("budget", "chunk", "masked", "new", "owners", "rows", "sampled")
 
     def __init__(self, budget: int, chunk: int) -> None:
         self.budget = budget
@@ -59,17 +61,21 @@ class StepDraft:
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
         self.sampled = 0
+        self.masked = False
 
     def add(self, choice: Choice, count: int, new_blocks: list[int]) -> None:
         """Plan the next ``count`` positions of a running choice, and a token where they reach its end; mutates it."""
         start = choice.computed_len
         end = start + count
         choice.computed_len = end
-        sample = False
+        sample = masked = False
         if end == choice.length:
             if choice.samples:
                 sample = True
                 self.sampled += 1
+                if choice.rule is not None:
+                    masked = choice.rule.restricts(choice.pending)
+                    self.masked |= masked
                 choice.pending += 1
                 choice.length = end + 1
                 # Its last token by length needs no step of its own: nothing is drawn after it.
@@ -77,5 +83,5 @@ class StepDraft:
             else:
                 choice.exhausted = True
         self.budget -= count
-        self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample))
+        self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample, masked))
         self.owners.append((choice, choice.incarnation, end, sample))

@@ -8,11 +8,12 @@ it drew last, whether or not anybody has read it.
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from stentor.protocols.steps import RowStep, StepPlan, StepResult
+from stentor.protocols.steps import Masks, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
@@ -20,10 +21,11 @@ from .device import Device
 from .device_logprobs import LogprobReader, PromptWork
 from .device_sampler import DeviceSampler, NewRules
 from .device_step import DeviceStep, RowBuffers
-from .graphs import Body, DecodeGraphs, StallBudget
+from .graphs import Body, DecodeGraph, DecodeGraphs, StallBudget
+from .masks import slot_masks
 from .numbering import StepNumbers, no_rows, number_step, pad_decodes
-from .pending import Pending
-from .pinned import PinnedPool
+from .pending import Pending, PromptPart
+from .pinned import PinnedPool, StepMemory
 from .rows import RowTable
 from .staged_step import StagedStep, changes, no_changes, pad_updates, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
@@ -33,6 +35,24 @@ MAX_PENDING = 2
 
 _SPARE_BYTES = 1 << 20
 """Of a staging buffer, for block tables and sampling rules of rows that enter."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A step whose forward has been queued; its draw must be the next thing that is."""
+
+    plan: StepPlan
+    began: float
+    """``time.perf_counter()``"""
+    staged: StagedStep
+    inputs: Inputs
+    raw: torch.Tensor | None
+    """Logits of the rows that ask for log-probabilities."""
+    graph: DecodeGraph | None
+    """What draws; None where no graph does."""
+    tops: list[int | None]
+    prompts: list[PromptPart]
+    memory: StepMemory
 
 
 class DeviceRunner:
@@ -62,7 +82,7 @@ class DeviceRunner:
         self._rows = RowTable(slots, max_model_len, block_size)
         self._null_block = caches[0].k.shape[0] - 1
         columns = self._rows.blocks.shape[1]
-        vocab_size = model.config.vocab_size
+        vocab_size = self._vocab_size = model.config.vocab_size
         self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.place)
         self._sampler = DeviceSampler(vocab_size, slots, device.place)
         self._logprobs = LogprobReader(model, device)
@@ -95,15 +115,19 @@ class DeviceRunner:
         """Runs one step and waits for it."""
         return self.finish(self.launch(plan))
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Pending:
         """Queues one step. Raises RuntimeError where two are on their way already."""
+        return self.launch_draw(self.launch_forward(plan))
+
+    @torch.inference_mode()
+    def launch_forward(self, plan: StepPlan) -> Launched:
+        """Queues the first half of a step; :meth:`launch_draw` must be called before anything else is queued."""
         began = time.perf_counter()
         if not self._spare_drawn:
             raise RuntimeError(f"step {plan.step} came with {MAX_PENDING} steps on their way, the most there may be")
+        sampled = [row.slot for row in plan.rows if row.sample]
         update_at, update_to, rules = self._apply(plan)
         numbers = number_step(plan.rows, self._rows)
-        sampled = [row.slot for row in plan.rows if row.sample]
         self._rows.drawn[sampled] += 1
         tops = [self._sampler.logprobs(slot) for slot in sampled]
         parts = self._prompt_work(plan.rows, numbers)
@@ -113,20 +137,31 @@ class DeviceRunner:
 
         memory = self._pinned.step()
         inputs = self._staging.send(staged.shape, staged.sections, memory)
-        if staged.shape.entering:
+        if staged.shape.entering or staged.shape.rule_data:
             self._sampler.enter(inputs.rule_slots, inputs.rule_params, inputs.rule_data, rules.writes)
+        graph = None
+        prompts: list[PromptPart] = []
         if for_graph is not None:
             graph = self._graphs[staged.shape.rows]
             graph.forward.replay()
             raw = self._raw_logits(inputs)
-            graph.draw.replay()
-            prompts = []
         else:
             hidden = self._forward(staged, inputs)
             raw = self._raw_logits(inputs)
-            if staged.shape.draws:
-                self._step.draw(inputs, staged.shape.draws)
             prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory)
+        return Launched(plan, began, staged, inputs, raw, graph, tops, prompts, memory)
+
+    @torch.inference_mode()
+    def launch_draw(self, launched: Launched, masks: Masks | None = None) -> Pending:
+        """Queues the second half of a step. ``masks`` are the step's, where it has masked rows."""
+        plan, staged, inputs, raw = launched.plan, launched.staged, launched.inputs, launched.raw
+        tops, memory = launched.tops, launched.memory
+        if masks is not None:
+            self._sampler.mask(slot_masks(masks, self._vocab_size), self._device, memory)
+        if launched.graph is not None:
+            launched.graph.draw.replay()
+        elif staged.shape.draws:
+            self._step.draw(inputs, staged.shape.draws)
         found = None
         if raw is not None:
             tokens = self._buffers.drawn.index_select(0, inputs.asking)
@@ -134,7 +169,17 @@ class DeviceRunner:
         drawn = self._spare_drawn.popleft()
         if staged.shape.draws:
             self._device.download(drawn[: staged.shape.draws], self._buffers.drawn[: staged.shape.draws])
-        return Pending(plan, began, self._device.mark(), drawn, staged.numbers.places, tops, found, prompts, memory)
+        return Pending(
+            plan,
+            launched.began,
+            self._device.mark(),
+            drawn,
+            staged.numbers.places,
+            tops,
+            found,
+            launched.prompts,
+            memory,
+        )
 
     def finish(self, pending: Pending) -> StepResult:
         """Waits for a step, not for any launched after it."""
@@ -186,7 +231,7 @@ class DeviceRunner:
                 at.extend(range(first, first + len(row.new_blocks)))
                 to.extend(row.new_blocks)
                 self._rows.extend(row.slot, row.new_blocks)
-        return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), self._sampler.add(plan.new)
+        return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), self._sampler.add(plan.new, plan.rows)
 
     def _prompt_work(self, rows: list[RowStep], numbers: StepNumbers) -> list[PromptWork]:
         parts = []

@@ -10,7 +10,11 @@ import torch
 from stentor.kernels import sampling
 from stentor.kernels.sampling.tables import IN_PROMPT, MAX_BIAS, PARAMS, WORD, SamplerTables, pack_params
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow
+from stentor.protocols.steps import NewRow, RowStep
+
+from .device import Device
+from .masks import SlotMasks
+from .pinned import StepMemory
 
 Int32 = npt.NDArray[np.int32]
 
@@ -53,6 +57,10 @@ class DeviceSampler:
         self._vocab_size = vocab_size
         self._tables = SamplerTables.empty(slots, vocab_size, place)
         self._logprobs: list[int | None] = [None] * slots
+        self._own_masks: dict[int, Int32] = {}
+        """Of masked rows: what they may draw where nothing more is said."""
+        self._masked: set[int] = set()
+        """Slots whose line says something else, of a step that has been launched."""
 
     @property
     def total_bytes(self) -> int:
@@ -62,11 +70,19 @@ class DeviceSampler:
         """How many alternatives a row wants with its log-probability; None where it wants none."""
         return self._logprobs[slot]
 
-    def add(self, rows: Sequence[NewRow]) -> NewRules:
-        """Rows enter; the result must reach :meth:`enter` before any of them draws."""
-        if not rows:
-            return NewRules.none()
+    def add(self, rows: Sequence[NewRow], steps: Sequence[RowStep] = ()) -> NewRules:
+        """Rows enter; the result must reach :meth:`enter` before any of them draws.
+
+        ``steps`` are what the rows do next: those that were masked before draw as they would without again.
+        """
         lines = _Lines()
+        if self._masked:
+            for step in steps:
+                if step.slot in self._masked and step.sample:
+                    self._masked.discard(step.slot)
+                    lines.add("mask", step.slot, self._own_masks[step.slot])
+        if not rows and not lines.writes:
+            return NewRules.none()
         params: list[int] = []
         for row in rows:
             self._logprobs[row.slot] = row.params.logprobs
@@ -81,6 +97,26 @@ class DeviceSampler:
     def remove(self, slot: int) -> None:
         """The row leaves. Its tables stay as they are: nobody draws by them."""
         self._logprobs[slot] = None
+        self._own_masks.pop(slot, None)
+        self._masked.discard(slot)
+
+    def mask(self, masks: SlotMasks, device: Device, memory: StepMemory) -> None:
+        """What masked rows may draw in the step that is drawn next; until they draw without, see :meth:`add`.
+
+        Slots that hold no masked row are passed over: their rows have gone.
+        """
+        found = {slot: mask for slot, mask in masks.items() if slot in self._own_masks}
+        if not found:
+            return
+        words = self._tables.mask.shape[1]
+        host = memory.pinned(len(found) * words, torch.int32)
+        host.numpy()[:] = np.concatenate([mask.view("<i4") for mask in found.values()])
+        lines = torch.empty(len(found) * words, dtype=torch.int32, device=self._tables.mask.device)
+        memory.keep(lines)
+        device.upload(lines, host)
+        for line, slot in zip(lines.view(-1, words), found, strict=True):
+            self._tables.mask[slot].copy_(line)
+        self._masked.update(found)
 
     def enter(self, slots: torch.Tensor, params: torch.Tensor, data: torch.Tensor, writes: Sequence[RuleWrite]) -> None:
         """Fills the tables from what :meth:`add` gave, which is on the device by now."""
@@ -100,7 +136,8 @@ class DeviceSampler:
                     self._tables.seen[write.slot].zero_().index_copy_(0, ids.long(), counts)
                 case table:
                     raise ValueError(f"there is no table {table}")
-        sampling.write_params_(self._tables, slots, params.view(-1, PARAMS))
+        if len(slots):
+            sampling.write_params_(self._tables, slots, params.view(-1, PARAMS))
 
     def draw(self, logits: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
         """One token a row of ``logits`` [R, V], which it mutates, to ``out`` [R]; slot -1 is nobody's."""
@@ -121,9 +158,12 @@ class DeviceSampler:
             values = np.array(list(bias.values())[:MAX_BIAS], dtype=np.float32)
             lines.add("bias", slot, np.concatenate((ids, values.view(np.int32))))
         allowed, banned = params.allowed_token_ids, params.banned_token_ids
-        masked = allowed is not None or bool(banned)
+        masked = allowed is not None or bool(banned) or row.masked
         if masked:
-            lines.add("mask", slot, self._mask(allowed, banned))
+            own = self._mask(allowed, banned)
+            lines.add("mask", slot, own)
+            if row.masked:
+                self._own_masks[slot] = own
         ends = (*params.eos_token_ids, *params.stop_token_ids)
         early = index < params.min_tokens and bool(ends)
         if early:
@@ -142,7 +182,7 @@ class DeviceSampler:
             bias_count=min(len(bias), MAX_BIAS),
             mask=masked,
             early_mask=early,
-            fallback=_fallback(params, self._vocab_size),
+            fallback=-1 if row.masked else _fallback(params, self._vocab_size),
         )
 
     def _mask(self, allowed: Iterable[int] | None, banned: Iterable[int]) -> Int32:

@@ -2,19 +2,33 @@
 
 import itertools
 import time
+from dataclasses import dataclass
 
 import torch
 
-from stentor.protocols.steps import PromptLogprobs, RowStep, StepPlan, StepResult
+from stentor.protocols.steps import Masks, PromptLogprobs, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
 from .batch import build_batch
+from .masks import NO_MASKS, slot_masks
 from .rows import RowTable
 from .sampler import Sampler
 
 _PROMPT_LOGIT_ROWS = 64
 """Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """A step whose forward has run; its logits stay what they are until the next one's."""
+
+    plan: StepPlan
+    logits: torch.Tensor | None
+    """Of the rows that draw a token."""
+    best: list[int] | None
+    """The index of the largest of each, where it is known already."""
+    seconds: float
 
 
 class ModelRunner:
@@ -50,15 +64,30 @@ class ModelRunner:
     @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
         """Runs one step and keeps the drawn tokens for the next."""
+        return self.draw(self.forward(plan))
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> Forwarded:
+        """The first half of a step; :meth:`draw` must follow before anything else."""
         began = time.perf_counter()
         self._apply(plan)
+        logits, best = self._forward(plan.rows)
+        return Forwarded(plan, logits, best, time.perf_counter() - began)
+
+    @torch.inference_mode()
+    def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult:
+        """The second half: draws the tokens. ``masks`` are the step's, where it has masked rows."""
+        began = time.perf_counter()
+        plan = forwarded.plan
         rows = plan.rows
-        logits, best = self._forward(rows)
         tokens: list[int] = []
         logprobs = None
-        if logits is not None:
+        if forwarded.logits is not None:
             sampled = [row for row in rows if row.sample]
-            tokens, logprobs = self._sampler.sample(logits, [row.slot for row in sampled], best)
+            allowed = NO_MASKS if masks is None else slot_masks(masks, self._model.config.vocab_size)
+            tokens, logprobs = self._sampler.sample(
+                forwarded.logits, [row.slot for row in sampled], forwarded.best, allowed
+            )
             known = self._rows.tokens
             for row, token in zip(sampled, tokens, strict=True):
                 known[row.slot, row.start + row.count] = token
@@ -70,7 +99,7 @@ class ModelRunner:
             tokens=tokens,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            seconds=time.perf_counter() - began,
+            seconds=forwarded.seconds + time.perf_counter() - began,
         )
 
     def release(self, slots: list[int]) -> None:

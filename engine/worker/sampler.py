@@ -1,6 +1,7 @@
 """Draws the tokens of a step: what each row asked for, applied to its logits and to nothing else."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 
 from .logprobs import logprob_entries
+from .masks import NO_MASKS, SlotMasks, forbidden, lowest
 from .sampler_rows import SampledRow
 
 
@@ -70,7 +72,11 @@ class Sampler:
         self._rows[slot] = None
 
     def sample(
-        self, logits: torch.Tensor, slots: Sequence[int], best: list[int] | None = None
+        self,
+        logits: torch.Tensor,
+        slots: Sequence[int],
+        best: list[int] | None = None,
+        masks: SlotMasks = NO_MASKS,
     ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
         """Draws one token for each of ``slots`` and appends it to the row.
 
@@ -79,6 +85,7 @@ class Sampler:
             slots: the row of each, all different.
             best: of each the index of the largest logit as :func:`stentor.kernels.sampling.argmax` finds it, where
                 somebody has.
+            masks: what rows may draw this once, by slot; in place of their allowed and banned tokens.
 
         Returns:
             token ids, and where any row asked for log-probabilities an entry per row (None for the
@@ -86,13 +93,16 @@ class Sampler:
             its lowest allowed id.
         """
         rows = [self._row(slot) for slot in slots]
-        if all(row.plain for row in rows):
+        if not masks and all(row.plain for row in rows):
             drawn = sampling.argmax(logits).tolist() if best is None else best
             return [row.append(token) for row, token in zip(rows, drawn, strict=True)], None
 
-        raw = self._raw_of_edited(logits, rows)
-        self._edit(logits, rows)
+        raw = self._raw_of_edited(logits, rows, {at for at, slot in enumerate(slots) if slot in masks})
+        self._edit(logits, rows, slots, masks)
         drawn = self._draw(logits, slots, rows)
+        for at, slot in enumerate(slots):
+            if drawn[at] < 0 and slot in masks:
+                drawn[at] = lowest(masks[slot])
         indices = [position for position, row in enumerate(rows) if row.logprobs is not None]
         tokens = [row.append(token) for row, token in zip(rows, drawn, strict=True)]
         if not indices:
@@ -115,16 +125,18 @@ class Sampler:
             raise ValueError(f"slot {slot} holds no row; add one before sampling from it")
         return row
 
-    def _raw_of_edited(self, logits: torch.Tensor, rows: list[SampledRow]) -> dict[int, torch.Tensor]:
+    def _raw_of_edited(
+        self, logits: torch.Tensor, rows: list[SampledRow], masked: set[int]
+    ) -> dict[int, torch.Tensor]:
         """Copies [1, V], by position, of logits that are about to change but are needed as they are."""
         return {
             position: logits[position : position + 1].clone()
             for position, row in enumerate(rows)
-            if row.logprobs is not None and row.edits
+            if row.logprobs is not None and (row.edits or position in masked)
         }
 
-    def _edit(self, logits: torch.Tensor, rows: list[SampledRow]) -> None:
-        """Penalties, then bias and bans, then the allowed tokens, each for the rows that have them."""
+    def _edit(self, logits: torch.Tensor, rows: list[SampledRow], slots: Sequence[int], masks: SlotMasks) -> None:
+        """Penalties, then bias and bans, then the allowed tokens or a mask, each for the rows that have them."""
         penalised, biased, restricted = _Edits([], []), _Edits([], []), _Edits([], [])
         strengths: list[tuple[float, float, float]] = []
         for position, row in enumerate(rows):
@@ -137,7 +149,7 @@ class Sampler:
             if (bias := row.bias()) is not None:
                 biased.rows.append(position)
                 biased.parts.append(bias)
-            if row.allowed is not None:
+            if row.allowed is not None and slots[position] not in masks:
                 restricted.rows.append(position)
                 restricted.parts.append((row.allowed,))
         if penalised.rows:
@@ -147,6 +159,9 @@ class Sampler:
             sampling.add_bias_(logits, *biased.flat(self._device))
         if restricted.rows:
             sampling.restrict_(logits, *restricted.flat(self._device))
+        for position, slot in enumerate(slots):
+            if (mask := masks.get(slot)) is not None:
+                logits[position].masked_fill_(forbidden(mask, self._vocab_size).to(self._device), -math.inf)
 
     def _draw(self, logits: torch.Tensor, slots: Sequence[int], rows: list[SampledRow]) -> list[int]:
         if all(row.greedy for row in rows):

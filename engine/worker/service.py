@@ -8,7 +8,7 @@ from typing import assert_never
 from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker
 from stentor.protocols.codec import decode_worker, encoder
 from stentor.protocols.config import WorkerConfig
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.steps import Masks, StepPlan
 
 from ..channel import Endpoint, PeerDied
 from ..groups import one_line
@@ -52,6 +52,9 @@ class Worker:
                     case StepPlan() as plan:
                         if not self._step(plan):
                             return 1
+                    case Masks() as masks:
+                        if not self._step(masks):
+                            return 1
                     case Shutdown():
                         if self._steps is not None:
                             self._steps.close()
@@ -77,11 +80,14 @@ class Worker:
         self._steps = Ahead(runner, self._send) if isinstance(runner, DeviceRunner) else InTurn(runner, self._send)
         return None
 
-    def _step(self, plan: StepPlan) -> bool:
+    def _step(self, message: StepPlan | Masks) -> bool:
         """Whether the worker can go on."""
         if self._steps is None:
             raise RuntimeError("a step came before the start message")
-        self._steps.take(plan)
+        if isinstance(message, Masks):
+            self._steps.mask(message)
+        else:
+            self._steps.take(message)
         return not self._steps.failed
 
     def _send(self, message: object) -> None:

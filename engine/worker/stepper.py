@@ -5,16 +5,17 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from stentor.protocols.actors import Failed
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.steps import Masks, StepPlan
 
 from ..channel import PeerDied
-from .device_runner import DeviceRunner
+from .device_runner import DeviceRunner, Launched
 from .pending import Pending
 from .row_names import Names, RowNames, names_in
-from .runner import ModelRunner
+from .runner import Forwarded, ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -24,16 +25,31 @@ _SWITCH_SECONDS = 0.0005
 _END_SECONDS = 5.0
 
 Send = Callable[[object], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Held(Generic[T]):
+    """A step between its two halves: its forward has run, or has been queued, and its masks have not come."""
+
+    plan: StepPlan
+    names: Names
+    forwarded: T
 
 
 class Stepper(Protocol):
-    """Takes plans in order and sends a result for each, or one :class:`Failed` in place of all that is left."""
+    """Takes plans in order and sends a result for each, or one :class:`Failed` in place of all that is left.
+
+    The masks of a step that has masked rows come after its plan and before the next one.
+    """
 
     @property
     def failed(self) -> bool:
         """Whether it has sent :class:`Failed`; the worker is to end."""
 
     def take(self, plan: StepPlan) -> None: ...
+
+    def mask(self, masks: Masks) -> None: ...
 
     def rest(self) -> float | None:
         """Work for when no message waits. Returns seconds until there may be more of it; None: after a message."""
@@ -49,6 +65,7 @@ class InTurn:
         self._runner = runner
         self._send = send
         self._names = RowNames()
+        self._held: Held[Forwarded] | None = None
         self.failed = False
 
     def take(self, plan: StepPlan) -> None:
@@ -56,12 +73,33 @@ class InTurn:
             return
         names = self._names.after(plan)
         try:
+            check_turn(plan, self._held)
+            if is_masked(plan):
+                self._held = Held(plan, names, self._runner.forward(plan))
+                return
             result = self._runner.step(plan)
         except Exception as error:
-            self.failed = True
-            self._send(step_failure(plan, names, error))
+            self._fail(step_failure(plan, names, error))
             return
         self._send(result)
+
+    def mask(self, masks: Masks) -> None:
+        if self.failed:
+            return
+        held, self._held = self._held, None
+        if (wrong := unexpected(masks, held)) or held is None:
+            self._fail(Failed(wrong))
+            return
+        try:
+            result = self._runner.draw(held.forwarded, masks)
+        except Exception as error:
+            self._fail(step_failure(held.plan, held.names, error))
+            return
+        self._send(result)
+
+    def _fail(self, failure: Failed) -> None:
+        self.failed = True
+        self._send(failure)
 
     def rest(self) -> None:
         return None
@@ -83,6 +121,7 @@ class Ahead:
         self._runner = runner
         self._send = send
         self._names = RowNames()
+        self._held: Held[Launched] | None = None
         self._queue: queue.SimpleQueue[tuple[Pending, Names] | Failed | None] = queue.SimpleQueue()
         self._failed = threading.Event()
         # a finished step must not wait for the lock as long as Python's default while another is launched or captured
@@ -99,11 +138,30 @@ class Ahead:
             return
         names = self._names.after(plan)
         try:
+            check_turn(plan, self._held)
+            if is_masked(plan):
+                self._held = Held(plan, names, self._runner.launch_forward(plan))
+                return
             self._queue.put((self._runner.launch(plan), names))
         except Exception as error:
             self._fail(step_failure(plan, names, error))
 
+    def mask(self, masks: Masks) -> None:
+        if self.failed:
+            return
+        held, self._held = self._held, None
+        if (wrong := unexpected(masks, held)) or held is None:
+            self._fail(Failed(wrong))
+            return
+        try:
+            self._queue.put((self._runner.launch_draw(held.forwarded, masks), held.names))
+        except Exception as error:
+            self._fail(step_failure(held.plan, held.names, error))
+
     def rest(self) -> float | None:
+        if self._held is not None:
+            # what lies between its two halves on the device is in the very tensors that a capture would use
+            return _LOOK_SECONDS
         busy = self._runner.pending > 0
         try:
             seconds = self._runner.advance(busy=busy)
@@ -148,6 +206,25 @@ class Ahead:
             logger.exception("a result could not be sent")
             self._failed.set()
             self._send(Failed(f"the worker failed to send a result: {type(error).__name__}"))
+
+
+def is_masked(plan: StepPlan) -> bool:
+    """Whether the step waits for masks before its tokens are drawn."""
+    return any(row.masked for row in plan.rows)
+
+
+def check_turn(plan: StepPlan, held: "Held[T] | None") -> None:
+    """Raises ValueError for a plan that comes while a step still waits for its masks."""
+    if held is not None:
+        raise ValueError(f"step {plan.step} came before the masks of step {held.plan.step}")
+
+
+def unexpected(masks: Masks, held: "Held[T] | None") -> str:
+    """What is wrong with masks that are not those waited for; "" where they are."""
+    if held is not None and (masks.epoch, masks.step) == (held.plan.epoch, held.plan.step):
+        return ""
+    expected = "none were expected" if held is None else f"those of step {held.plan.step} were expected"
+    return f"the worker failed: masks of step {masks.step} came, {expected}"
 
 
 def step_failure(plan: StepPlan, names: Names, error: Exception) -> Failed:

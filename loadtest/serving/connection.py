@@ -27,7 +27,7 @@ class Sink(Protocol):
     def over(self) -> bool:
         """Nothing more is wanted."""
 
-    def head(self, status: int, content_type: str, server: str) -> None: ...
+    def head(self, status: int, content_type: str, server: str, request_id: str) -> None: ...
 
     def feed(self, data: bytes, now: float) -> None: ...
 
@@ -138,8 +138,8 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status >= 200 and self._sink is not None:
-            content_type = self._headers.get(b"content-type", b"").decode("latin-1")
-            self._sink.head(status, content_type, self._headers.get(b"server", b"").decode("latin-1"))
+            named = (b"content-type", b"server", b"x-request-id")
+            self._sink.head(status, *(self._headers.get(name, b"").decode("latin-1") for name in named))
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() >= 200:

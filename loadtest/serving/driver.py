@@ -47,6 +47,7 @@ class _Sent(msgspec.Struct):
             error=stream.error,
             finish_reason=stream.finish,
             stage=self.stage,
+            request_id="" if stream.error is None else stream.request_id,
         )
 
 

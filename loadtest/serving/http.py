@@ -40,7 +40,7 @@ class _Whole:
         self.body = bytearray()
         self.over = False
 
-    def head(self, status: int, content_type: str, server: str) -> None:
+    def head(self, status: int, content_type: str, server: str, request_id: str) -> None:
         self.status, self.server = status, server
 
     def feed(self, data: bytes, now: float) -> None:

@@ -49,6 +49,8 @@ class Stream:
         self.finish: str | None = None
         self.usage: Usage | None = None
         self.server = ""
+        self.request_id = ""
+        """Its ``X-Request-Id`` header, by which the server's log names it."""
         self._status = 0
         self._api = api
         self._read = api.read
@@ -76,9 +78,10 @@ class Stream:
         """Called right before the request is sent."""
         self.began = self.ended = perf_counter()
 
-    def head(self, status: int, content_type: str, server: str) -> None:
+    def head(self, status: int, content_type: str, server: str, request_id: str) -> None:
         """The answer's head has come."""
         self.server = server
+        self.request_id = request_id
         self._status = status
         if status != 200:
             self.state = State.REFUSED

@@ -97,8 +97,10 @@ def depth_at_most(request: msgspec.Struct, most: int) -> None:
 
 
 def _containers(values: Any) -> list[Any]:
+    if isinstance(values, msgspec.Struct):
+        values = [getattr(values, field) for field in values.__struct_fields__]
     inside = values.values() if isinstance(values, dict) else values
-    return [value for value in inside if isinstance(value, dict | list)]
+    return [value for value in inside if isinstance(value, dict | list | msgspec.Struct)]
 
 
 def too_deep(most: int, field: str | None) -> BadRequest:

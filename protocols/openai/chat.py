@@ -11,6 +11,7 @@ from .errors import BadRequest
 from .limits import Limits
 from .messages import check_messages
 from .sampling import SamplingFields, TopLogprobs, check_sampling, not_served, refuse
+from .structured import wanted_answer
 from .tools import tool_use
 from .usage import PromptLogprobs, Usage
 
@@ -81,7 +82,8 @@ class ChatRequest(SamplingFields, kw_only=True):
         at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
         check_sampling(self, self.wanted_tokens, self.max_tokens_field, limits)
         refuse(self, REFUSED)
-        tool_use(self)
+        tool_use(self, limits)
+        wanted_answer(self, limits)
         if self.modalities and self.modalities != ["text"]:
             raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:
@@ -126,10 +128,38 @@ class ChoiceLogprobs(msgspec.Struct, frozen=True, gc=False):
     refusal: None = None
 
 
+class CalledFunction(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    arguments: str
+    """JSON, unless the output was cut off in it."""
+
+
+class FunctionToolCall(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="function"):
+    id: str
+    function: CalledFunction
+
+
+class CalledCustom(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    input: str
+
+
+class CustomToolCall(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="custom"):
+    id: str
+    custom: CalledCustom
+
+
 class AssistantMessage(msgspec.Struct, frozen=True, gc=False):
-    content: str
+    content: str | None
+    """None where there are calls and nothing else."""
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    """The same under the two names that clients look for."""
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[FunctionToolCall | CustomToolCall] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
+    """What asked with ``functions`` reads."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

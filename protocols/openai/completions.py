@@ -9,6 +9,7 @@ from .bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most
 from .errors import BadRequest
 from .limits import Limits
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
+from .structured import wanted_answer
 from .usage import PromptLogprobs, Usage
 
 Prompt = str | list[int]
@@ -67,6 +68,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
                 "sequences that one request may ask for.",
                 "prompt",
             )
+        wanted_answer(self, limits)
         prompt_chars_at_most(prompts, limits.max_prompt_chars)
         rules_at_most(self.logit_bias, len(prompts), "logit_bias")
         rules_at_most(self.allowed_token_ids, len(prompts), "allowed_token_ids")

@@ -41,6 +41,14 @@ class Limits(msgspec.Struct, frozen=True):
     max_allowed_tokens: int = 1 << 17
     max_logprobs: int = MAX_LOGPROBS
     """Alternatives for each token, of the prompt too."""
+    max_schema_chars: int = 1 << 19
+    """Of a JSON schema for the answer, as compact JSON in bytes."""
+    max_schema_depth: int = 48
+    max_regex_chars: int = 1 << 14
+    """Of a pattern that the answer must match."""
+    max_grammar_chars: int = 1 << 18
+    """Of a grammar for the answer, and of all its choices together."""
+    max_answer_choices: int = 1 << 12
 
 
 MAX_TOKEN_RULES: Final = 1 << 18
@@ -52,8 +60,6 @@ MAX_TOOLS: Final = 1024
 """Of one request."""
 MAX_TOOL_DESCRIPTION: Final = 1 << 16
 """Characters."""
-MAX_TOOL_SCHEMA: Final = 1 << 17
-"""Characters of JSON, of one tool's parameters."""
 MAX_NAME_LENGTH: Final = 512
 """Characters of a model name, a cache salt, and the like."""
 MAX_REQUEST_ID: Final = 128

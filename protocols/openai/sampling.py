@@ -76,13 +76,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
 
-    # Understood, so that a client hears that they are not served rather than being ignored.
+    # The form of the answer: see :mod:`.structured`.
     response_format: dict[str, Any] | None = None
-    structured_outputs: Any = None
+    structured_outputs: dict[str, Any] | None = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+
+    # Understood, so that a client hears that they are not served rather than being ignored.
     bad_words: list[str] | None = None
     use_beam_search: bool | None = None
 
@@ -98,11 +100,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 REFUSED_EVERYWHERE: Final = (
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
     "bad_words",
     "use_beam_search",
 )
@@ -129,8 +126,6 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
     items_at_most(request.allowed_token_ids, limits.max_allowed_tokens, "allowed_token_ids")
     at_most(request.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
     refuse(request, REFUSED_EVERYWHERE)
-    if request.response_format is not None and request.response_format.get("type") != "text":
-        raise not_served("response_format", "`response_format` of another type than `text`")
     if request.stream_options is not None and not request.stream:
         raise BadRequest("`stream_options` is only allowed when `stream` is true.", "stream_options")
     if request.stream and request.prompt_logprobs is not None:

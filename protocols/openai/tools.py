@@ -3,17 +3,17 @@
 Fields are decoded one by one, so that a mistake is named with its place (``tools[3].function.name``).
 """
 
-import json
 import re
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from .bounds import OBJECT_TOO_LARGE, chars_at_most, items_at_most
+from .bounds import chars_at_most, items_at_most
 from .decoding import converted
 from .errors import BadRequest
-from .limits import MAX_TOOL_DESCRIPTION, MAX_TOOL_SCHEMA, MAX_TOOLS
+from .limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
 from .sampling import not_served
+from .structured import check_schema
 
 CUSTOM_INPUT: Final = "input"
 """The one argument of the function that stands for a custom tool."""
@@ -127,14 +127,14 @@ class ToolFields(Protocol):
     function_call: str | dict[str, Any] | None
 
 
-def tool_use(request: ToolFields) -> ToolUse:
+def tool_use(request: ToolFields, limits: Limits) -> ToolUse:
     """Raises BadRequest naming the field."""
     if not (request.tools or request.functions or request.tool_choice or request.function_call):
         return NO_TOOLS
     if request.functions or request.function_call:
-        return _legacy_use(request)
+        return _legacy_use(request, limits)
     items_at_most(request.tools, MAX_TOOLS, "tools")
-    tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
+    tools = tuple(_tool(tool, f"tools[{index}]", limits) for index, tool in enumerate(request.tools or ()))
     _check_unique([tool.name for tool in tools], "tools", ".function.name")
     choice = request.tool_choice
     parallel = request.parallel_tool_calls is not False
@@ -147,7 +147,7 @@ def tool_use(request: ToolFields) -> ToolUse:
     return _chosen(choice, tools, parallel)
 
 
-def _legacy_use(request: ToolFields) -> ToolUse:
+def _legacy_use(request: ToolFields, limits: Limits) -> ToolUse:
     """``functions`` and ``function_call``, which came before tools: one call at most."""
     if request.tools or request.tool_choice:
         field = "functions" if request.functions else "function_call"
@@ -156,7 +156,7 @@ def _legacy_use(request: ToolFields) -> ToolUse:
     tools = []
     for index, function in enumerate(request.functions or ()):
         where = f"functions[{index}]"
-        tools.append(_function(converted(function, _Function, where), where))
+        tools.append(_function(converted(function, _Function, where), where, limits))
     _check_unique([tool.name for tool in tools], "functions", ".name")
     use = ToolUse(tuple(tools), "auto" if tools else "none", parallel=False, legacy=True)
     choice = request.function_call
@@ -220,26 +220,26 @@ def _needs_tools(field: str, among: str = "tools") -> BadRequest:
     return BadRequest(f"`{field}` needs `{among}`; send at least one, or leave it out.", field)
 
 
-def _tool(value: Any, where: str) -> OfferedTool:
+def _tool(value: Any, where: str, limits: Limits) -> OfferedTool:
     match converted(value, _FunctionTool | _CustomTool, where):
         case _FunctionTool(function=function):
-            return _function(function, f"{where}.function")
+            return _function(function, f"{where}.function", limits)
         case _CustomTool(custom=custom):
-            return _custom(custom, f"{where}.custom")
+            return _custom(custom, f"{where}.custom", limits)
 
 
-def _function(function: _Function, where: str) -> OfferedTool:
+def _function(function: _Function, where: str, limits: Limits) -> OfferedTool:
     _check_name(function.name, where)
     chars_at_most(function.description, MAX_TOOL_DESCRIPTION, f"{where}.description")
     parameters, field = function.parameters, f"{where}.parameters"
     if parameters is not None:
         if parameters.get("type", "object") != "object":
             raise BadRequest(f'`{field}.type` must be "object": arguments have names.', f"{field}.type")
-        _check_size(parameters, field)
+        check_schema(parameters, field, limits)
     return OfferedTool(function.name, function.description, parameters, bool(function.strict), False, field)
 
 
-def _custom(custom: _Custom, where: str) -> OfferedTool:
+def _custom(custom: _Custom, where: str, limits: Limits) -> OfferedTool:
     _check_name(custom.name, where)
     chars_at_most(custom.description, MAX_TOOL_DESCRIPTION, f"{where}.description")
     text: dict[str, Any] = {"type": "string"}
@@ -250,7 +250,7 @@ def _custom(custom: _Custom, where: str) -> OfferedTool:
         if grammar.syntax == "lark":
             place = f"{where}.format.grammar.syntax"
             raise not_served(place, f"`{place}`: `lark`, instead of `regex`,")
-        chars_at_most(grammar.definition, MAX_TOOL_SCHEMA, field)
+        chars_at_most(grammar.definition, limits.max_regex_chars, field)
         text["pattern"] = f"^(?:{grammar.definition})$"
     parameters = {
         "type": "object",
@@ -267,14 +267,6 @@ def _check_name(name: str, where: str) -> None:
             f"`{where}.name` must be 1 to 64 characters of a-z, A-Z, 0-9, underscores, dots and dashes.",
             f"{where}.name",
             "invalid_value",
-        )
-
-
-def _check_size(schema: dict[str, Any], field: str) -> None:
-    size = len(json.dumps(schema, ensure_ascii=False))
-    if size > MAX_TOOL_SCHEMA:
-        raise BadRequest(
-            f"`{field}` is {size} characters of JSON; at most {MAX_TOOL_SCHEMA} are allowed.", field, OBJECT_TOO_LARGE
         )
 
 

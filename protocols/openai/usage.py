@@ -1,10 +1,15 @@
 """Token counts and prompt log-probabilities, the same in every response."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True, gc=False):
+    reasoning_tokens: int
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -13,10 +18,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens delivered."""
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+    """Of chat alone."""
 
     @classmethod
-    def of(cls, prompt: int, completion: int, cached: int) -> "Usage":
-        return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+    def of(cls, prompt: int, completion: int, cached: int, reasoning: int | None = None) -> "Usage":
+        details = UNSET if reasoning is None else CompletionTokensDetails(reasoning)
+        return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached), details)
 
 
 class PromptLogprob(msgspec.Struct, frozen=True, gc=False):

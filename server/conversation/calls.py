@@ -12,6 +12,7 @@ _OPENING: Final = re.compile(r'\s*\{\s*"' + CUSTOM_INPUT + r'"\s*:\s*"')
 _LONGEST_OPENING: Final = 256
 """Characters looked at for the beginning of an input; JSON that begins with more white space is left as it is."""
 _PLAIN: Final = re.compile(r'[^"\\]+')
+_NO_CHARACTER: Final = "\ufffd"
 _ESCAPES: Final = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -36,7 +37,7 @@ class CallFilter:
     def finish(self) -> list[Piece]:
         pieces = self._filtered(self._inner.finish())
         if self._input is not None and (rest := self._input.finish()):
-            pieces.append(CallArguments(rest))
+            self._keep(CallArguments(rest), pieces)
         return pieces
 
     def _filtered(self, pieces: list[Piece]) -> list[Piece]:
@@ -79,9 +80,9 @@ class InputText:
             return ""
         self._held += text
         if not self._inside:
-            opening = _OPENING.match(self._held)
+            opening = _OPENING.match(self._held, 0, _LONGEST_OPENING)
             if opening is None:
-                if len(self._held) <= _LONGEST_OPENING and _may_open(self._held):
+                if len(self._held) < _LONGEST_OPENING and _may_open(self._held):
                     return ""
                 self._raw = True
                 return self.finish()
@@ -131,15 +132,15 @@ def _escape(text: str, at: int) -> tuple[int, str]:
     if unit is None:
         return 0, ""
     if not 0xD800 <= unit < 0xDC00:
-        return 6, "\ufffd" if 0xDC00 <= unit < 0xE000 else chr(unit)
+        return 6, _NO_CHARACTER if 0xDC00 <= unit < 0xE000 else chr(unit)
     rest = text[at + 6 : at + 8]
-    if not "\\u".startswith(rest) or (len(rest) == 2 and _unit(text, at + 6) is None):
-        return (0, "") if "\\u".startswith(rest) else (6, "\ufffd")
-    if len(rest) < 2:
+    if not "\\u".startswith(rest):
+        return 6, _NO_CHARACTER
+    low = _unit(text, at + 6) if rest == "\\u" else None
+    if low is None:
         return 0, ""
-    low = _unit(text, at + 6)
-    if low is None or not 0xDC00 <= low < 0xE000:
-        return 6, "\ufffd"
+    if not 0xDC00 <= low < 0xE000:
+        return 6, _NO_CHARACTER
     return 12, chr(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
 
 
@@ -150,4 +151,4 @@ def _unit(text: str, at: int) -> int | None:
     try:
         return int(digits, 16)
     except ValueError:
-        return 0xFFFD
+        return ord(_NO_CHARACTER)

@@ -15,12 +15,17 @@ from ..overload.permits import Permit
 from ..state import ServerState
 from ..text.generation import Generation, GenerationRequest, generate
 from .admission import draw_seeds
+from .constraints import FREE, Constraints
 
 logger = logging.getLogger(__name__)
 
 
 def generation_request(
-    request: SamplingFields, prompt: list[int], params: SamplingParams, caller: Caller
+    request: SamplingFields,
+    prompt: list[int],
+    params: SamplingParams,
+    caller: Caller,
+    constraints: Constraints = FREE,
 ) -> GenerationRequest:
     return GenerationRequest(
         prompt=prompt,
@@ -30,6 +35,10 @@ def generation_request(
         include_stop=request.include_stop_str_in_output,
         skip_special_tokens=request.skip_special_tokens,
         spaces_between_special_tokens=request.spaces_between_special_tokens,
+        parser=constraints.parser,
+        visible=constraints.visible,
+        grammar=constraints.grammar,
+        thinking=constraints.thinking,
         priority=request.priority,
         salt=caller.cache_salt(request.cache_salt),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from stentor.protocols.deltas import Delta
 from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.tools import ToolUse, tool_use
 
 from ..door.keys import Caller
 from ..encoders.logprobs import TokenNames
@@ -24,8 +25,9 @@ from .admission import (
     resolve_sampling,
     truncate,
 )
+from .constraints import constraints_of
 from .generation import Observed, generation_request
-from .rendering import render_messages
+from .prompting import write_prompt
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Turn:
     names: TokenNames
     max_tokens: int
     """That each choice may have."""
+    tools: ToolUse
     batches: Batches[list[Delta]]
     """Goes to the engine when iterating begins; must be closed."""
 
@@ -57,8 +60,9 @@ async def begin_turn(
     wanted_tokens = None if fill_context else body.wanted_tokens
     budget = Budget(wanted_tokens, body.wanted_tokens, body.max_tokens_field, "messages")
     most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
-    prompt = await render_messages(state, body, body.messages, body.add_special_tokens, most_tokens)
-    prompt = truncate(prompt, body.truncate_prompt_tokens, budget, context)
+    use = tool_use(body, state.limits)
+    prompted = await write_prompt(state, body, use, most_tokens)
+    prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, context)
     check_prompt(prompt, state, "messages")
     params = resolve_sampling(
         body,
@@ -67,12 +71,21 @@ async def begin_turn(
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    wanted = generation_request(body, prompt, params, caller)
+    constraints = await constraints_of(state, body, use, prompt, prompted.thinking)
+    wanted = generation_request(body, prompt, params, caller, constraints)
     return Turn(
         model=model,
         prompt=prompt,
         n=body.choices,
         names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         max_tokens=params.max_tokens,
+        tools=use,
         batches=Observed(state, wanted, ticket.arrival, ticket.permit),
     )
+
+
+async def prompt_of(state: ServerState, body: ChatRequest) -> list[int]:
+    """The tokens of a conversation that is not to be answered, however many they are. Raises BadRequest."""
+    body.check(state.limits)
+    state.resolve_model(body.model)
+    return (await write_prompt(state, body, tool_use(body, state.limits), None)).tokens

@@ -17,7 +17,7 @@ HEADERS: Final = frozenset(
 )
 """Besides those that begin with one of :data:`HEADER_PREFIXES`."""
 HEADER_PREFIXES: Final = ("x-", "openai-", "anthropic-")
-EXPOSED: Final = b"x-request-id, retry-after"
+EXPOSED: Final = b"x-request-id, request-id, retry-after"
 PREFLIGHT_SECONDS: Final = b"600"
 
 _TOKEN: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
@@ -58,7 +58,7 @@ class Cors:
         if not self._origins.allow(origin):
             message = "Web pages of this origin may not use this server."
             body = ErrorBody(message, "invalid_request_error", None, "origin_not_allowed")
-            await respond(403, body, {"vary": "Origin"})(scope, receive, send)
+            await respond(scope, 403, body, {"vary": "Origin"})(scope, receive, send)
             return
         headers = [
             *self._answer(origin),

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 _BEARER: Final = b"bearer"
 _SALT_BYTES: Final = 16
+_OWNERS: Final = b"stentor: owners of what is stored"
 
 
 class KeyDigest:
@@ -55,6 +56,8 @@ class Caller:
     """Separates what the prefix cache keeps for this caller from all others; empty where there are no others."""
     name: str = field(default="", compare=False)
     """For logs: the kind of the key and its place among those of its kind, the options' first and then the file's."""
+    owner: str = field(default="", compare=False)
+    """Names the key in what is stored: the same after the server has been started again; empty where there is none."""
 
     def cache_salt(self, wished: str | None) -> str:
         """The salt of a request: the caller's, and within it the one that the request names."""
@@ -108,6 +111,12 @@ class Keyring:
     def has_admin(self) -> bool:
         return any(caller.admin for _, caller in self._callers)
 
+    def owner(self, name: str) -> Caller | None:
+        """The caller that is called so in what is stored; None where that key is none any more."""
+        if not name:
+            return None if self.required else ANYONE
+        return next((caller for _, caller in self._callers if caller.owner == name), None)
+
     def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller | None:
         """Who holds the key in ``Authorization: Bearer`` or ``x-api-key``; None where neither is a good one.
 
@@ -136,7 +145,7 @@ class Keyring:
         names = [f"api-{place}" for place in range(1, len(api) + 1)]
         names += [f"admin-{place}" for place in range(1, len(admin) + 1)]
         return tuple(
-            (key, Caller(key in admin, key.salt(self._secret) if several else "", name))
+            (key, Caller(key in admin, key.salt(self._secret) if several else "", name, key.salt(_OWNERS)))
             for key, name in zip((*api, *admin), names, strict=True)
         )
 

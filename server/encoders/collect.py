@@ -2,23 +2,56 @@
 
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
+from typing import assert_never
 
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
+from stentor.protocols.deltas import (
+    Delta,
+    Finish,
+    PromptProcessed,
+    Reasoning,
+    Text,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from stentor.protocols.steps import TokenLogprobs
 
 from ..errors import GenerationFailed
 
 
 @dataclass
+class Call:
+    """One call of a tool."""
+
+    name: str
+    id: str | None
+    """Where the model gave it one."""
+    pieces: list[str] = field(default_factory=list)
+    ended: bool = False
+    """Not where the output was cut off in it."""
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+
+@dataclass
 class Choice:
     pieces: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    reasoning_tokens: int = 0
     finish: Finish | None = None
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    @property
+    def thoughts(self) -> str:
+        return "".join(self.reasoning)
 
 
 @dataclass
@@ -33,24 +66,42 @@ class Generation:
     def completion_tokens(self) -> int:
         return sum(len(choice.tokens) for choice in self.choices)
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of the completion tokens, those that were thought."""
+        return sum(choice.reasoning_tokens for choice in self.choices)
+
 
 async def collect(batches: AsyncIterable[list[Delta]], n: int) -> Generation:
     """Reads ``batches`` to their end. Raises GenerationFailed when a choice ends with an error."""
     generation = Generation([Choice() for _ in range(n)])
     async for batch in batches:
         for delta in batch:
-            if type(delta) is Text:
-                choice = generation.choices[delta.index]
-                choice.pieces.append(delta.text)
-                choice.tokens.extend(delta.tokens)
-                choice.logprobs.extend(delta.logprobs or ())
-            elif type(delta) is Finish:
-                if delta.reason not in ("stop", "length"):
-                    raise GenerationFailed
-                generation.choices[delta.index].finish = delta
-            elif type(delta) is PromptProcessed:
-                generation.cached_tokens = delta.cached_tokens
-                generation.prompt_logprobs = delta.logprobs
+            match delta:
+                case Text() | Reasoning():
+                    choice = generation.choices[delta.index]
+                    choice.tokens.extend(delta.tokens)
+                    choice.logprobs.extend(delta.logprobs or ())
+                    if isinstance(delta, Reasoning):
+                        choice.reasoning.append(delta.text)
+                        choice.reasoning_tokens += len(delta.tokens)
+                    else:
+                        choice.pieces.append(delta.text)
+                case ToolCallStart():
+                    generation.choices[delta.index].calls.append(Call(delta.name, delta.id))
+                case ToolCallArguments():
+                    generation.choices[delta.index].calls[delta.call].pieces.append(delta.text)
+                case ToolCallEnd():
+                    generation.choices[delta.index].calls[delta.call].ended = True
+                case Finish():
+                    if delta.reason not in ("stop", "length"):
+                        raise GenerationFailed
+                    generation.choices[delta.index].finish = delta
+                case PromptProcessed():
+                    generation.cached_tokens = delta.cached_tokens
+                    generation.prompt_logprobs = delta.logprobs
+                case other:
+                    assert_never(other)
     if any(choice.finish is None for choice in generation.choices):
         raise GenerationFailed
     return generation

@@ -3,9 +3,7 @@
 from .lark import Lark
 
 
-def compose(
-    lark: Lark, *, thinking_end: str | None, opened: bool, body: str, thinking_begin: str | None = None
-) -> str:
+def compose(lark: Lark, *, thinking_end: str | None, opened: bool, body: str, thinking_begin: str | None = None) -> str:
     """The source of a grammar in which the expression ``body`` follows upon what the model thinks.
 
     ``thinking_end`` is the marker, text or special token, up to which any text is thought; None where the model does

@@ -32,14 +32,12 @@ def _apart(left: Any, right: Any, look_up: LookUp, depth: int, budget: list[int]
     for one, other in ((left, right), (right, left)):
         if "$ref" in one and _apart(look_up(one["$ref"]), other, look_up, depth + 1, budget):
             return True
-        for key in ("anyOf", "oneOf"):
-            inner = one.get(key)
-            if isinstance(inner, list) and inner:
-                if all(_apart(option, other, look_up, depth + 1, budget) for option in inner):
-                    return True
-        if isinstance(every := one.get("allOf"), list):
-            if any(_apart(option, other, look_up, depth + 1, budget) for option in every):
-                return True
+        options = one.get("anyOf") or one.get("oneOf")
+        if isinstance(options, list) and all(_apart(option, other, look_up, depth + 1, budget) for option in options):
+            return True
+        every = one.get("allOf")
+        if isinstance(every, list) and any(_apart(part, other, look_up, depth + 1, budget) for part in every):
+            return True
     values, others = _values(left), _values(right)
     if values is not None and others is not None:
         return not values & others

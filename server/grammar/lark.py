@@ -11,21 +11,16 @@ own names, beside ours in :meth:`Lark.source`.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stentor.protocols.openai.errors import BadRequest
 
-from .schema import encoded, prepare
+from .schema import ONE_SPACE, encoded, prepare
 
 ANY_TEXT: Final = r"/(.|\n)*/"
-ONE_SPACE: Final[Mapping[str, Any]] = {
-    "whitespace_flexible": False,
-    "key_separator": ": ?",
-    "item_separator": ", ?",
-}
-"""JSON as most write it: at most one space, behind a colon or a comma, and none elsewhere."""
-
+_NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
+"""As the engine has it before a source that is Lark alone."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -52,17 +47,37 @@ class Lark:
             return '""'
         return " ".join(self._token(part) or _quoted(part) for part in self._parts(text))
 
-    def either(self, expressions: list[str]) -> str:
+    def either(self, expressions: Sequence[str]) -> str:
         """One of these."""
         return expressions[0] if len(expressions) == 1 else self.rule(" | ".join(expressions))
 
-    def json(self, schema: Mapping[str, Any] | bool, field: str = "schema", whitespace: Mapping[str, Any] = ONE_SPACE) -> str:
+    def one_of(self, texts: Sequence[str]) -> str:
+        """Exactly one of these texts, of which there may be thousands."""
+        plain = [text for text in texts if text and not any(part in self._special for part in self._parts(text))]
+        kept = frozenset(plain)
+        others = [self.literal(text) for text in texts if text not in kept]
+        if plain:
+            # one terminal, not so many rules: what may follow is then found in one automaton
+            name = f"T{len(self._rules)}"
+            self._rules.append(f"{name}: {' | '.join(map(_quoted, plain))}")
+            others.append(name)
+        return self.either(others)
+
+    def json(
+        self,
+        schema: Mapping[str, Any] | bool,
+        field: str = "schema",
+        whitespace: Mapping[str, Any] = ONE_SPACE,
+        *,
+        closed: bool = False,
+    ) -> str:
         """JSON that the schema allows.
 
         ``field`` is where the client has put the schema. ``whitespace`` are llguidance's options for it: bounded, for
-        a model may else write nothing but spaces. Raises BadRequest for a schema that cannot be held.
+        a model may else write nothing but spaces. ``closed`` takes ``additionalProperties`` for false where a schema
+        with ``properties`` does not say. Raises BadRequest for a schema that cannot be held.
         """
-        return self.rule(f"%json {encoded(prepare(schema, field, whitespace))}")
+        return self.rule(f"%json {encoded(prepare(schema, field, whitespace, closed=closed))}")
 
     def regex(self, pattern: str, field: str = "regex") -> str:
         """``pattern`` in the syntax of Rust's regex crate, without look-around. Raises BadRequest."""
@@ -90,14 +105,21 @@ class Lark:
         self._grammars.append({"name": name, "lark_grammar": source})
         return self.rule(f"@{name}")
 
-    def text_until(self, marker: str) -> str:
-        """Any text up to the first ``marker``, which is matched too."""
+    def terminal(self, expression: str) -> str:
+        """Adds a terminal: patterns, quoted texts and terminals in a row, with ``&``, ``|`` and ``~`` between them."""
+        name = f"T{len(self._rules)}"
+        self._rules.append(f"{name}: {expression}")
+        return name
+
+    def text_until(self, marker: str, body: str = ANY_TEXT) -> str:
+        """Any text up to the first ``marker``, which is matched too; ``body``: what a terminal says of the text."""
         parts = self._parts(marker)
         special = next((index for index, part in enumerate(parts) if part in self._special), None)
         if special is None:
-            return self.rule(ANY_TEXT, f"[suffix={_quoted(marker)}]")
-        before = re.escape("".join(parts[:special]))
-        text = self.regex(f"(?s:.*){before}") if before else self.rule(ANY_TEXT)
+            return self.rule(body, f"[suffix={_quoted(marker)}]")
+        text = self.terminal(body)
+        if before := "".join(parts[:special]):
+            text = self.terminal(f"{text} {_quoted(before)}")
         return self.rule(f"{text} {self.literal(''.join(parts[special:]))}")
 
     def source(self, start: str) -> str:
@@ -105,7 +127,7 @@ class Lark:
         text = "\n".join([f"start: {start}", *self._rules]) + "\n"
         if not self._grammars:
             return text
-        return json.dumps({"grammars": [{"lark_grammar": text}, *self._grammars]}, ensure_ascii=False)
+        return json.dumps({"grammars": [{"lark_grammar": _NO_FORCING + text}, *self._grammars]}, ensure_ascii=False)
 
     def _parts(self, text: str) -> list[str]:
         """The text in pieces, of which each is one special token or holds none."""

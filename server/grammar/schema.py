@@ -1,14 +1,15 @@
 """JSON schemas of clients, as llguidance is given them.
 
-:func:`prepare` keeps the structure and makes every part explicit: references point into ``$defs`` of its own, annotations
-and formats that nobody can hold are gone, and what may stand in a number is bounded, so that no model writes zeros
-for ever. Numbers are written without exponent, with nine digits behind the point and fifteen before; integers lie within
-±(2^53 - 1), beyond which JSON's readers disagree. Whatever cannot be held is refused by name and place.
+:func:`prepare` keeps the structure and makes every part explicit: references point into ``$defs`` of its own,
+annotations and formats that nobody can hold are gone, and what may stand in a number is bounded, so that no model
+writes zeros for ever. Numbers are written without exponent, with nine digits behind the point and fifteen before;
+integers lie within ±(2^53 - 1), beyond which JSON's readers disagree. Whatever cannot be held is refused by name and
+place.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from stentor.protocols.openai.errors import BadRequest
@@ -37,23 +38,34 @@ _APPLICATORS: Final = ("anyOf", "oneOf", "allOf", "$ref")
 _PLAIN: Final = re.compile(r"[$A-Za-z_][A-Za-z0-9_]{0,63}")
 _ANY: Final = "any"
 
+ONE_SPACE: Final[Mapping[str, Any]] = {
+    "whitespace_flexible": False,
+    "key_separator": ": ?",
+    "item_separator": ", ?",
+}
+"""JSON as most write it: at most one space, behind a colon or a comma, and none elsewhere."""
+
 Schema = dict[str, Any]
 
 
-def prepare(schema: Mapping[str, Any] | bool, field: str, whitespace: Mapping[str, Any]) -> Schema:
+def prepare(
+    schema: Mapping[str, Any] | bool, field: str, whitespace: Mapping[str, Any] = ONE_SPACE, *, closed: bool = False
+) -> Schema:
     """The schema for ``%json``. ``field`` is where the client has put it; ``whitespace`` are llguidance's options.
 
-    Raises BadRequest.
+    ``closed`` takes ``additionalProperties`` for false where a schema with ``properties`` does not say. Raises
+    BadRequest.
     """
     if schema is False:
         raise BadRequest(f"`{field}`: the schema allows no value.", field, "invalid_value")
-    return _Preparation({} if schema is True else dict(schema), field).result(whitespace)
+    return _Preparation({} if schema is True else dict(schema), field, closed).result(whitespace)
 
 
 class _Preparation:
     """One schema on its way; definitions are prepared when something refers to them."""
 
-    def __init__(self, root: Schema, field: str) -> None:
+    def __init__(self, root: Schema, field: str, closed: bool) -> None:
+        self._closed = closed
         self._root = root
         self._field = field
         self._names: dict[str, str] = {}
@@ -208,7 +220,7 @@ class _Preparation:
             raise _refusal(f"{path}.required", "expected a list of names")
         if required:
             made["required"] = list(dict.fromkeys(required))
-        others = schema.get("additionalProperties", True)
+        others = schema.get("additionalProperties", not (self._closed and "properties" in schema))
         prepared = self._schema(others, f"{path}.additionalProperties", depth + 1)
         if "propertyNames" in schema:
             prepared = self._property_names(schema, prepared, path, made)
@@ -228,7 +240,9 @@ class _Preparation:
         if isinstance(names, dict) and not schema.get("properties") and not schema.get("patternProperties"):
             rule = _name_pattern(names)
         if rule is None:
-            raise _unsupported(path, "propertyNames", "other than one `pattern` or `enum`, where there are no properties")
+            raise _unsupported(
+                path, "propertyNames", "other than one `pattern` or `enum`, where there are no properties"
+            )
         made["patternProperties"] = {rule: others}
         return False
 
@@ -426,9 +440,6 @@ def _refusal(path: str, why: str) -> BadRequest:
 def _unsupported(path: str, keyword: str, unless: str = "") -> BadRequest:
     said = f"the keyword `{keyword}` is not supported{' ' + unless if unless else ''}"
     return BadRequest(f"`{path}`: {said}.", f"{path}.{keyword}", "unsupported_schema")
-
-
-LookUp = Callable[[Any], Any]
 
 
 def encoded(schema: Schema) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from . import door, engine, limits, media, model, observe, overload, recovery, server
+from . import door, engine, limits, media, model, observe, overload, recovery, server, store
 
 OPTIONS: Final = (
     *model.OPTIONS,
@@ -11,6 +11,7 @@ OPTIONS: Final = (
     *limits.OPTIONS,
     *overload.OPTIONS,
     *media.OPTIONS,
+    *store.OPTIONS,
     *server.OPTIONS,
     *observe.OPTIONS,
     *door.OPTIONS,

@@ -6,6 +6,7 @@ from stentor.protocols.config import LoadFormat
 
 from .. import option_kinds as kinds
 from ..option import Option
+from ..rendering.names import RendererName
 
 OPTIONS: Final = (
     Option(
@@ -37,10 +38,47 @@ OPTIONS: Final = (
     ),
     Option("chat-template", "model.chat_template", kinds.file(), "a Jinja file, in place of the model's own", "model"),
     Option(
+        "trust-request-chat-template",
+        "model.trust_request_chat_template",
+        kinds.switch(),
+        "take chat templates that requests bring; they are rendered in a process of their own",
+        "model",
+    ),
+    Option(
+        "renderer",
+        "model.renderer",
+        kinds.choice(get_args(RendererName)),
+        "what writes conversations: auto takes the model's chat template, or what its makers wrote where it has none",
+        "model",
+    ),
+    Option(
+        "harmony-vocabulary",
+        "model.harmony_vocabulary",
+        kinds.path(),
+        "o200k_base.tiktoken or its folder: gpt-oss's conversations are then written by openai-harmony",
+        "model",
+    ),
+    Option(
         "generation-config",
         "model.generation_config",
         kinds.generation_config(),
         "where sampling defaults come from: auto is the model's generation_config.json",
+        "model",
+    ),
+    Option(
+        "reasoning-parser",
+        "model.reasoning_parser",
+        kinds.reasoning_format(),
+        "how the model writes its reasoning: auto goes by its chat template, none leaves reasoning in the answer; "
+        "the names are vLLM's, and an unknown one lists them",
+        "model",
+    ),
+    Option(
+        "tool-call-parser",
+        "model.tool_call_parser",
+        kinds.tool_format(),
+        "how the model writes tool calls: auto goes by its chat template, none calls no tools; the names are vLLM's, "
+        "and an unknown one lists them",
         "model",
     ),
     Option(

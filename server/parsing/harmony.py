@@ -31,6 +31,9 @@ _RECIPIENT: Final = re.compile(r"(?:^|\s)to=([^\s<]+)")
 _BEGINNINGS: Final = (" to=", "to=", CHANNEL, MESSAGE, START, CONSTRAIN)
 """What a header may begin with, behind ``<|start|>assistant``."""
 
+_LONGEST_HEADER: Final = 4096
+"""Characters; what goes on longer without a message was none."""
+
 
 class _Phase(Enum):
     OPENING = 1  # the first header, or a text that has none
@@ -48,7 +51,7 @@ class _Kind(Enum):
 class HarmonyParser:
     """Messages of one kind that follow one another are a line apart."""
 
-    __slots__ = ("_begun", "_empty", "_functions", "_held", "_kind", "_names", "_phase", "_skipped")
+    __slots__ = ("_begun", "_empty", "_functions", "_held", "_kind", "_names", "_phase")
 
     def __init__(self, tools: Sequence[Tool], *, opened: bool) -> None:
         self._names = frozenset(tool.name for tool in tools)
@@ -57,7 +60,6 @@ class HarmonyParser:
         self._phase = _Phase.BODY if opened else _Phase.OPENING
         self._kind = _Kind.THOUGHT
         self._held = ""
-        self._skipped = False
         self._begun: set[_Kind] = set()
         self._empty = True
         """The message has no text yet."""
@@ -108,7 +110,9 @@ class HarmonyParser:
     def _read_header(self, pieces: list[Piece]) -> None:
         held = self._held
         found = _IN_HEADER.search(held)
-        if found is None:
+        if found is None or found.start() > _LONGEST_HEADER:
+            if len(held) > _LONGEST_HEADER + len(MESSAGE):
+                self._kind, self._phase, self._empty = _Kind.CONTENT, _Phase.BODY, True
             return
         header, self._held = held[: found.start()], held[found.end() :]
         if found.group() != MESSAGE:  # a message of nothing

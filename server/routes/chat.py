@@ -15,7 +15,9 @@ from stentor.protocols.openai.decoding import decode
 
 from ..auth import caller_of
 from ..conversation.turn import Turn, begin_turn
-from ..encoders.chat import ChatShape, ChatStream, chat_response
+from ..encoders.chat_shape import ChatShape
+from ..encoders.chat_stream import ChatStream
+from ..encoders.chat_whole import chat_response
 from ..encoders.collect import collect
 from ..overload.ticket import Ticket
 from ..sse import Batches, EventStream
@@ -63,4 +65,6 @@ def _shape(body: ChatRequest, request: Request, turn: Turn) -> ChatShape:
         token_ids=bool(body.return_token_ids),
         include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),
         continuous_usage=options is not None and options.continuous_usage_stats,
+        include_reasoning=body.include_reasoning,
+        tools=turn.tools,
     )

@@ -19,6 +19,7 @@ from stentor.protocols.openai.completions import Prompt as RawPrompt
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import MAX_PROMPT_LOGPROBS
+from stentor.protocols.openai.structured import wanted_answer
 
 from ..auth import caller_of
 from ..conversation.admission import (
@@ -31,6 +32,7 @@ from ..conversation.admission import (
     too_long,
     truncate,
 )
+from ..conversation.constraints import Constraints, answer_constraints
 from ..conversation.generation import Observed, generation_request
 from ..door.keys import Caller
 from ..encoders.collect import Generation, collect
@@ -84,7 +86,11 @@ async def completions(state: ServerState, request: Request, content: bytes, tick
     encoded = await _encode(state, body, raw)
     _check_prompt_logprobs(body, encoded)
     caller = caller_of(request.scope)
-    jobs = [await _job(state, body, index, raw[index], tokens, ticket, caller) for index, tokens in enumerate(encoded)]
+    constraints = await answer_constraints(state, wanted_answer(body, state.limits))
+    jobs = [
+        await _job(state, body, index, raw[index], tokens, ticket, caller, constraints)
+        for index, tokens in enumerate(encoded)
+    ]
     shape = _shape(state, body, request, model)
     if body.stream:
         prompts = [job.prompt for job in jobs]
@@ -139,6 +145,7 @@ async def _job(
     tokens: list[int],
     ticket: Ticket,
     caller: Caller,
+    constraints: Constraints,
 ) -> Job:
     budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
     prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(state))
@@ -155,7 +162,9 @@ async def _job(
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
-        batches = Observed(state, generation_request(body, prompt, params, caller), ticket.arrival, ticket.permit)
+        batches = Observed(
+            state, generation_request(body, prompt, params, caller, constraints), ticket.arrival, ticket.permit
+        )
         if prompt_only:
             batches = _only_prompt(batches, body.choices)
     return Job(Prompt(index, prompt, echo), batches)

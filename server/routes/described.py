@@ -26,6 +26,8 @@ class Operation:
     """Needs the engine."""
     finds: bool = False
     """Names a model, which there need not be."""
+    anthropic: bool = False
+    """Tells errors in the shape of Anthropic's protocol."""
 
 
 Operations = Mapping[str, Operation]

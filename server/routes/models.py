@@ -1,14 +1,18 @@
 """``GET /v1/models`` and ``/v1/models/{id}``."""
 
 from functools import partial
+from datetime import UTC, datetime
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stentor.protocols.anthropic.models import ModelInfo, ModelPage
 from stentor.protocols.openai.models import ModelCard, ModelList
 
+from ..door.root_path import route_path
+from ..error_shapes import speaks_anthropic
 from ..state import ServerState
 from .described import Operation, Operations
 from .endpoint import json_response
@@ -26,13 +30,26 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def list_models(state: ServerState, _request: Request) -> Response:
+async def list_models(state: ServerState, request: Request) -> Response:
+    if _is_theirs(request):
+        models = [_info(state, name) for name in state.served_names]
+        return json_response(ModelPage(models, models[0].id, models[-1].id))
     return json_response(ModelList([_card(state, name) for name in state.served_names]))
 
 
 async def one_model(state: ServerState, request: Request) -> Response:
     """Ids may hold slashes."""
-    return json_response(_card(state, state.resolve_model(request.path_params["model"])))
+    name = state.resolve_model(request.path_params["model"])
+    return json_response(_info(state, name) if _is_theirs(request) else _card(state, name))
+
+
+def _is_theirs(request: Request) -> bool:
+    return speaks_anthropic(route_path(request.scope), request.scope["headers"])
+
+
+def _info(state: ServerState, name: str) -> ModelInfo:
+    created = datetime.fromtimestamp(state.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return ModelInfo(name, name, created, state.max_model_len, state.max_model_len)
 
 
 def _card(state: ServerState, name: str) -> ModelCard:

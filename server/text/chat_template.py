@@ -7,6 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
+from jinja2 import meta
 
 from .errors import TemplateError
 from .limits import DEFAULT_CHARS, DEFAULT_SECONDS, MAX_TEMPLATE_CHARS, Overrun, set_bounds
@@ -40,6 +41,7 @@ class _Compiled:
         self.source: Final = source
         self.format: Final[ContentFormat] = content_format(environment.parse(source))
         self.knows_developer: Final = "developer" in source
+        self.takes_tools: Final = "tools" in meta.find_undeclared_variables(environment.parse(source))
 
 
 class ChatTemplate:
@@ -72,6 +74,17 @@ class ChatTemplate:
     def has(self, name: str) -> bool:
         """Whether the model brings a template of this name."""
         return name in self._named
+
+    def takes_tools(self, chat_template: str | None = None) -> bool:
+        """Whether a template, as in :meth:`render`, writes the tools that it is given; one that there is not does."""
+        if chat_template is not None and chat_template not in self._named:
+            return "tools" in chat_template
+        if chat_template is None and not self._named.keys() & {"default", "tool_use"}:
+            return True
+        try:
+            return self._get(chat_template, with_tools=True).takes_tools
+        except (jinja2.TemplateError, TemplateError):
+            return True  # rendering says what is wrong with it
 
     def render(
         self,

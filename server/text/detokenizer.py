@@ -207,12 +207,13 @@ class WindowDetokenizer:
 class Detokenizers:
     """Makes the detokenizers of one model and owns the tables that they share."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, visible: frozenset[str] = frozenset()) -> None:
         self._tokenizer = tokenizer
-        skips = {True: tokenizer.special_ids, False: frozenset[int]()}
+        skips = {True: tokenizer.special_ids - self.ids(visible), False: frozenset[int]()}
         self._skips = skips
         self._bytes = {skip: _BytePieces(tokenizer, ids) for skip, ids in skips.items()}
         self._sentences = {skip: _SentencePieces(tokenizer, ids) for skip, ids in skips.items()}
+        self._seen: dict[frozenset[str], Detokenizers] = {}
 
     def new(
         self,
@@ -220,12 +221,19 @@ class Detokenizers:
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
         prompt_tail: Sequence[int] = (),
+        visible: frozenset[str] = frozenset(),
     ) -> Detokenizer:
         """A detokenizer for one choice.
 
-        ``prompt_tail`` is the end of the prompt that the choice continues (:data:`PROMPT_TAIL`
-        tokens are enough): a SentencePiece text keeps its first space after one.
+        ``visible`` are special tokens that become text even where others are skipped; each such
+        set keeps tables of its own, so there may only be a few. ``prompt_tail`` is the end of the
+        prompt that the choice continues (:data:`PROMPT_TAIL` tokens are enough): a SentencePiece
+        text keeps its first space after one.
         """
+        if visible and skip_special_tokens:
+            return self._with(visible).new(
+                spaces_between_special_tokens=spaces_between_special_tokens, prompt_tail=prompt_tail
+            )
         shape = self._tokenizer.shape
         skip = self._skips[skip_special_tokens]
         match shape.kind:
@@ -238,3 +246,14 @@ class Detokenizers:
             case "other":
                 split = not (skip_special_tokens or spaces_between_special_tokens)
                 return WindowDetokenizer(self._tokenizer, skip, tail=prompt_tail, split_added=split)
+
+    def ids(self, texts: frozenset[str]) -> frozenset[int]:
+        """Those of the texts that are one special token each."""
+        found = (self._tokenizer.backend.token_to_id(text) for text in texts)
+        return frozenset(id for id in found if id is not None) & self._tokenizer.special_ids
+
+    def _with(self, visible: frozenset[str]) -> "Detokenizers":
+        made = self._seen.get(visible)
+        if made is None:
+            made = self._seen[visible] = Detokenizers(self._tokenizer, visible)
+        return made

@@ -5,12 +5,14 @@ from typing import Final, Protocol, Self, assert_never
 
 import msgspec
 
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Thinking
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 
+from ..parsing.interface import Parser
 from .detokenizer import PROMPT_TAIL, Detokenizer
+from .parsed import Parsed
 from .pool import TokenizerPool
 from .stop import StopMatcher, compiled_stops
 
@@ -41,6 +43,8 @@ class Submitter(Protocol):
         priority: int = 0,
         salt: str = "",
         name: str = "",
+        grammar: str = "",
+        thinking: Thinking | None = None,
     ) -> EventStream:
         """Raises :class:`stentor.engine.client.EngineUnavailable` when the engine takes no requests."""
 
@@ -58,6 +62,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The stop string or stop token that ends a choice is part of its text."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    parser: Callable[[], Parser] | None = None
+    """Makes the parser of one choice; None leaves the text as it is."""
+    visible: frozenset[str] = frozenset()
+    """Special tokens that the parser must see, whatever else is skipped; one of a few sets that the model has."""
+    grammar: str = ""
+    """What the text of each choice must match, in llguidance's dialect of Lark; empty: anything."""
+    thinking: Thinking | None = None
+    """How long the model may think; None: as long as it likes."""
     priority: int = 0
     salt: str = ""
     name: str = ""
@@ -65,12 +77,18 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Choice:
-    """The text of one choice: detokenised, then watched for stop strings."""
+    """The text of one choice: detokenised, watched for stop strings, and taken apart where there is a parser."""
 
-    __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_produced", "index", "open")
+    __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_parsed", "_produced", "index", "open")
 
     def __init__(
-        self, index: int, detokenizer: Detokenizer, matcher: StopMatcher | None, ends: frozenset[int], min_tokens: int
+        self,
+        index: int,
+        detokenizer: Detokenizer,
+        matcher: StopMatcher | None,
+        ends: frozenset[int],
+        min_tokens: int,
+        parsed: Parsed | None,
     ) -> None:
         self.index = index
         self.open = True
@@ -80,41 +98,78 @@ class _Choice:
         """Tokens that end the choice and are no part of its text."""
         self._min_tokens = min_tokens
         self._produced = 0
+        self._parsed = parsed
 
     @property
     def matched(self) -> str | None:
         return None if self._matcher is None else self._matcher.matched
 
-    def push(self, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> Text:
+    def push(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, deltas: list[Delta]) -> None:
         """Takes the next tokens, up to the one that completes a stop string."""
+        if self._parsed is not None:
+            self._push_parsed(tokens, logprobs, self._parsed, deltas)
+            return
         if self._matcher is not None:
-            return self._push_watched(tokens, logprobs, self._matcher)
+            deltas.append(self._push_watched(tokens, logprobs, self._matcher))
+            return
         self._produced += len(tokens)
         shown: Sequence[int] = tokens
         if tokens and tokens[-1] in self._ends and self._produced > self._min_tokens:
             shown = tokens[:-1]
-        return Text(self.index, self._detokenizer.push(shown), tokens, logprobs)
+        deltas.append(Text(self.index, self._detokenizer.push(shown), tokens, logprobs))
 
     def _push_watched(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, matcher: StopMatcher) -> Text:
         text = ""
         for place, token in enumerate(tokens):
-            self._produced += 1
-            late_enough = not self._min_tokens or self._produced > self._min_tokens
-            if token in self._ends and late_enough:
-                continue
-            text += matcher.push(self._detokenizer.push((token,)), armed=late_enough)
+            text += self._read(token)
             if matcher.matched is not None:
                 taken = place + 1
                 return Text(self.index, text, tokens[:taken], None if logprobs is None else logprobs[:taken])
         return Text(self.index, text, tokens, logprobs)
 
-    def finish(self) -> str:
+    def _push_parsed(
+        self, tokens: list[int], logprobs: list[TokenLogprobs] | None, parsed: Parsed, deltas: list[Delta]
+    ) -> None:
+        if len(tokens) == 1:
+            parsed.push_alone(tokens, logprobs, self._read(tokens[0]), deltas)
+        else:
+            writer = parsed.writer(deltas)
+            for place, token in enumerate(tokens):
+                parsed.push(token, None if logprobs is None else logprobs[place], self._read(token), writer)
+                if self.matched is not None:
+                    break
+            parsed.end(writer)
+        if self.matched is not None:
+            parsed.finish("", deltas)
+
+    def _read(self, token: int) -> str:
+        """The text that one token made final."""
+        self._produced += 1
+        late_enough = not self._min_tokens or self._produced > self._min_tokens
+        if token in self._ends and late_enough:
+            return ""
+        text = self._detokenizer.push((token,))
+        return text if self._matcher is None else self._matcher.push(text, armed=late_enough)
+
+    def finish(self, deltas: list[Delta]) -> None:
         """The text still held back, once no more tokens come."""
         text = self._detokenizer.finish()
-        if self._matcher is None:
-            return text
-        armed = not self._min_tokens or self._produced > self._min_tokens
-        return self._matcher.push(text, armed=armed) + self._matcher.finish()
+        if self._matcher is not None:
+            armed = not self._min_tokens or self._produced > self._min_tokens
+            text = self._matcher.push(text, armed=armed) + self._matcher.finish()
+        if self._parsed is not None:
+            self._parsed.finish(text, deltas)
+        elif text:
+            self._append(text, deltas)
+
+    def _append(self, rest: str, deltas: list[Delta]) -> None:
+        """Adds text to the choice's delta of this batch, or in a new one without tokens."""
+        for place in range(len(deltas) - 1, -1, -1):
+            delta = deltas[place]
+            if isinstance(delta, Text) and delta.index == self.index:
+                deltas[place] = Text(self.index, delta.text + rest, delta.tokens, delta.logprobs)
+                return
+        deltas.append(Text(self.index, rest, [], None))
 
 
 class Generation:
@@ -134,6 +189,11 @@ class Generation:
         ends = frozenset[int]()
         if not request.include_stop:
             ends = frozenset((*params.eos_token_ids, *params.stop_token_ids))
+        make_parser, visible = request.parser, request.visible
+        if make_parser is None:
+            visible = frozenset()
+        elif visible:
+            ends -= pool.detokenizers.ids(visible)  # what ends a call is not less of a marker for ending all
         self._choices: Final = [
             _Choice(
                 index,
@@ -141,10 +201,12 @@ class Generation:
                     skip_special_tokens=request.skip_special_tokens,
                     spaces_between_special_tokens=request.spaces_between_special_tokens,
                     prompt_tail=request.prompt[-PROMPT_TAIL:],
+                    visible=visible,
                 ),
                 None if stops is None else StopMatcher(stops, include=request.include_stop),
                 ends,
                 params.min_tokens,
+                None if make_parser is None else Parsed(index, make_parser()),
             )
             for index in range(len(request.seeds))
         ]
@@ -157,6 +219,8 @@ class Generation:
             priority=request.priority,
             salt=request.salt,
             name=request.name,
+            grammar=request.grammar,
+            thinking=request.thinking,
         )
 
     def __aiter__(self) -> Self:
@@ -191,7 +255,7 @@ class Generation:
                     choice = self._choices[index]
                     if not choice.open:
                         continue
-                    deltas.append(choice.push(event.tokens, event.logprobs))
+                    choice.push(event.tokens, event.logprobs, deltas)
                     if choice.matched is not None:
                         self._stream.abort(index)
                         self._close(choice, deltas, Finish(index, "stop", choice.matched, None))
@@ -208,24 +272,12 @@ class Generation:
         return deltas
 
     def _finish(self, choice: _Choice, event: Finished, deltas: list[Delta]) -> None:
-        rest = choice.finish()
-        if rest:
-            self._append_text(choice.index, rest, deltas)
+        choice.finish(deltas)
         if choice.matched is not None:
             end = Finish(choice.index, "stop", choice.matched, None)
         else:
             end = Finish(choice.index, event.reason, event.stop_token, event.message)
         self._close(choice, deltas, end)
-
-    @staticmethod
-    def _append_text(index: int, rest: str, deltas: list[Delta]) -> None:
-        """Adds text to the choice's delta of this batch, or in a new one without tokens."""
-        for place in range(len(deltas) - 1, -1, -1):
-            delta = deltas[place]
-            if isinstance(delta, Text) and delta.index == index:
-                deltas[place] = Text(index, delta.text + rest, delta.tokens, delta.logprobs)
-                return
-        deltas.append(Text(index, rest, [], None))
 
     def _close(self, choice: _Choice, deltas: list[Delta], end: Finish) -> None:
         choice.open = False

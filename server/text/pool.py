@@ -128,6 +128,14 @@ class TokenizerPool:
         text = await self._render_foreign(job)
         return await self._run(lambda: self._encode_chat(text, add_special_tokens, most_tokens))
 
+    async def encode_rendered(self, render: Callable[[], str], most_tokens: int | None = None) -> list[int]:
+        """Token ids of what ``render`` writes, all markers included; ``most_tokens`` as in :meth:`encode`."""
+        return await self._run(lambda: self._encode(render(), False, most_tokens))
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Runs a job among the others, in a thread."""
+        return await self._run(job)
+
     async def _render_foreign(self, job: Job) -> str:
         if self._foreign_waiting > self._max_foreign:  # one of them is being rendered
             raise TemplatesWait(self._max_foreign)

@@ -45,6 +45,12 @@ class Tokenizer:
 
         self._adds_bos = self.bos_token_id is not None and backend.encode("").ids[:1] == [self.bos_token_id]
 
+    @property
+    def template_source(self) -> str:
+        """Of all its chat templates together; empty where it has none."""
+        templates = self.chat_template
+        return "\n".join(templates.values()) if isinstance(templates, dict) else templates or ""
+
     def fewest_tokens(self, text: str) -> int:
         """A lower bound, without encoding, of the tokens of ``text``; 0 where nothing is known."""
         return len(text) // self._longest_token if self._longest_token else 0

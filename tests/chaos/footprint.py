@@ -60,9 +60,11 @@ class Footprint:
 
 def footprint(port: int, server: int) -> Footprint:
     """``server`` is its process id."""
+    # descriptors first: right after the page has been fetched the server may not have closed that connection yet, and
+    # on a busy machine it never has
+    usage = usage_by_role(server)
     page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
     figures = {line.split("{")[0]: float(line.split()[-1]) for line in page.splitlines() if "{" in line}
-    usage = usage_by_role(server)
     return Footprint(
         live=int(figures["stentor:num_requests_running"] + figures["stentor:num_requests_waiting"]),
         free_blocks=int(figures["stentor:kv_cache_free_blocks"]),

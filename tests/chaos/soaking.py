@@ -6,11 +6,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from stentor.loadtest.record import Result
 from stentor.loadtest.server_process import ServerProcess
 from stentor.loadtest.serving.options import build_load, build_parser
 from stentor.loadtest.serving.run import measure_async
@@ -20,8 +22,12 @@ from stentor.tests.chaos.footprint import returned, settled, touch_cache
 from stentor.tests.chaos.killing import Note
 
 STREAMS: Final = 32
-SERVE: Final = ("--served-model-name", MODEL, "--max-model-len", "1024", "--kv-cache-memory", "128M")
+CONTEXT: Final = 1024
+SERVE: Final = ("--served-model-name", MODEL, "--max-model-len", str(CONTEXT), "--kv-cache-memory", "128M")
 """A KV cache so small that it is soon touched as a whole."""
+INPUT: Final = "lognormal:60:0.8:1:600"
+OUTPUT: Final = "lognormal:60:0.6:1:400"
+"""Bounded: among thousands of draws without bounds are some that no context of this size holds."""
 GROWTH_BYTES: Final = 6 << 20
 GROWTH_SHARE: Final = 0.01
 """What a process may grow by in the span that is judged, by the trend: bytes or a share of it, whichever is more."""
@@ -31,6 +37,8 @@ _SAMPLE_SECONDS: Final = 1.0
 _TELL_SECONDS: Final = 30.0
 _MOST_POINTS: Final = 600
 """Of which every pair gives a slope."""
+_MOST_FAILURES: Final = 20
+"""That are kept with what is known of them; the rest are counted."""
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +66,28 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """One request that went wrong."""
+
+    at: str
+    """When it was sent, ISO 8601, UTC."""
+    seconds: float
+    """From then to the error."""
+    error: str
+    """``kind: detail``; ``http 400: …`` where the server refused it."""
+    request_id: str
+    """In the server's log; empty where no answer came."""
+    prompt_tokens: int
+    output_tokens: int
+    """That had come."""
+
+    def __str__(self) -> str:
+        return (
+            f"request {self.request_id or 'without an answer'}, sent {self.at}, failed after {self.seconds:.2f} s, a "
+            f"prompt of {self.prompt_tokens} tokens and {self.output_tokens} of output: {self.error}"
+        )
+
+
 class Soak(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     warmup_seconds: float
@@ -69,6 +99,8 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
     trends: list[Trend]
     leaks: list[str]
     problems: list[str]
+    failures: list[Failure] = []
+    """The first of them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +114,9 @@ def soak(server: ServerProcess, seconds: float, warmup: float, seed: int, note: 
     """``warmup`` seconds of the same load come first, and are not judged."""
     touch_cache(server.port, MODEL)
     baseline = settled(server.port, server.pid)
-    samples, requests, failed, tokens = asyncio.run(_load(server, seconds + warmup, seed, note))
+    samples, result = asyncio.run(_load(server, seconds + warmup, seed, note))
+    summary = result.summary
+    failures = failures_in(result)
     began = samples[0].at + warmup
     judged = [sample for sample in samples if sample.at >= began]
     trends = [trend_of(role, judged) for role in sorted(set.intersection(*(set(each.resident) for each in judged)))]
@@ -90,20 +124,39 @@ def soak(server: ServerProcess, seconds: float, warmup: float, seed: int, note: 
     # memory is judged by its trend: under load it is not what it was when nothing had been asked yet
     leaks = [leak for leak in leaks if not leak.startswith("resident memory")]
     problems = [*leaks, *(trend.problem for trend in trends if trend.problem is not None)]
-    if failed:
-        problems.append(f"{failed} of {requests} requests failed")
+    if summary.errors:
+        problems.append(f"{summary.errors} of {summary.requests} requests failed: {summary.errors_by_kind}")
+        problems += map(str, failures)
     return Soak(
         seconds=seconds,
         warmup_seconds=warmup,
         streams=STREAMS,
-        requests=requests,
-        failed=failed,
-        output_tokens=tokens,
-        tokens_per_second=tokens / (seconds + warmup),
+        requests=summary.requests,
+        failed=summary.errors,
+        output_tokens=summary.output_tokens,
+        tokens_per_second=summary.output_tokens / (seconds + warmup),
         trends=trends,
         leaks=leaks,
         problems=problems,
+        failures=failures,
     )
+
+
+def failures_in(result: Result) -> list[Failure]:
+    """The first that went wrong, in order of sending."""
+    began = datetime.fromisoformat(result.started_at)
+    failed = [request for request in result.requests if request.error is not None]
+    return [
+        Failure(
+            at=(began + timedelta(seconds=request.start)).isoformat(timespec="milliseconds"),
+            seconds=request.e2e,
+            error=request.error or "",
+            request_id=request.request_id,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+        )
+        for request in failed[:_MOST_FAILURES]
+    ]
 
 
 def trend_of(role: str, samples: Sequence[Sample]) -> Trend:
@@ -131,11 +184,11 @@ def theil_sen(times: np.ndarray, values: np.ndarray) -> float:
     return float(np.median((values[later] - values[earlier]) / (times[later] - times[earlier])))
 
 
-async def _load(server: ServerProcess, seconds: float, seed: int, note: Note) -> tuple[list[Sample], int, int, int]:
+async def _load(server: ServerProcess, seconds: float, seed: int, note: Note) -> tuple[list[Sample], Result]:
     arguments = build_parser().parse_args(
         [
             *("--url", f"http://127.0.0.1:{server.port}", "--tokens", "--ignore-eos", "--seed", str(seed)),
-            *("--input", "lognormal:60:0.8", "--output", "lognormal:60:0.6", "--temperature", "0.8"),
+            *("--input", INPUT, "--output", OUTPUT, "--temperature", "0.8"),
             *("--concurrency", str(STREAMS), "--duration", str(seconds), "--timeout", "120"),
         ]
     )
@@ -147,9 +200,8 @@ async def _load(server: ServerProcess, seconds: float, seed: int, note: Note) ->
         sampling.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sampling
-    summary = outcome.result.summary
     within = [sample for sample in samples if sample.at <= samples[0].at + seconds]  # not while the last ones end
-    return within, summary.requests, summary.errors, summary.output_tokens
+    return within, outcome.result
 
 
 async def _sample(server: int, samples: list[Sample], note: Note) -> None:

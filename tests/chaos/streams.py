@@ -47,7 +47,7 @@ class TokenStream:
         self._splitter = EventSplitter()
         self._refusal = b""
 
-    def head(self, status: int, content_type: str, server: str) -> None:
+    def head(self, status: int, content_type: str, server: str, request_id: str) -> None:
         self.status = status
 
     def feed(self, data: bytes, now: float) -> None:

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from stentor.loadtest.record import RequestRecord, Result, Target
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.chaos.soaking import SERVE, Sample, soak, theil_sen, trend_of
+from stentor.loadtest.serving.lengths import parse_lengths
+from stentor.loadtest.serving.measure import summarise
+from stentor.tests.chaos.soaking import CONTEXT, INPUT, OUTPUT, SERVE, Sample, failures_in, soak, theil_sen, trend_of
 
 SECONDS = 50.0
 WARMUP = 10.0
@@ -17,6 +20,29 @@ def test_under_full_load_no_process_grows(demo_model: object) -> None:
         assert not found.problems, f"seed {SEED}: {found.problems}\n{found.trends}\n{server.output()[-3000:]}"
         assert {trend.role for trend in found.trends} >= {"server", "engine", "worker", "nursery"}
         assert found.requests > found.streams, "the load has not begun again"
+
+
+def test_no_request_of_the_load_is_larger_than_the_context() -> None:
+    assert parse_lengths(INPUT).greatest + parse_lengths(OUTPUT).greatest <= CONTEXT
+
+
+def test_a_request_that_failed_is_told_with_all_that_is_known_of_it() -> None:
+    good = RequestRecord(1.0, 1.0, 60, 50, 0.1, [], [], 2.0)
+    bad = RequestRecord(61.5, 61.5, 1145, 0, None, [], [], 0.004, "http 400: too long", request_id="req-7")
+    silent = RequestRecord(70.0, 70.0, 60, 0, None, [], [], 120.0, "timeout: silent for 120 s")
+    result = Result(
+        name="soak",
+        started_at="2026-11-21T15:44:57.387+00:00",
+        target=Target("http://127.0.0.1:1", "chaos", "completions"),
+        summary=summarise([good, bad, silent], 200.0, {}),
+        requests=[good, bad, silent, *[bad] * 100],
+    )
+    first, second, *rest = failures_in(result)
+    assert first.at == "2026-11-21T15:45:58.887+00:00"
+    assert str(first).startswith("request req-7, sent 2026-11-21T15:45:58.887+00:00, failed after 0.00 s")
+    assert str(first).endswith("1145 tokens and 0 of output: http 400: too long")
+    assert str(second).startswith("request without an answer")
+    assert len(rest) == 18
 
 
 def _samples(*mib: float) -> list[Sample]:

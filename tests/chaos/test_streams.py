@@ -21,7 +21,7 @@ DONE = b"data: [DONE]\n\n"
 
 def stream(*events: bytes) -> TokenStream:
     made = TokenStream()
-    made.head(200, "text/event-stream", "")
+    made.head(200, "text/event-stream", "", "")
     for each in events:
         made.feed(each, 0.0)
     made.end(0.0)
@@ -66,7 +66,7 @@ def test_another_continuation_is_told_from_where_it_differs() -> None:
 
 def test_a_refusal_is_a_fault() -> None:
     made = TokenStream()
-    made.head(503, "application/json", "")
+    made.head(503, "application/json", "", "")
     made.feed(b"no", 0.0)
     made.end(0.0)
     assert made.error == "status 503: no"

@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.schemas import JSON_VALUES, REFERENCE, TEXTS, values, why_not
+from stentor.tests.wire import messages
 
 CONTEXT = 48
 GOOD: dict[str, dict[str, Any]] = {
     "ChatRequest": {"messages": HELLO},
     "CompletionRequest": {"prompt": "hi"},
+    "MessagesRequest": {"model": "fake", "messages": HELLO, "max_tokens": 9},
+    "CountTokensRequest": {"model": "fake", "messages": HELLO},
     "TokenizeRequest": {"prompt": "hi"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},
 }
@@ -151,6 +154,9 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
     if kind == "application/json":
         assert why_not(response.json(), content["schema"], schemas()) is None
     elif kind == "text/event-stream":
+        if response.url.path == "/v1/messages":
+            messages.check_stream(response.content)
+            return
         events = [line for line in response.text.split("\n\n") if line]
         assert all(line.startswith("data: ") for line in events)
         assert events[-1] == "data: [DONE]"
@@ -159,7 +165,8 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
 
 def check_error(response: httpx.Response) -> None:
     assert response.headers["content-type"] == "application/json"
-    assert why_not(response.json(), schemas()["ErrorResponse"], schemas()) is None
+    name = "MessageErrorResponse" if response.url.path.startswith("/v1/messages") else "ErrorResponse"
+    assert why_not(response.json(), schemas()[name], schemas()) is None
     message = response.json()["error"]["message"]
     assert message
     assert "Traceback" not in message
@@ -167,7 +174,7 @@ def check_error(response: httpx.Response) -> None:
 
 
 PATHS = st.lists(
-    st.sampled_from(["v1", "models", "chat", "completions", "..", ".", "", "%2e%2e", "%00", "{model}"]) | TEXTS
+    st.sampled_from(["v1", "models", "chat", "completions", "messages", "..", ".", "", "%2e%2e", "%00", "{model}"]) | TEXTS
 )
 
 

@@ -110,6 +110,30 @@ async def test_a_head_that_never_comes_frees_its_connection(beginning: bytes) ->
         assert await connection.is_closed()
 
 
+@pytest.mark.parametrize(("header", "keep_alive", "stays"), [(0.1, 5.0, True), (5.0, 0.1, False)])
+async def test_after_a_response_a_connection_is_kept_for_its_own_time(
+    header: float, keep_alive: float, stays: bool
+) -> None:
+    async with connected(ConnectionLimits(header_timeout=header, keep_alive_timeout=keep_alive)) as connection:
+        connection.writer.write(PLAIN)
+        assert (await connection.answer())[0] == 200
+        if not stays:
+            assert await connection.is_closed()
+            return
+        await asyncio.sleep(3 * header)
+        connection.writer.write(PLAIN)
+        assert (await connection.answer())[0] == 200
+
+
+async def test_a_head_that_stops_after_a_response_is_late_all_the_same() -> None:
+    async with connected(ConnectionLimits(header_timeout=0.05)) as connection:
+        connection.writer.write(PLAIN)
+        assert (await connection.answer())[0] == 200
+        connection.writer.write(PLAIN[:30])
+        assert (await connection.answer())[0] == 408
+        assert await connection.is_closed()
+
+
 async def test_a_body_that_stalls_is_given_up() -> None:
     async with connected(limits=Limits(body_timeout=0.05)) as connection:
         connection.writer.write(PLAIN[:-5])

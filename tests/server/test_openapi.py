@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.routing import Route
 
+from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai import chat, completions, tokens
 from stentor.server import openapi
 from stentor.server.app import create_app
@@ -19,7 +20,7 @@ from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
 from stentor.server.routes.described import Operation
 from stentor.tests.fakes import fake_state
-from stentor.tests.server.harness import in_memory
+from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.schemas import check_keywords, values, why_not
 
 pytestmark = pytest.mark.anyio
@@ -28,6 +29,8 @@ METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 DECODERS: dict[str, Any] = {
     "ChatRequest": chat.decoder,
     "CompletionRequest": completions.decoder,
+    "MessagesRequest": messages.messages_decoder,
+    "CountTokensRequest": messages.count_tokens_decoder,
     "TokenizeRequest": tokens.tokenize_decoder,
     "DetokenizeRequest": tokens.detokenize_decoder,
 }
@@ -221,6 +224,8 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ),
         ("post", "/v1/completions", {"prompt": ["a", "b"], "max_tokens": 3, "logprobs": 2, "echo": True}),
         ("post", "/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "return_token_ids": True}),
+        ("post", "/v1/messages", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
+        ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
         ("post", "/tokenize", {"prompt": "x", "return_token_strs": True}),
         ("post", "/detokenize", {"tokens": [1, 2]}),
         *[("get", path, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/version")],

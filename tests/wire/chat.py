@@ -87,6 +87,8 @@ def check_stream(text: bytes | str, *, usage: bool = True) -> dict[str, Any]:
     head = {name: chunks[0][name] for name in ("id", "created", "model")}
     if any(chunk[name] != value for chunk in chunks for name, value in head.items()):
         raise WireError("id, created and model change within a stream")
+    if usage and not (chunks[-1]["usage"] and not chunks[-1]["choices"]):
+        raise WireError("usage was asked for, and does not end the stream")
     choices: dict[int, _Choice] = {}
     for place, chunk in enumerate(chunks):
         last = place == len(chunks) - 1

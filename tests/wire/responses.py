@@ -20,6 +20,11 @@ PIECES: Final = {
     "response.code_interpreter_call_code": "code",
 }
 """What comes in deltas, and the field in which its ``done`` has the whole."""
+WITHIN: Final = {
+    "response.output_text": "response.content_part",
+    "response.refusal": "response.content_part",
+    "response.reasoning_summary_text": "response.reasoning_summary_part",
+}
 PARTS: Final = {
     "response.content_part": "content_index",
     "response.reasoning_summary_part": "summary_index",
@@ -64,6 +69,8 @@ class _Stream:
             raise WireError(f"item {event['output_index']} ends and is not open")
         if (opened["type"], opened.get("id")) != (item["type"], item.get("id")) or self._part is not None:
             raise WireError(f"item {event['output_index']} ends as another, or with a part open")
+        if self._pieces:
+            raise WireError(f"no done for the deltas of {next(iter(self._pieces))}")
         for stem, parts in self._parts.items():
             if item["content" if stem == "response.content_part" else "summary"] != parts:
                 raise WireError(f"the parts of item {event['output_index']} are not those that came in its stream")
@@ -89,6 +96,9 @@ class _Stream:
 
     def _take_piece(self, stem: str, verb: str, event: dict[str, Any]) -> None:
         place = (stem, event.get("content_index", event.get("summary_index", 0)))
+        within = WITHIN.get(stem)
+        if within is not None and self._part != (within, place[1]):
+            raise WireError(f"{event['type']} outside of its part {place[1]}")
         if verb == "delta":
             self._pieces.setdefault(place, []).append(event["delta"])
         elif "".join(self._pieces.pop(place, [])) != event[PIECES[stem]]:
@@ -97,8 +107,6 @@ class _Stream:
     def finish(self) -> None:
         if self._open is not None or self._part is not None:
             raise WireError(f"item {len(self.items)} was not ended")
-        if self._pieces:
-            raise WireError(f"no done for the deltas of {next(iter(self._pieces))}")
 
 
 def check_stream(text: bytes | str, extensions: Extensions = NONE) -> dict[str, Any]:

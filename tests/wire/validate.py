@@ -116,7 +116,7 @@ def _frame(block: str) -> Frame:
 def _tagged(union: Any) -> dict[Any, type[pydantic.BaseModel]]:
     """The members of a union by each value that their ``type`` may have."""
     if isinstance(union, type) and issubclass(union, pydantic.BaseModel):
-        return {value: union for value in get_args(union.model_fields["type"].annotation)}
+        return dict.fromkeys(get_args(union.model_fields["type"].annotation), union)
     members: dict[Any, type[pydantic.BaseModel]] = {}
     origin = get_origin(union)
     if origin in (Union, UnionType, Annotated):

@@ -35,6 +35,7 @@ IGNORED_FIELDS: Final = (
     "access_programs",
     "image",
     "max_tool_calls",
+    "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",
     "reasoning.context",
@@ -47,7 +48,10 @@ IGNORED_FIELDS: Final = (
     "text.verbosity",
     "user",
 )
-"""Accepted and without effect on the answer; those that OpenAI repeats in the response are repeated."""
+"""Accepted and without effect on the answer; those that OpenAI repeats in the response are repeated.
+
+A ``prompt_cache_key`` is a hint for routing, and here is one node: as a salt it would keep equal beginnings apart.
+"""
 REFUSED: Final = ("prompt", "moderation", "context_management")
 
 MAX_METADATA: Final = 16

@@ -1,7 +1,5 @@
 """MiniMax M2's reasoning left in its answer, for clients that send it back as they got it."""
 
-from collections.abc import Sequence
-
 from ..interface import Content, Piece
 from .marked import MarkedFormat
 
@@ -23,7 +21,7 @@ class AppendFormat:
     def opened(self, prompt_tail: str, wanted: bool | None, continued: str) -> bool:
         return _SAME_PROMPTS.opened(prompt_tail, wanted, continued)
 
-    def parser(self, *, opened: bool, interrupts: Sequence[str] = ()) -> "_Append":
+    def parser(self, *, opened: bool, calls: bool = False) -> "_Append":
         return _Append(self.begin if opened else "")
 
 

@@ -1,6 +1,5 @@
 """What there is to know of how a family of models writes its reasoning."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from ..interface import Parser
@@ -44,5 +43,5 @@ class ReasoningFormat(Protocol):
         message that the model goes on with.
         """
 
-    def parser(self, *, opened: bool, interrupts: Sequence[str] = ()) -> ReasoningParser:
-        """``interrupts``: what begins a tool call, which ends reasoning in some families."""
+    def parser(self, *, opened: bool, calls: bool = False) -> ReasoningParser:
+        """``calls``: tools may be called, and in some families a call ends reasoning that has no end marker."""

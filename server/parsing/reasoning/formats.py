@@ -8,13 +8,15 @@ from .format import ReasoningFormat
 from .harmony import HarmonyReasoning
 from .marked import MarkedFormat
 
+_DEEPSEEK: Final = "\uff5cAssistant\uff5c"
+
 
 def _all(*texts: str) -> Callable[[str], bool]:
     return lambda source: all(text in source for text in texts)
 
 
 def _deepseek_v3(source: str) -> bool:
-    return "｜Assistant｜" in source and "</think>" in source and "thinking is defined" in source
+    return _DEEPSEEK in source and "</think>" in source and "thinking is defined" in source
 
 
 def _hunyuan(source: str) -> bool:
@@ -22,7 +24,7 @@ def _hunyuan(source: str) -> bool:
 
 
 _MINIMAX_M2: Final = MarkedFormat(
-    "minimax_m2", omits_begin=True, calls_end_it=True, says=_all("]~b]", "<think>", "<minimax:tool_call>")
+    "minimax_m2", omits_begin=True, calls=("<minimax:tool_call>",), says=_all("]~b]", "<think>", "<minimax:tool_call>")
 )
 
 _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
@@ -34,7 +36,7 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         ("<seed:think>",),
         ("</seed:think>",),
         omits_begin=True,
-        calls_end_it=True,
+        calls=("<seed:tool_call>",),
         says=_all("<seed:think>"),
     ),
     MarkedFormat("minimax_m3", ("<mm:think>",), ("</mm:think>",), says=_all("<mm:think>")),
@@ -54,14 +56,17 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
     ),
     _MINIMAX_M2,
     AppendFormat(),
+    MarkedFormat("granite_3_3", wrapper=("<response>", "</response>"), says=_all("<|start_of_role|>", "<response>")),
     MarkedFormat("hunyuan_a13b", wrapper=("<answer>", "</answer>"), says=_hunyuan),
     MarkedFormat(
         "ernie45", omits_begin=True, wrapper=("<response>", "</response>"), says=_all("<response>", "</think>")
     ),
-    MarkedFormat("kimi_k2", omits_begin=True, calls_end_it=True, says=_all("<|im_middle|>", "</think>")),
+    MarkedFormat(
+        "kimi_k2", omits_begin=True, calls=("<|tool_calls_section_begin|>",), says=_all("<|im_middle|>", "</think>")
+    ),
     MarkedFormat("deepseek_v3", aliases=("deepseek_v4", "deepseek_v41"), omits_begin=True, on=False, says=_deepseek_v3),
-    MarkedFormat("deepseek_r1", omits_begin=True, says=_all("｜Assistant｜", "<think>", "</think>")),
-    MarkedFormat("glm45", aliases=("glm47",), calls_end_it=True, says=_all("[gMASK]", "</think>")),
+    MarkedFormat("deepseek_r1", omits_begin=True, says=_all(_DEEPSEEK, "<think>", "</think>")),
+    MarkedFormat("glm45", aliases=("glm47",), calls=("<tool_call>",), says=_all("[gMASK]", "</think>")),
     MarkedFormat("step3", aliases=("step3p5",), omits_begin=True),
     MarkedFormat("holo2", omits_begin=True),
     MarkedFormat("olmo3", omits_begin=True),
@@ -69,31 +74,30 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         "nemotron_v3",
         aliases=("nemotron",),
         omits_begin=True,
-        calls_end_it=True,
+        calls=("<tool_call>", "<TOOLCALL>"),
         says=_all("<SPECIAL_", "</think>"),
     ),
-    MarkedFormat("granite_thinking", aliases=("granite_thinking_parser",), calls_end_it=True),
+    MarkedFormat("granite_thinking", aliases=("granite_thinking_parser",), calls=("<tool_call>",)),
     # models that write both markers themselves, where their prompt does not
-    MarkedFormat("qwen3", aliases=("mimo", "hy_v3"), calls_end_it=True, says=_all("</think>")),
+    MarkedFormat("qwen3", aliases=("mimo", "hy_v3"), calls=("<tool_call>",), says=_all("</think>")),
 )
 
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {
     name: format for format in _IN_ORDER for name in (format.name, *format.aliases)
 }
 
-_BY_MODEL: Final = {
-    "gpt_oss": "gpt_oss",
-    "minimax_m2": "minimax_m2",
-    "seed_oss": "seed_oss",
-    "step3_vl": "step3",
-    "step3_text": "step3",
+_BY_ARCHITECTURE: Final = {
+    "GptOssForCausalLM": "gpt_oss",
+    "MiniMaxM2ForCausalLM": "minimax_m2",
+    "SeedOssForCausalLM": "seed_oss",
+    "Step3VLForConditionalGeneration": "step3",
 }
 
 
-def reasoning_of(template_source: str, model_type: str) -> ReasoningFormat | None:
-    """The format that a model's chat template is for; where it says nothing, the model's type may."""
+def reasoning_of(template_source: str, architecture: str) -> ReasoningFormat | None:
+    """The format that a model's chat template is for; where it says nothing, the architecture may."""
     for format in _IN_ORDER:
         if format.detects(template_source):
             return format
-    name = _BY_MODEL.get(model_type)
+    name = _BY_ARCHITECTURE.get(architecture)
     return None if name is None else REASONING_FORMATS[name]

@@ -1,12 +1,6 @@
 """gpt-oss's analysis channel, as a format beside the others; its parser is the one for everything it writes."""
 
-import re
-from collections.abc import Sequence
-from typing import Final
-
-from ..harmony import CHANNEL, END, MARKERS, MESSAGE, HarmonyParser
-
-_OPEN: Final = re.compile(r"<\|channel\|>\s*analysis\s*(?:to=\S+\s*)?<\|message\|>(?:(?!<\|(?:end|start)\|>)(?:.|\n))*\Z")
+from ..harmony import CHANNEL, END, MARKERS, MESSAGE, START, HarmonyParser
 
 
 class HarmonyReasoning:
@@ -20,7 +14,10 @@ class HarmonyReasoning:
         return CHANNEL in template_source and MESSAGE in template_source
 
     def opened(self, prompt_tail: str, wanted: bool | None, continued: str) -> bool:
-        return _OPEN.search(prompt_tail) is not None
+        header, body, said = prompt_tail.rpartition(MESSAGE)
+        if not body or START in said or END in said:
+            return False
+        return f"{CHANNEL}analysis" in header[header.rfind(START) :]
 
-    def parser(self, *, opened: bool, interrupts: Sequence[str] = ()) -> HarmonyParser:
+    def parser(self, *, opened: bool, calls: bool = False) -> HarmonyParser:
         return HarmonyParser((), opened=opened)

@@ -1,6 +1,6 @@
 """Reasoning between a marker that begins it and one that ends it: nearly every family."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -20,8 +20,8 @@ class MarkedFormat:
     """The model may think without writing that it begins."""
     on: bool = True
     """Whether it thinks where neither prompt nor request says; only matters with ``omits_begin``."""
-    calls_end_it: bool = False
-    """A tool call ends reasoning that has no end marker."""
+    calls: tuple[str, ...] = ()
+    """What begins a tool call, where that ends reasoning too."""
     wrapper: tuple[str, str] | None = None
     """What may stand around the answer, and is no part of it."""
     says: Callable[[str], bool] = field(default=lambda source: False)
@@ -53,8 +53,8 @@ class MarkedFormat:
             return False
         return self.omits_begin and (self.on if wanted is None else wanted)
 
-    def parser(self, *, opened: bool, interrupts: Sequence[str] = ()) -> "MarkedParser":
-        return MarkedParser(self, opened, tuple(interrupts) if self.calls_end_it else ())
+    def parser(self, *, opened: bool, calls: bool = False) -> "MarkedParser":
+        return MarkedParser(self, opened, self.calls if calls else ())
 
 
 class _Phase(Enum):

@@ -118,5 +118,3 @@ class _CallObject:
 
 def _nothing(_: str) -> None:
     """Takes text that nobody needs."""
-
-

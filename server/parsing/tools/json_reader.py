@@ -123,35 +123,32 @@ def arguments(reader: Reader, sink: Sink) -> Steps[bool]:
     char = yield from reader.peek()
     if char == '"':
         return (yield from _unwrapped(reader, sink))
-    if char and char in "{[":
-        return (yield from json_value(reader, sink))
-    parts: list[str] = []
-    whole = yield from json_value(reader, parts.append)
-    text = "".join(parts)
-    sink("{}" if text == "null" else text)
-    return whole
+    if (yield from reader.accept("null")):
+        sink("{}")
+        return True
+    return (yield from json_value(reader, sink))
 
 
 def _unwrapped(reader: Reader, sink: Sink) -> Steps[bool]:
-    blank: list[str] = []
-    other: list[str] = []
+    """What a string says, if that is an object; the string itself, if it says something else."""
     settled: Sink | None = None
+    quoted = False
 
     def take(text: str) -> None:
-        nonlocal settled
+        nonlocal settled, quoted
         if settled is None:
-            body = text.lstrip(WHITESPACE)
-            if not body:
-                blank.append(text)
+            text = text.lstrip(WHITESPACE)
+            if not text:
                 return
-            settled = sink if body[0] == "{" else other.append
-            text = body
+            quoted = text[0] != "{"
+            settled = (lambda more: sink(escaped(more))) if quoted else sink
+            if quoted:
+                sink('"')
         settled(text)
 
     whole = yield from json_string(reader, take)
-    if settled is None:
+    if settled is None and whole:
         sink("{}")
-    elif other:
-        text = "".join(other)
-        sink("{}" if text.strip(WHITESPACE) == "null" else json.dumps("".join(blank) + text, ensure_ascii=False))
+    elif quoted and whole:
+        sink('"')
     return whole

@@ -196,7 +196,7 @@ async def test_failures_are_counted_by_kind_and_do_not_end_the_run() -> None:
     async def mixed(asked: Asked, write: Write) -> bool:
         number = len(script.prompts) % 3
         if number == 0:
-            await write(b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nfull")
+            await write(b"HTTP/1.1 503 Busy\r\nx-request-id: busy-1\r\ncontent-length: 4\r\n\r\nfull")
         elif number == 1:
             await write(HEAD + token())
             return True
@@ -205,9 +205,15 @@ async def test_failures_are_counted_by_kind_and_do_not_end_the_run() -> None:
         return False
 
     async with serving(mixed) as script:
-        summary = (await _run(script, stages=[Stage(concurrency=1, requests=9)])).result.summary
+        result = (await _run(script, stages=[Stage(concurrency=1, requests=9)])).result
+    summary = result.summary
     assert (summary.requests, summary.completed, summary.errors) == (9, 3, 6)
     assert summary.errors_by_kind == {"http 503": 3, "truncated": 3}
+    assert {(request.error_kind, request.request_id) for request in result.requests} == {
+        ("http 503", "busy-1"),
+        ("truncated", ""),
+        (None, ""),
+    }
 
 
 async def test_a_server_that_goes_away_is_not_hammered() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
 from stentor.protocols.deltas import Text
-from stentor.server.encoders.chat import ChatShape, ChatStream
+from stentor.server.encoders.chat_shape import ChatShape
+from stentor.server.encoders.chat_stream import ChatStream
 from stentor.server.encoders.completions import CompletionShape, CompletionStream, Prompt, Tally
 from stentor.server.encoders.logprobs import TokenNames
 from stentor.tests.fakes import byte_tokenizer

@@ -1,0 +1,89 @@
+"""The grammars of one engine: the vocabulary, what has been compiled, and the rules of a request's choices."""
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from stentor.protocols.actors import Submit, Vocabulary
+
+from .matcher import Compiler, GrammarError, GuidanceMatcher
+from .rule import ChoiceRule, ParameterSets, RuleBroken
+from .thinking import ThinkingBudget
+from .vocabulary import TokenBytes, VocabularyReader
+
+_CACHED: Final = 64
+_CACHED_BYTES: Final = 8 << 20
+"""Of sources; what is made of them is larger, by a bounded factor (:mod:`.limits`)."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What the choices of one request follow."""
+
+    choices: list[ChoiceRule | None]
+    broken: dict[int, str]
+    """Why a choice cannot go on with the tokens that it has, by index."""
+
+
+class Grammars:
+    """Told of the vocabulary by the loop; :meth:`rules_of` may be called from another thread, one at a time."""
+
+    def __init__(self) -> None:
+        self._reader = VocabularyReader()
+        self._vocabulary: TokenBytes | None = None
+        self._compiler: Compiler | None = None
+        self._compiled: OrderedDict[str, GuidanceMatcher] = OrderedDict()
+        self._compiled_bytes = 0
+
+    @property
+    def has_vocabulary(self) -> bool:
+        return self._vocabulary is not None
+
+    def take(self, piece: Vocabulary) -> None:
+        """Raises :class:`.vocabulary.VocabularyError`."""
+        whole = self._reader.take(piece)
+        if whole is not None:
+            self._vocabulary = whole
+            self._compiler = None
+            self._compiled.clear()
+            self._compiled_bytes = 0
+
+    def rules_of(self, submit: Submit) -> Rules:
+        """Compiles the grammar of a request, unless it has been lately, and replays what its choices have drawn.
+
+        Takes milliseconds, or with a large grammar much longer. Raises :class:`.matcher.GrammarError`.
+        """
+        vocabulary = self._vocabulary
+        if vocabulary is None:
+            raise GrammarError("the engine was not told this model's tokens: it cannot follow grammars or thinking")
+        template = self._template(submit.grammar, vocabulary) if submit.grammar else None
+        sets = ParameterSets(submit.params, len(vocabulary.tokens), vocabulary.eos)
+        ended = () if submit.resumed is None else submit.resumed.ended
+        rules = Rules([], {})
+        for index in range(len(submit.seeds)):
+            rule = None
+            if index not in ended:
+                budget = None if submit.thinking is None else ThinkingBudget(submit.thinking)
+                rule = ChoiceRule(sets, None if template is None else template.copy(), budget)
+                try:
+                    for token in [] if submit.resumed is None else submit.resumed.outputs[index]:
+                        rule.accept(token)
+                except RuleBroken as broken:
+                    rules.broken[index] = str(broken)
+            rules.choices.append(rule)
+        return rules
+
+    def _template(self, source: str, vocabulary: TokenBytes) -> GuidanceMatcher:
+        found = self._compiled.get(source)
+        if found is not None:
+            self._compiled.move_to_end(source)
+            return found
+        if self._compiler is None:
+            self._compiler = Compiler(vocabulary)
+        made = self._compiler.compile(source)
+        self._compiled[source] = made
+        self._compiled_bytes += len(source)
+        while len(self._compiled) > _CACHED or self._compiled_bytes > _CACHED_BYTES:
+            oldest, _ = self._compiled.popitem(last=False)
+            self._compiled_bytes -= len(oldest)
+        return made

@@ -1,0 +1,133 @@
+"""llguidance, as far as the engine needs it. It is imported when the first grammar comes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from .limits import parser_limits
+from .vocabulary import TokenBytes
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+_SPECIAL: Final = b"\xff"
+"""How llguidance tells a special token from text."""
+_NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
+"""Where only one text can follow, its tokens are still the model's to choose: which ones it would take is known to
+nobody here, and a cut that it never saw would spoil what comes after."""
+
+
+class GrammarError(ValueError):
+    """A grammar that cannot be used; one line says why."""
+
+
+class Matcher(Protocol):
+    """Where one text stands in its grammar."""
+
+    def consume(self, token: int) -> bool:
+        """Takes the next token; false where the grammar does not allow it, or has become too complex."""
+
+    def allows(self, token: int) -> bool: ...
+
+    def accepting(self) -> bool:
+        """Whether the text may end here."""
+
+    def stopped(self) -> bool:
+        """Whether nothing can follow. So it is in an error, too."""
+
+    def error(self) -> str:
+        """Why it cannot go on; "" while it can."""
+
+    def allowed(self) -> int:
+        """The tokens that may follow, as a set of :mod:`.token_sets`; those that end it, where it may end."""
+
+    def copy(self) -> Self: ...
+
+
+class GuidanceMatcher:
+    """The real one."""
+
+    __slots__ = ("_inner", "_whole")
+
+    def __init__(self, inner: "LLMatcher", size: int) -> None:
+        self._inner = inner
+        self._whole = (1 << size) - 1
+
+    def consume(self, token: int) -> bool:
+        return self._inner.consume_token(token)
+
+    def allows(self, token: int) -> bool:
+        return self._inner.validate_tokens([token]) == 1
+
+    def accepting(self) -> bool:
+        return self._inner.is_accepting()
+
+    def stopped(self) -> bool:
+        return self._inner.is_stopped()
+
+    def error(self) -> str:
+        return one_line(self._inner.get_error()) if self._inner.is_error() else ""
+
+    def allowed(self) -> int:
+        return int.from_bytes(self._inner.compute_bitmask(), "little") & self._whole
+
+    def copy(self) -> "GuidanceMatcher":
+        return GuidanceMatcher(self._inner.deep_copy(), self._whole.bit_length())
+
+
+class Compiler:
+    """Makes matchers over one vocabulary. May be used from any thread, one at a time.
+
+    Making it imports llguidance and takes as long as sorting all tokens.
+    """
+
+    def __init__(self, vocabulary: TokenBytes) -> None:
+        """Raises :class:`GrammarError` for a vocabulary that llguidance cannot use."""
+        from llguidance import LLTokenizer  # late: only grammars need it
+
+        self._size = len(vocabulary.tokens)
+        wrapper = _Wrapper(vocabulary)
+        try:
+            self._tokenizer: LLTokenizer = LLTokenizer(
+                wrapper,  # type: ignore[arg-type]  # it asks for no more than these
+                n_vocab=self._size,
+                eos_token=vocabulary.eos or None,
+            )
+        except ValueError as error:
+            raise GrammarError(f"this model's vocabulary cannot be used with grammars: {one_line(str(error))}") from error
+        wrapper.tokenizer = self._tokenizer
+        self._limits: LLParserLimits = parser_limits()
+
+    def compile(self, source: str) -> GuidanceMatcher:
+        """Raises :class:`GrammarError`. The interpreter's lock is free meanwhile."""
+        from llguidance import LLMatcher  # late, as above
+
+        text = source if source.lstrip().startswith("{") else _NO_FORCING + source
+        inner = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
+        if inner.is_error():
+            raise GrammarError(f"the grammar cannot be used: {one_line(inner.get_error())}")
+        return GuidanceMatcher(inner, self._size)
+
+
+class _Wrapper:
+    """What llguidance reads of a tokenizer."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: TokenBytes) -> None:
+        special = frozenset(vocabulary.special)
+        self.tokens: Sequence[bytes] = [
+            _SPECIAL + text if id in special else text for id, text in enumerate(vocabulary.tokens)
+        ]
+        self.special_token_ids = vocabulary.special
+        self.eos_token_id = vocabulary.eos[0] if vocabulary.eos else 0
+        self.tokenizer: LLTokenizer | None = None
+
+    def __call__(self, text: str) -> list[int]:
+        """Asked for where a grammar forces text; any cut will do."""
+        return [] if self.tokenizer is None else self.tokenizer.greedy_tokenize(text)
+
+
+def one_line(text: str) -> str:
+    """Without the marks that are llguidance's own."""
+    return " ".join(text.replace("<non-verbose/>", "").split())[:500]

@@ -1,0 +1,132 @@
+"""What one choice may draw next: its grammar, its thinking budget, and the rules of its parameters, as one."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from stentor.protocols.sampling import SamplingParams
+
+from .matcher import Matcher
+from .thinking import ThinkingBudget
+from .token_sets import set_of
+
+
+class RuleBroken(Exception):
+    """The choice cannot go on; one line says why."""
+
+
+class Complete(Exception):
+    """The choice has come to the end of its grammar, and nothing is left to draw."""
+
+
+class ParameterSets:
+    """What a request's parameters allow, the same for all its choices."""
+
+    __slots__ = ("early", "ends", "eos", "ids", "ignores_eos", "min_tokens", "size")
+
+    def __init__(self, params: SamplingParams, size: int, eos: Sequence[int]) -> None:
+        """``size`` is of the vocabulary, ``eos`` what ends a grammar. Ids beyond are never drawn by a grammar."""
+        self.size: Final = size
+        self.min_tokens: Final = params.min_tokens
+        whole = (1 << size) - 1
+        allowed = whole if params.allowed_token_ids is None else set_of(params.allowed_token_ids, size)
+        self.ids: Final = allowed & ~set_of(params.banned_token_ids, size)
+        self.ends: Final = frozenset(params.eos_token_ids)
+        self.eos: Final = set_of((*eos, *params.eos_token_ids), size)
+        """May be drawn where a grammar is complete."""
+        self.ignores_eos: Final = not params.eos_token_ids
+        self.early: Final = self.eos | set_of(params.stop_token_ids, size)
+        """May not be drawn below ``min_tokens``."""
+
+
+class ChoiceRule:
+    """One choice's, from its first token to its last. It is fed each token that is delivered, and no other."""
+
+    __slots__ = ("_budget", "_count", "_matcher", "_sets", "ended")
+
+    def __init__(self, sets: ParameterSets, matcher: Matcher | None, budget: ThinkingBudget | None) -> None:
+        self._sets = sets
+        self._matcher = matcher
+        self._budget = budget
+        self._count = 0
+        self.ended = False
+        """Whether the grammar admits no token after those that there are."""
+
+    def restricts(self, ahead: int) -> bool:
+        """Whether what may be drawn after ``ahead`` more tokens, that nobody knows yet, may be less than everything."""
+        if self._matcher is not None or self._count + ahead < self._sets.min_tokens:
+            return True
+        return self._budget is not None and self._budget.may_be_due(ahead)
+
+    def accept(self, token: int) -> None:
+        """The choice drew ``token``. Raises :class:`RuleBroken`, and is of no use any more then."""
+        self._count += 1
+        if self._budget is not None:
+            self._budget.take(token)
+        matcher = self._matcher
+        if matcher is None:
+            return
+        if token in self._sets.ends and matcher.accepting():
+            self.ended = True
+            return
+        if not matcher.consume(token):
+            raise RuleBroken(_broken(matcher))
+        self.ended = matcher.stopped()
+        if self.ended and (why := matcher.error()):
+            raise RuleBroken(_broken_by(why))
+
+    def allowed(self) -> int | None:
+        """The tokens that may be drawn next, at least one; None for all that the parameters allow.
+
+        Raises :class:`RuleBroken` where none is left, :class:`Complete` where none need be.
+        """
+        sets, matcher = self._sets, self._matcher
+        due = None if self._budget is None else self._budget.due
+        if matcher is None:
+            if due is not None:
+                return self._left(1 << due if due < sets.size else 0)
+            return self._left(self._late_enough(sets.ids)) if self._count < sets.min_tokens else None
+        if self.ended:
+            raise Complete
+        # a character that is half drawn has to be completed first where the grammar speaks of characters
+        if due is not None and matcher.allows(due):
+            return self._left(1 << due if due < sets.size else 0)
+        tokens = matcher.allowed()
+        if why := matcher.error():
+            raise RuleBroken(_broken_by(why))
+        if tokens & sets.eos:
+            accepting = True
+            if not sets.ignores_eos:
+                tokens |= sets.eos
+        else:
+            accepting = bool(sets.eos) and not sets.ignores_eos and matcher.accepting()
+            if accepting:
+                tokens |= sets.eos
+        if sets.ignores_eos:
+            tokens = tokens & ~sets.eos or tokens
+        tokens = self._late_enough(tokens)
+        if not tokens & sets.ids and (accepting or matcher.accepting()):
+            raise Complete
+        return self._left(tokens)
+
+    def _late_enough(self, tokens: int) -> int:
+        """Without what ends a choice, while it is too short; the grammar wins where nothing else is left."""
+        if self._count >= self._sets.min_tokens:
+            return tokens
+        return tokens & ~self._sets.early or tokens
+
+    def _left(self, tokens: int) -> int:
+        left = tokens & self._sets.ids
+        if not left:
+            raise RuleBroken(
+                "no token is left to draw: the grammar or the thinking budget asks for what allowed_token_ids or banned "
+                "tokens exclude"
+            )
+        return left
+
+
+def _broken(matcher: Matcher) -> str:
+    return _broken_by(matcher.error() or "it does not allow the token that was drawn")
+
+
+def _broken_by(why: str) -> str:
+    return f"the grammar cannot be followed any further: {why}"

@@ -1,0 +1,51 @@
+"""Sets of tokens as integers: token t is bit t. Intersecting two of a vocabulary of 150,000 takes microseconds."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from stentor.protocols.steps import Masks, RowMask
+
+FEW: Final = 16
+"""So many tokens are sent as ids."""
+WORD_BYTES: Final = 4
+
+
+def set_of(tokens: Iterable[int], size: int) -> int:
+    """Those below ``size``."""
+    bits = bytearray(-(-size // 8))
+    for token in tokens:
+        if 0 <= token < size:
+            bits[token >> 3] |= 1 << (token & 7)
+    return int.from_bytes(bits, "little")
+
+
+def ids_in(tokens: int) -> list[int]:
+    """Ascending; for small sets."""
+    ids: list[int] = []
+    while tokens:
+        lowest = tokens & -tokens
+        ids.append(lowest.bit_length() - 1)
+        tokens ^= lowest
+    return ids
+
+
+class MaskWriter:
+    """Puts the sets of one step's rows into one message; rows that may draw the same share it."""
+
+    def __init__(self) -> None:
+        self._rows: list[RowMask] = []
+        self._bits: dict[int, int] = {}
+
+    def add(self, slot: int, tokens: int) -> None:
+        if tokens.bit_count() <= FEW:
+            self._rows.append(RowMask(slot, ids_in(tokens), -1))
+        else:
+            self._rows.append(RowMask(slot, [], self._bits.setdefault(tokens, len(self._bits))))
+
+    def masks(self, epoch: int, step: int) -> Masks:
+        return Masks(epoch, step, self._rows, [_words(tokens) for tokens in self._bits])
+
+
+def _words(tokens: int) -> bytes:
+    nbytes = -(-tokens.bit_length() // 8)
+    return tokens.to_bytes(-(-nbytes // WORD_BYTES) * WORD_BYTES, "little")

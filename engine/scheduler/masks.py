@@ -1,0 +1,37 @@
+"""What the rows of a step may draw, once the tokens before it are known."""
+
+from stentor.protocols.actors import Finished
+from stentor.protocols.steps import Masks
+
+from ..grammar.rule import Complete, RuleBroken
+from ..grammar.token_sets import MaskWriter
+from ..request import ChoiceState
+from .output import Output
+from .step import Flight
+
+
+def write_masks(flight: Flight, epoch: int, output: Output) -> tuple[Masks, list[Finished]]:
+    """The masks of the oldest step in flight, and the ends of choices that may draw nothing.
+
+    Rows whose choice has ended are left out: what they draw is dropped.
+    """
+    writer = MaskWriter()
+    finished: list[Finished] = []
+    for row, (choice, incarnation, _, _) in zip(flight.rows, flight.owners, strict=True):
+        if not row.masked or choice.rule is None or choice.state is ChoiceState.FINISHED:
+            continue
+        # one that has lost its row still gets the token that is in flight
+        if choice.incarnation != incarnation and choice.state is not ChoiceState.PREEMPTED:
+            continue
+        try:
+            allowed = choice.rule.allowed()
+        except Complete:
+            finished.append(output.finish(choice, "stop"))
+        except RuleBroken as broken:
+            finished.append(output.finish(choice, "error", None, str(broken)))
+        else:
+            if allowed is not None:
+                writer.add(row.slot, allowed)
+            continue
+        output.replace_leader(choice.request)
+    return writer.masks(epoch, flight.step), finished

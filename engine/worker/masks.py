@@ -1,0 +1,57 @@
+"""What the engine says that rows may draw, made ready for their logits."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stentor.protocols.steps import Masks
+
+from ..grammar.token_sets import WORD_BYTES
+
+SlotMasks = Mapping[int, npt.NDArray[np.uint8]]
+"""By slot: which tokens it may draw, bit t % 8 of byte t // 8, whole words of 32 bits."""
+
+NO_MASKS: SlotMasks = {}
+
+
+def slot_masks(masks: Masks, vocab_size: int) -> SlotMasks:
+    """Cut or filled up to the vocabulary; tokens beyond it are not allowed. Raises ValueError for what is no mask."""
+    nbytes = mask_bytes(vocab_size)
+    shared = [_fitted(np.frombuffer(bits, dtype=np.uint8), nbytes) for bits in masks.bits]
+    found: dict[int, npt.NDArray[np.uint8]] = {}
+    for row in masks.rows:
+        if row.bits >= len(shared):
+            raise ValueError(f"the masks of step {masks.step} have {len(shared)} sets; slot {row.slot} has {row.bits}")
+        found[row.slot] = shared[row.bits] if row.bits >= 0 else _packed(row.ids, nbytes)
+    return found
+
+
+def mask_bytes(vocab_size: int) -> int:
+    return -(-vocab_size // (8 * WORD_BYTES)) * WORD_BYTES
+
+
+def forbidden(mask: npt.NDArray[np.uint8], vocab_size: int) -> torch.Tensor:
+    """bool [vocabulary]: the tokens that may not be drawn."""
+    bits = np.unpackbits(mask, count=vocab_size, bitorder="little")
+    return torch.from_numpy(bits == 0)
+
+
+def lowest(mask: npt.NDArray[np.uint8]) -> int:
+    """The lowest token that may be drawn; 0 where there is none."""
+    return int(np.unpackbits(mask, bitorder="little").argmax())
+
+
+def _packed(ids: list[int], nbytes: int) -> npt.NDArray[np.uint8]:
+    mask = np.zeros(nbytes, dtype=np.uint8)
+    for token in ids:
+        if 0 <= token < 8 * nbytes:
+            mask[token >> 3] |= 1 << (token & 7)
+    return mask
+
+
+def _fitted(bits: npt.NDArray[np.uint8], nbytes: int) -> npt.NDArray[np.uint8]:
+    if len(bits) >= nbytes:
+        return bits[:nbytes]
+    return np.pad(bits, (0, nbytes - len(bits)))

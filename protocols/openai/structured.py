@@ -1,0 +1,274 @@
+"""What requests say of the form of their answer: ``response_format``, ``structured_outputs``, ``guided_…``.
+
+:func:`wanted_answer` makes one :data:`Answer` of it, whatever field it came from; what protocols of other shapes say is
+translated into the same by :func:`json_answer`.
+"""
+
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from .bounds import chars_at_most, items_at_most
+from .decoding import converted
+from .errors import BadRequest
+from .limits import Limits
+from .structural_tags import StructuralTag, from_triggers
+
+Schema = dict[str, Any] | bool
+
+ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+
+
+class JsonAnswer(msgspec.Struct, frozen=True):
+    """JSON that a schema allows."""
+
+    field: str
+    """Where the client has put it, for what is said of it."""
+    schema: Schema
+    whitespace_pattern: str | None = None
+    """What may stand where JSON takes white space; None leaves it to the server."""
+    compact: bool = False
+    """Without any white space."""
+    closed: bool = False
+    """Objects have no properties but those that are named, unless the schema says otherwise."""
+
+
+class RegexAnswer(msgspec.Struct, frozen=True):
+    field: str
+    pattern: str
+
+
+class ChoiceAnswer(msgspec.Struct, frozen=True):
+    """One of these texts."""
+
+    field: str
+    choices: tuple[str, ...]
+
+
+class GrammarAnswer(msgspec.Struct, frozen=True):
+    """What a grammar in EBNF (GBNF) or Lark allows."""
+
+    field: str
+    source: str
+
+
+class TagsAnswer(msgspec.Struct, frozen=True):
+    field: str
+    tag: StructuralTag
+
+
+Answer = JsonAnswer | RegexAnswer | ChoiceAnswer | GrammarAnswer | TagsAnswer
+
+
+class AnswerFields(Protocol):
+    """The fields of a request that say it; each as JSON has it."""
+
+    @property
+    def response_format(self) -> Any: ...
+    @property
+    def structured_outputs(self) -> Any: ...
+    @property
+    def guided_json(self) -> Any: ...
+    @property
+    def guided_regex(self) -> Any: ...
+    @property
+    def guided_choice(self) -> Any: ...
+    @property
+    def guided_grammar(self) -> Any: ...
+
+
+class _JsonSchema(msgspec.Struct, frozen=True):
+    name: str
+    schema: Schema | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class _TextFormat(msgspec.Struct, frozen=True, tag="text"):
+    pass
+
+
+class _JsonObjectFormat(msgspec.Struct, frozen=True, tag="json_object"):
+    pass
+
+
+class _JsonSchemaFormat(msgspec.Struct, frozen=True, tag="json_schema"):
+    json_schema: _JsonSchema
+
+
+class _TagFormat(msgspec.Struct, frozen=True, tag="structural_tag"):
+    format: Any = None
+    structures: Any = None
+    triggers: Any = None
+
+
+_ResponseFormat = _TextFormat | _JsonObjectFormat | _JsonSchemaFormat | _TagFormat
+
+
+class _StructuredOutputs(msgspec.Struct, frozen=True):
+    json: str | Schema | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+
+
+_CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+
+def wanted_answer(request: AnswerFields, limits: Limits) -> Answer | None:
+    """None where any text will do. Raises BadRequest naming the field."""
+    answers = [
+        _response_format(request.response_format, limits),
+        _structured_outputs(request.structured_outputs, limits),
+        *(_guided(name, getattr(request, name), limits) for name in _GUIDED),
+    ]
+    given = [answer for answer in answers if answer is not None]
+    if len(given) > 1:
+        fields = [answer.field.split(".")[0] for answer in given]
+        raise BadRequest(f"`{fields[0]}` excludes `{fields[1]}`; send one of them.", fields[1])
+    return given[0] if given else None
+
+
+def json_answer(schema: Any, field: str, limits: Limits) -> JsonAnswer:
+    """JSON after a schema, which may be written as a JSON string. ``field`` is where it stands. Raises BadRequest."""
+    if isinstance(schema, str):
+        chars_at_most(schema, limits.max_schema_chars, field)
+        schema = _from_json(schema, field)
+    if not isinstance(schema, dict | bool):
+        raise BadRequest(f"`{field}`: expected a JSON schema, which is an object.", field, "invalid_value")
+    check_schema(schema, field, limits)
+    return JsonAnswer(field, schema)
+
+
+def check_schema(schema: Schema, field: str, limits: Limits) -> None:
+    """Its size and depth. Raises BadRequest."""
+    level = [schema]
+    for _ in range(limits.max_schema_depth):
+        level = [inner for part in level for inner in _inside(part)]
+        if not level:
+            break
+    else:
+        raise BadRequest(
+            f"`{field}` is nested too deeply; this server allows {limits.max_schema_depth} levels of a schema.", field
+        )
+    size = len(msgspec.json.encode(schema))
+    if size > limits.max_schema_chars:
+        raise BadRequest(
+            f"`{field}` has {size} bytes as JSON; this server allows at most {limits.max_schema_chars}.",
+            field,
+            "string_above_max_length",
+        )
+
+
+def _inside(part: Any) -> list[Any]:
+    values = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return [value for value in values if isinstance(value, dict | list)]
+
+
+def _response_format(value: Any, limits: Limits) -> Answer | None:
+    if value is None:
+        return None
+    field = "response_format"
+    match converted(value, _ResponseFormat, field):
+        case _JsonObjectFormat():
+            return JsonAnswer(field, ANY_OBJECT)
+        case _JsonSchemaFormat(json_schema=described):
+            where = f"{field}.json_schema.schema"
+            return json_answer(ANY_OBJECT if described.schema is None else described.schema, where, limits)
+        case _TagFormat():
+            return _tags(value, field, limits)
+    return None
+
+
+def _structured_outputs(value: Any, limits: Limits) -> Answer | None:
+    if value is None:
+        return None
+    field = "structured_outputs"
+    said = converted(value, _StructuredOutputs, field)
+    given = [name for name in _CONSTRAINTS if getattr(said, name) is not None and getattr(said, name) is not False]
+    if isinstance(said.json, bool) and "json" not in given:
+        given.insert(0, "json")
+    if len(given) != 1:
+        found = " and ".join(f"`{name}`" for name in given) or "none"
+        names = ", ".join(_CONSTRAINTS)
+        raise BadRequest(f"`{field}` takes exactly one of {names}; it has {found}.", field, "invalid_value")
+    kind = given[0]
+    answer = _constraint(kind, getattr(said, kind), f"{field}.{kind}", limits)
+    if not isinstance(answer, JsonAnswer):
+        return answer
+    pattern = said.whitespace_pattern
+    chars_at_most(pattern, limits.max_regex_chars, f"{field}.whitespace_pattern")
+    if pattern is not None and said.disable_any_whitespace:
+        where = f"{field}.whitespace_pattern"
+        raise BadRequest(f"`{where}` excludes `disable_any_whitespace`.", where, "invalid_value")
+    return msgspec.structs.replace(
+        answer,
+        whitespace_pattern=pattern,
+        compact=said.disable_any_whitespace,
+        closed=said.disable_additional_properties,
+    )
+
+
+def _guided(name: str, value: Any, limits: Limits) -> Answer | None:
+    """vLLM's older names."""
+    if value is None:
+        return None
+    kind = name.removeprefix("guided_")
+    types: dict[str, Any] = {"json": str | Schema, "regex": str, "choice": list[str], "grammar": str}
+    return _constraint(kind, converted(value, types[kind], name), name, limits)
+
+
+def _constraint(kind: str, value: Any, field: str, limits: Limits) -> Answer:
+    match kind:
+        case "json":
+            return json_answer(value, field, limits)
+        case "json_object":
+            return JsonAnswer(field, ANY_OBJECT)
+        case "regex":
+            chars_at_most(value, limits.max_regex_chars, field)
+            return RegexAnswer(field, value)
+        case "choice":
+            return _choice(value, field, limits)
+        case "grammar":
+            chars_at_most(value, limits.max_grammar_chars, field)
+            return GrammarAnswer(field, value)
+    return _tags(value, field, limits)
+
+
+def _choice(choices: list[str], field: str, limits: Limits) -> ChoiceAnswer:
+    if not choices:
+        raise BadRequest(f"`{field}`: expected at least one choice.", field, "invalid_value")
+    items_at_most(choices, limits.max_answer_choices, field)
+    total = sum(map(len, choices))
+    if total > limits.max_grammar_chars:
+        raise BadRequest(
+            f"`{field}` has {total} characters; this server allows at most {limits.max_grammar_chars}.",
+            field,
+            "string_above_max_length",
+        )
+    return ChoiceAnswer(field, tuple(dict.fromkeys(choices)))
+
+
+def _tags(value: Any, field: str, limits: Limits) -> TagsAnswer:
+    if isinstance(value, str):
+        chars_at_most(value, limits.max_schema_chars, field)
+        value = _from_json(value, field)
+    if not isinstance(value, dict):
+        raise BadRequest(f"`{field}`: expected an object.", field, "invalid_value")
+    check_schema(value, field, limits)
+    if value.get("format") is not None:
+        return TagsAnswer(field, converted(value["format"], StructuralTag, f"{field}.format"))
+    return TagsAnswer(field, from_triggers(value, field))
+
+
+def _from_json(text: str, field: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise BadRequest(f"`{field}` is a string that is not valid JSON.", field, "invalid_value") from None

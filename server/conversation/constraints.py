@@ -1,0 +1,142 @@
+"""What an answer must look like, and how it is read: grammar, thinking budget and parser of one request."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from stentor.protocols.actors import Thinking
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.structured import Answer, wanted_answer
+from stentor.protocols.openai.tools import ToolUse
+
+from ..grammar.answers import answer_expression
+from ..grammar.compose import compose
+from ..grammar.lark import Lark
+from ..grammar.schema import ONE_SPACE, prepare
+from ..parsing.interface import Parser
+from ..parsing.output import OutputFormat
+from ..parsing.thinking import ThinkingOptions, thinking_budget
+from ..parsing.tools.format import ToolFormat
+from ..state import ServerState
+from .calls import CallFilter
+from .tools import callable_tools
+
+PROMPT_TAIL: Final = 48
+"""Tokens at a prompt's end that say whether the model begins inside its reasoning."""
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Nothing is asked of the answer, and its text is its content."""
+
+    grammar: str = ""
+    thinking: Thinking | None = None
+    parser: Callable[[], Parser] | None = None
+    visible: frozenset[str] = frozenset()
+
+
+FREE: Final = Constraints()
+
+
+async def constraints_of(
+    state: ServerState, body: ChatRequest, use: ToolUse, prompt: list[int], options: ThinkingOptions
+) -> Constraints:
+    """Raises BadRequest for a grammar, schema or tool that cannot be held, naming the field."""
+    output = state.output
+    answer = wanted_answer(body, state.limits)
+    _check_together(body, use, answer, output)
+    if answer is None and use.mode == "none" and output.reasoning is None:
+        return FREE
+    opened = _thinking_opened(state, body, prompt, options)
+    parser = parser_of(output, use, opened)
+    return Constraints(
+        grammar=await _grammar(state, use, answer, opened),
+        thinking=thinking_budget(output, state.pool.tokenizer, options.budget, opened=opened),
+        parser=parser,
+        visible=frozenset() if parser is None else output.visible,
+    )
+
+
+async def answer_constraints(state: ServerState, answer: Answer | None) -> Constraints:
+    """Of a text that no conversation asks for: nothing is thought, and nothing is called. Raises BadRequest."""
+    if answer is None:
+        return FREE
+    lark = Lark(state.special_tokens)
+    source = lark.source(answer_expression(lark, answer))
+    await state.grammars.check(source, answer.field)
+    return Constraints(source)
+
+
+def parser_of(output: OutputFormat, use: ToolUse, opened: bool) -> Callable[[], Parser] | None:
+    """Makes the parser of one choice; None where there is nothing to find."""
+    tools = callable_tools(use.usable) if use.mode != "none" else []
+    if output.parser(tools, opened=opened) is None:
+        return None
+    filtered = bool(tools) and (bool(use.custom) or not use.parallel)
+
+    def make() -> Parser:
+        parser = output.parser(tools, opened=opened)
+        assert parser is not None  # there was one before
+        return CallFilter(parser, use.custom, parallel=use.parallel) if filtered else parser
+
+    return make
+
+
+def _check_together(body: ChatRequest, use: ToolUse, answer: Answer | None, output: OutputFormat) -> None:
+    if use.mode != "required":
+        return
+    field = "function_call" if use.legacy else "tool_choice"
+    if output.tools is None:
+        raise BadRequest(
+            f"`{field}` cannot require a call: this server reads no tool calls (--tool-call-parser none).",
+            field,
+            "unsupported",
+        )
+    if answer is not None and not answer.field.startswith("response_format"):
+        excluded = answer.field.split(".")[0]
+        raise BadRequest(f"`{excluded}` excludes a `{field}` that requires a call; send one of them.", excluded)
+
+
+def _thinking_opened(state: ServerState, body: ChatRequest, prompt: list[int], options: ThinkingOptions) -> bool:
+    if state.output.reasoning is None:
+        return False
+    tail = state.pool.tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
+    continued = body.messages[-1].get("content") if body.continue_final_message else ""
+    return state.output.thinking_opened(
+        tail, wanted=options.wanted, continued=continued if isinstance(continued, str) else ""
+    )
+
+
+async def _grammar(state: ServerState, use: ToolUse, answer: Answer | None, opened: bool) -> str:
+    calls = use.mode == "required" or any(tool.strict for tool in use.usable) or use.allowed is not None
+    format = state.output.tools if use.mode != "none" and (calls or answer is not None) else None
+    if format is None and answer is None:
+        return ""
+    lark = Lark(state.special_tokens)
+    body = _body(lark, use, answer, format)
+    reasoning = state.output.reasoning
+    source = compose(
+        lark,
+        thinking_end=None if reasoning is None else reasoning.end,
+        opened=opened,
+        body=body,
+        thinking_begin=None if reasoning is None else reasoning.begin,
+    )
+    await state.grammars.check(source, "tools" if answer is None or use.mode == "required" else answer.field)
+    return source
+
+
+def _body(lark: Lark, use: ToolUse, answer: Answer | None, format: ToolFormat | None) -> str:
+    """An expression for the answer itself, thinking apart."""
+    if format is None:
+        assert answer is not None
+        return answer_expression(lark, answer)
+    for tool in use.usable:
+        prepare(tool.parameters or {}, tool.field, ONE_SPACE)  # to name it: the format does not know the field
+    tools = callable_tools(use.usable)
+    if use.mode == "required":
+        return format.grammar(lark, tools, parallel=use.parallel)
+    if answer is None:
+        return format.free_grammar(lark, tools)
+    return lark.either([answer_expression(lark, answer), format.grammar(lark, tools, parallel=use.parallel)])

@@ -1,0 +1,122 @@
+"""Deltas as the content blocks of a message; the whole message and its stream are both made of these."""
+
+import hashlib
+import uuid
+from base64 import b64encode
+from typing import NamedTuple
+
+from stentor.protocols.anthropic.objects import Content, TextContent, ThinkingContent, ToolUseContent
+from stentor.protocols.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
+
+
+class Opened(NamedTuple):
+    """A block begins; it has nothing in it yet."""
+
+    index: int
+    block: Content
+
+
+class Grown(NamedTuple):
+    """More of the block that began last: of its text, its thinking, or the JSON of its input."""
+
+    index: int
+    text: str
+
+
+class Signed(NamedTuple):
+    """The last of a block of thinking."""
+
+    index: int
+    signature: str
+
+
+class Closed(NamedTuple):
+    index: int
+
+
+BlockEvent = Opened | Grown | Signed | Closed
+
+
+class Blocks:
+    """The blocks of one choice, one after another.
+
+    White space between two other blocks is no block of its own: it is held back until there is more.
+    """
+
+    def __init__(self, *, omit_thinking: bool = False) -> None:
+        """``omit_thinking``: blocks of thinking are empty, but they are there."""
+        self._omit_thinking = omit_thinking
+        self._open: type[Content] | None = None
+        self._index = -1
+        self._held = ""
+        self._digest = hashlib.sha256()
+        self.calls = 0
+        """Begun so far."""
+        self.output_tokens = 0
+        self.thinking_tokens = 0
+
+    def take(self, delta: Delta) -> list[BlockEvent]:
+        match delta:
+            case Text():
+                self.output_tokens += len(delta.tokens)
+                return self._text(delta.text) if delta.text else []
+            case Reasoning():
+                self.output_tokens += len(delta.tokens)
+                self.thinking_tokens += len(delta.tokens)
+                return self._thinking(delta.text) if delta.text else []
+            case ToolCallStart():
+                self._held = ""
+                self.calls += 1
+                return self._begin(ToolUseContent(delta.id or f"toolu_{uuid.uuid4().hex[:24]}", delta.name, {}))
+            case ToolCallArguments():
+                return [Grown(self._index, delta.text)] if delta.text else []
+            case ToolCallEnd():
+                return self._close()
+            case _:
+                return []
+
+    def end(self) -> list[BlockEvent]:
+        """What is left, once no more deltas come."""
+        events: list[BlockEvent] = []
+        if self._held and self._index < 0:
+            # all that the model has said
+            events += [*self._begin(TextContent("")), Grown(self._index, self._held)]
+        return [*events, *self._close()]
+
+    def _text(self, text: str) -> list[BlockEvent]:
+        if self._open is TextContent:
+            return [Grown(self._index, text)]
+        self._held += text
+        if not self._held.strip():
+            return []
+        text, self._held = self._held, ""
+        events = self._begin(TextContent(""))
+        return [*events, Grown(self._index, text)]
+
+    def _thinking(self, text: str) -> list[BlockEvent]:
+        events: list[BlockEvent] = []
+        if self._open is not ThinkingContent:
+            self._held = ""
+            self._digest = hashlib.sha256()
+            events = self._begin(ThinkingContent("", ""))
+        self._digest.update(text.encode())
+        return events if self._omit_thinking else [*events, Grown(self._index, text)]
+
+    def _begin(self, block: Content) -> list[BlockEvent]:
+        events = self._close()
+        self._index += 1
+        self._open = type(block)
+        return [*events, Opened(self._index, block)]
+
+    def _close(self) -> list[BlockEvent]:
+        kind, self._open = self._open, None
+        if kind is None:
+            return []
+        end = Closed(self._index)
+        return [Signed(self._index, self._signature()), end] if kind is ThinkingContent else [end]
+
+    def _signature(self) -> str:
+        """Of the text, as clients want one. It proves nothing: what is sent back is the client's word in any case."""
+        return b64encode(self._digest.digest()).decode()
+
+

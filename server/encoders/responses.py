@@ -1,0 +1,316 @@
+"""Deltas as a response of the Responses API: the object, and the events that lead to it.
+
+There is one way: whoever wants no stream lets the events go and takes the object. An event is its JSON, which begins
+with its ``type``; :func:`frame` makes a server-sent event of it.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.deltas import (
+    Delta,
+    Finish,
+    PromptProcessed,
+    Reasoning,
+    Text,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from stentor.protocols.openai.chat import TokenLogprob
+from stentor.protocols.openai.responses.objects import (
+    CustomToolCallItem,
+    FunctionCallItem,
+    IncompleteDetails,
+    ItemStatus,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    ResponseFailure,
+    ResponseObject,
+    ResponseUsage,
+)
+from stentor.protocols.openai.responses.tools import INPUT
+
+from ..errors import GenerationFailed
+from .logprobs import TokenNames, chat_logprobs
+
+encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+
+_KIND_BEGINS: Final = len(b'{"type":"')
+
+
+def frame(event: bytes) -> bytes:
+    """The server-sent event."""
+    kind = event[_KIND_BEGINS : event.index(b'"', _KIND_BEGINS)]
+    return b"event: " + kind + b"\ndata: " + event + b"\n\n"
+
+
+class ResponseEncoder:
+    """Turns the deltas of one response into its events, and keeps the object that they come to.
+
+    A response may take several turns of the model: each is opened with :meth:`begin_turn`, its batches go to
+    :meth:`take`, and what ended it is :attr:`finish`. Every method returns the events that it makes, to be sent in
+    order. With the same ``new_id`` the same batches make the same events.
+    """
+
+    def __init__(
+        self,
+        response: ResponseObject,
+        new_id: Callable[[str], str],
+        *,
+        top_logprobs: int | None = None,
+        customs: frozenset[str] = frozenset(),
+        seal: Callable[[str], str] | None = None,
+    ) -> None:
+        """``top_logprobs``: None wants no log-probabilities. ``customs``: names of tools whose input is free text.
+        ``seal`` encrypts reasoning, where that is wanted."""
+        self.response: Final = response
+        self.finish: Finish | None = None
+        self._new_id = new_id
+        self._top = top_logprobs
+        self._customs = customs
+        self._seal = seal
+        self._sequence = 0
+        self._events: list[bytes] = []
+        self._names: TokenNames | None = None
+        self._item: OutputItem | None = None
+        self._pieces: list[str] = []
+        self._delta_head = b""
+        self._logprobs: list[TokenLogprob] = []
+        """Of tokens whose text is held back, until it is known what it belongs to."""
+        self._turns = 0
+        self._given = self._cached = self._output = self._reasoned = 0
+
+    # ---- the life of a response
+
+    def begin(self) -> list[bytes]:
+        if self.response.background:
+            self.response.status = "queued"
+            self._lifecycle("created")
+            self._lifecycle("queued")
+            self.response.status = "in_progress"
+        else:
+            self._lifecycle("created")
+        self._lifecycle("in_progress")
+        return self._taken()
+
+    def begin_turn(self, prompt_tokens: int, names: TokenNames) -> None:
+        self.finish = None
+        self._names = names
+        self._turns += 1
+        self._given += prompt_tokens
+
+    def take(self, batch: Iterable[Delta]) -> list[bytes]:
+        for delta in batch:
+            kind = type(delta)
+            if kind is Text:
+                assert isinstance(delta, Text)
+                self._text(delta)
+            elif kind is Reasoning:
+                assert isinstance(delta, Reasoning)
+                self._reasoning(delta)
+            else:
+                self._other(delta)
+        return self._taken()
+
+    def complete(self) -> list[bytes]:
+        """Ends the response as its last turn did."""
+        if self.finish is None or self.finish.reason not in ("stop", "length"):
+            return self.fail(ResponseFailure("server_error", str(GenerationFailed())))
+        if not self.response.output and self.finish.reason == "stop":
+            self._open_message()
+            self._close("completed")
+        response = self.response
+        if self.finish.reason == "length":
+            response.status = "incomplete"
+            response.incomplete_details = IncompleteDetails("max_output_tokens")
+        else:
+            response.status = "completed"
+            response.completed_at = int(time.time())
+        return self._end(response.status)
+
+    def fail(self, why: ResponseFailure) -> list[bytes]:
+        self._close("incomplete")
+        self.response.status = "failed"
+        self.response.error = why
+        return self._end("failed")
+
+    def cancel(self) -> list[bytes]:
+        """There is no event for it; the one that ends the stream carries the status."""
+        self._close("incomplete")
+        self.response.status = "cancelled"
+        return self._end("incomplete")
+
+    def _end(self, kind: str) -> list[bytes]:
+        if self._turns:
+            self.response.usage = ResponseUsage.of(self._given, self._cached, self._output, self._reasoned)
+        self._lifecycle(kind)
+        return self._taken()
+
+    def _lifecycle(self, kind: str) -> None:
+        self._emit(f"response.{kind}", response=self.response)
+
+    # ---- deltas
+
+    def _text(self, delta: Text) -> None:
+        self._output += len(delta.tokens)
+        if self._top is not None and delta.tokens and self._names is not None:
+            self._logprobs += chat_logprobs(delta.logprobs or (), self._names, self._top).content
+        if not delta.text:
+            # while a call is written, its tokens come without text
+            if isinstance(self._item, FunctionCallItem | CustomToolCallItem):
+                self._logprobs.clear()
+            return
+        if not isinstance(self._item, MessageItem):
+            self._open_message()
+        self._pieces.append(delta.text)
+        logprobs = b"[]"
+        if self._logprobs:
+            logprobs = encode([_without_bytes(one) for one in self._logprobs])
+            assert isinstance(self._item, MessageItem)
+            self._item.content[0].logprobs += self._logprobs
+            self._logprobs.clear()
+        self._emit_delta(delta.text, b',"logprobs":' + logprobs)
+
+    def _reasoning(self, delta: Reasoning) -> None:
+        self._output += len(delta.tokens)
+        self._reasoned += len(delta.tokens)
+        if not delta.text:
+            return
+        if not isinstance(self._item, ReasoningItem):
+            self._open(ReasoningItem(self._new_id("rs"), []))
+            self._open_part(ReasoningText())
+            self._set_delta_head("response.reasoning_text.delta", b',"content_index":0')
+        self._pieces.append(delta.text)
+        self._emit_delta(delta.text)
+
+    def _other(self, delta: Delta) -> None:
+        match delta:
+            case PromptProcessed():
+                self._cached += delta.cached_tokens
+            case ToolCallStart():
+                self._open_call(delta)
+            case ToolCallArguments():
+                self._arguments(delta.text)
+            case ToolCallEnd():
+                self._close("completed")
+            case Finish():
+                self.finish = delta
+                self._close("completed" if delta.reason == "stop" else "incomplete")
+            case _:
+                raise AssertionError(f"no event is known for {type(delta).__name__}")
+
+    def _open_call(self, delta: ToolCallStart) -> None:
+        call_id = delta.id or self._new_id("call")
+        if delta.name in self._customs:
+            self._open(CustomToolCallItem(self._new_id("ctc"), call_id, delta.name))
+        else:
+            self._open(FunctionCallItem(self._new_id("fc"), call_id, delta.name))
+            self._set_delta_head("response.function_call_arguments.delta")
+
+    def _arguments(self, text: str) -> None:
+        if not text:
+            return
+        self._pieces.append(text)
+        if isinstance(self._item, FunctionCallItem):
+            self._emit_delta(text)
+
+    # ---- items
+
+    def _open_message(self) -> None:
+        self._open(MessageItem(self._new_id("msg"), []))
+        self._open_part(OutputText())
+        self._set_delta_head("response.output_text.delta", b',"content_index":0')
+
+    def _open(self, item: OutputItem) -> None:
+        self._close("completed")
+        self._item = item
+        self._pieces = []
+        self._emit("response.output_item.added", output_index=len(self.response.output), item=item)
+
+    def _open_part(self, part: OutputText | ReasoningText) -> None:
+        self._emit("response.content_part.added", **self._place, content_index=0, part=part)
+        assert isinstance(self._item, MessageItem | ReasoningItem)
+        self._item.content.append(part)  # type: ignore[arg-type]  # each has parts of its own kind
+
+    def _close(self, status: ItemStatus) -> None:
+        """Ends the item that is open, if any."""
+        item, text = self._item, "".join(self._pieces)
+        if item is None:
+            return
+        self._pieces = []
+        match item:
+            case MessageItem():
+                self._close_message(item, text)
+            case ReasoningItem():
+                item.content[0].text = text
+                self._emit("response.reasoning_text.done", **self._place, content_index=0, text=text)
+                self._emit("response.content_part.done", **self._place, content_index=0, part=item.content[0])
+                item.encrypted_content = None if self._seal is None else self._seal(text)
+            case FunctionCallItem():
+                item.arguments = text
+                self._emit("response.function_call_arguments.done", **self._place, name=item.name, arguments=text)
+            case CustomToolCallItem():
+                item.input = _custom_input(text)
+                if item.input:
+                    self._emit("response.custom_tool_call_input.delta", **self._place, delta=item.input)
+                self._emit("response.custom_tool_call_input.done", **self._place, input=item.input)
+        if not isinstance(item, CustomToolCallItem):
+            item.status = status
+        self._emit("response.output_item.done", output_index=len(self.response.output), item=item)
+        self.response.output.append(item)
+        self._item = None
+
+    def _close_message(self, item: MessageItem, text: str) -> None:
+        part = item.content[0]
+        part.text = text
+        part.logprobs += self._logprobs
+        self._logprobs.clear()
+        logprobs = [_without_bytes(one) for one in part.logprobs]
+        self._emit("response.output_text.done", **self._place, content_index=0, text=text, logprobs=logprobs)
+        self._emit("response.content_part.done", **self._place, content_index=0, part=part)
+
+    # ---- events
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        assert self._item is not None
+        return {"item_id": self._item.id, "output_index": len(self.response.output)}
+
+    def _set_delta_head(self, kind: str, more: bytes = b"") -> None:
+        self._delta_head = encode({"type": kind, **self._place})[:-1] + more + b',"delta":'
+
+    def _emit_delta(self, text: str, more: bytes = b"") -> None:
+        end = b',"sequence_number":%d}' % self._sequence
+        self._events.append(self._delta_head + encode(text) + more + end)
+        self._sequence += 1
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self._events.append(encode({"type": kind, **fields, "sequence_number": self._sequence}))
+        self._sequence += 1
+
+    def _taken(self) -> list[bytes]:
+        events, self._events = self._events, []
+        return events
+
+
+def _without_bytes(entry: TokenLogprob) -> dict[str, Any]:
+    """As events have it."""
+    alternatives = [{"token": other.token, "logprob": other.logprob} for other in entry.top_logprobs]
+    return {"token": entry.token, "logprob": entry.logprob, "top_logprobs": alternatives}
+
+
+def _custom_input(arguments: str) -> str:
+    """The text that a model wrote as a function's one argument; what it wrote where it did not keep to that."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return arguments
+    given = value.get(INPUT) if isinstance(value, dict) else None
+    return given if isinstance(given, str) else arguments

@@ -1,0 +1,52 @@
+"""From the form that a request wants of its answer to an expression of a grammar."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stentor.protocols.openai.structured import (
+    Answer,
+    ChoiceAnswer,
+    GrammarAnswer,
+    JsonAnswer,
+    RegexAnswer,
+    TagsAnswer,
+)
+
+from .ebnf import is_ebnf, lark_of_ebnf
+from .foreign import checked_lark
+from .lark import Lark
+from .schema import ONE_SPACE
+from .tags import tags_expression
+from .whitespace import bounded_whitespace
+
+
+def answer_expression(lark: Lark, answer: Answer) -> str:
+    """Matches what the answer may be, and nothing else. Raises BadRequest for what cannot be held."""
+    match answer:
+        case JsonAnswer():
+            return lark.json(answer.schema, answer.field, json_whitespace(answer), closed=answer.closed)
+        case RegexAnswer():
+            return lark.regex(answer.pattern, answer.field)
+        case ChoiceAnswer():
+            return lark.one_of(answer.choices)
+        case GrammarAnswer():
+            return grammar_expression(lark, answer.source, answer.field)
+        case TagsAnswer():
+            return tags_expression(lark, answer.tag, answer.field)
+
+
+def grammar_expression(lark: Lark, source: str, field: str) -> str:
+    """A client's grammar, in EBNF or Lark. Raises BadRequest."""
+    if is_ebnf(source):
+        return lark.grammar(lark_of_ebnf(source, field, lark.literal))
+    return lark.grammar(checked_lark(source, field))
+
+
+def json_whitespace(answer: JsonAnswer) -> Mapping[str, Any]:
+    """llguidance's options for it. Raises BadRequest."""
+    if answer.whitespace_pattern is not None:
+        field = answer.field.rpartition(".")[0]
+        where = f"{field}.whitespace_pattern" if field else "whitespace_pattern"
+        pattern = bounded_whitespace(answer.whitespace_pattern, where)
+        return {"whitespace_pattern": pattern} if pattern else {"whitespace_flexible": False}
+    return {"whitespace_flexible": False} if answer.compact else ONE_SPACE

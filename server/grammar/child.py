@@ -1,0 +1,91 @@
+"""The process that tries grammars; see :mod:`.process`."""
+
+import random
+import resource
+import socket
+import sys
+from typing import Final
+
+from stentor.engine.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
+from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.process import become_child
+
+from ..text.template_process import receive, send
+from .process import TOO_COMPLEX, Job, Verdict
+from .told import told
+
+MAX_MEMORY: Final = 3 << 30
+"""Bytes of address space."""
+GROWN: Final = 512 << 20
+"""Bytes that a job may leave behind; a child that has grown by more is replaced."""
+WALKS: Final = 2
+STEPS: Final = 24
+"""Tokens of each walk: what a grammar costs may show only where it has begun."""
+
+
+def main() -> int:
+    inherited = become_child("stentor-grammar")
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with socket.socket(fileno=inherited.fds[0]) as connection:
+        try:
+            try:
+                compiler = Compiler(receive(connection, TokenBytes))
+            except GrammarError as error:
+                send(connection, Verdict(str(error)))
+                return 0
+            send(connection, Verdict())
+            born = _resident()
+            while True:
+                why = _try(compiler, receive(connection, Job).source)
+                send(connection, Verdict(why, _resident() > born + GROWN))
+        except OSError:
+            return 0  # the owner is gone, or has no more use for us
+
+
+def _try(compiler: Compiler, source: str) -> str:
+    """Compiles, and goes a few ways into the grammar, as the engine will."""
+    try:
+        matcher = compiler.compile(source)
+        choose = random.Random(0)
+        for _ in range(WALKS):
+            if not _walk(matcher.copy(), choose):
+                return TOO_COMPLEX
+    except GrammarError as error:
+        return told(str(error))
+    except MemoryError:
+        return TOO_COMPLEX
+    return ""
+
+
+def _walk(matcher: GuidanceMatcher, choose: random.Random) -> bool:
+    """False where the grammar has become too complex on the way."""
+    for _ in range(STEPS):
+        allowed = matcher.allowed()
+        if matcher.error():
+            return False
+        token = _one_of(allowed, choose)
+        if token is None or matcher.stopped():
+            return True
+        if not matcher.consume(token):
+            return not matcher.error()
+    return True
+
+
+def _one_of(tokens: int, choose: random.Random) -> int | None:
+    """A random member of a set of tokens."""
+    if not tokens:
+        return None
+    above = tokens >> choose.randrange(tokens.bit_length())
+    lowest = above & -above
+    return tokens.bit_length() - above.bit_length() + lowest.bit_length() - 1
+
+
+def _resident() -> int:
+    # not ru_maxrss, which a process inherits from the one that started it
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Grammars that clients write in Lark: what the engine cannot do with them is refused, and their JSON is bounded."""
+
+import json
+import re
+from typing import Final
+
+from stentor.protocols.openai.errors import BadRequest
+
+from .schema import ONE_SPACE, encoded, prepare
+
+_PIECE: Final = re.compile(
+    r"""(?P<skipped>(?:\#|//)[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/)|(?P<json>%json\s*)"""
+    r"|(?P<attribute>\b(?:stop|max_tokens|temperature)\s*=)|(?P<other>%(?:import\s|lark\b))",
+    re.VERBOSE,
+)
+_DECODER: Final = json.JSONDecoder()
+
+
+def checked_lark(source: str, field: str) -> str:
+    """The grammar as it can be held: schemas in it have their white space bounded. Raises BadRequest."""
+    written: list[str] = []
+    done = 0
+    while (found := _PIECE.search(source, done)) is not None:
+        written.append(source[done : found.end()])
+        done = found.end()
+        if found["attribute"]:
+            name = found[0].rstrip("= \t\n")
+            raise BadRequest(f"`{field}`: the attribute `{name}` is not supported.", field, "invalid_value")
+        if found["json"]:
+            try:
+                schema, done = _DECODER.raw_decode(source, done)
+            except (ValueError, RecursionError):
+                raise BadRequest(f"`{field}`: what follows a %json is no JSON.", field, "invalid_value") from None
+            if not isinstance(schema, dict):
+                raise BadRequest(f"`{field}`: what follows a %json is no object.", field, "invalid_value")
+            written.append(encoded(prepare(schema, field, ONE_SPACE)))
+    return "".join([*written, source[done:]])

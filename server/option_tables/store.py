@@ -1,0 +1,38 @@
+"""What is kept of requests once they have been answered."""
+
+from typing import Final
+
+from .. import option_kinds as kinds
+from ..option import Option
+
+OPTIONS: Final = (
+    Option(
+        "store",
+        "store.path",
+        kinds.path(),
+        "file in which responses and conversations are kept, so that they outlive the server; without it they are "
+        "kept in memory",
+        "store",
+    ),
+    Option(
+        "store-ttl",
+        "store.ttl",
+        kinds.seconds(),
+        "how long what nobody uses is kept; 0 is no limit",
+        "store",
+    ),
+    Option(
+        "store-max-bytes",
+        "store.max_bytes",
+        kinds.size(),
+        "how much is kept; beyond it, what was used longest ago is deleted",
+        "store",
+    ),
+    Option(
+        "max-background",
+        "store.max_background",
+        kinds.integer(0, 1 << 20),
+        "responses that may run in the background at the same time; a further one gets 429",
+        "store",
+    ),
+)

@@ -1,0 +1,101 @@
+"""How the model that is served writes reasoning and tool calls: settled once, at start."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeVar
+
+from .chain import Chain
+from .harmony import HarmonyParser
+from .interface import Parser, Tool
+from .reasoning.format import ReasoningFormat
+from .reasoning.formats import REASONING_FORMATS, reasoning_of
+from .reasoning.harmony import HarmonyReasoning
+from .tools.format import ToolFormat
+
+Format = TypeVar("Format")
+
+AUTO: Final = "auto"
+NONE: Final = "none"
+TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {}
+
+
+class UnknownFormat(LookupError):
+    """The message lists the names that there are."""
+
+
+@dataclass(frozen=True)
+class OutputFormat:
+    reasoning: ReasoningFormat | None = None
+    """None: all that the model writes is its answer."""
+    tools: ToolFormat | None = None
+    """None: it calls no tools."""
+
+    @property
+    def harmony(self) -> bool:
+        """Reasoning, calls and answers are messages in channels, and one parser reads them all."""
+        return isinstance(self.reasoning, HarmonyReasoning)
+
+    @cached_property
+    def visible(self) -> frozenset[str]:
+        """Markers that the parser must see where they are special tokens."""
+        formats = (self.reasoning, self.tools)
+        return frozenset[str]().union(*(format.markers for format in formats if format is not None))
+
+    def parser(self, tools: Sequence[Tool], *, opened: bool) -> Parser | None:
+        """The parser of one choice; None where there is nothing to find.
+
+        ``tools`` that the model may call; without any, what looks like a call is text. ``opened``: what
+        :meth:`thinking_opened` says of the prompt.
+        """
+        if self.harmony:
+            return HarmonyParser(tools if self.tools is not None else (), opened=opened)
+        calls = self.tools.parser(tools) if tools and self.tools is not None else None
+        if self.reasoning is None:
+            return calls
+        reasoning = self.reasoning.parser(opened=opened, calls=calls is not None)
+        return reasoning if calls is None else Chain(reasoning, calls)
+
+    def thinking_opened(self, prompt_tail: str, *, wanted: bool | None = None, continued: str = "") -> bool:
+        """Whether what the model writes begins inside its reasoning.
+
+        ``prompt_tail``: how the rendered prompt ends, its last message's generation prompt at least. ``wanted``:
+        whether the request asks for thinking, None where it does not say. ``continued``: what is there already of the
+        message that ``continue_final_message`` goes on with.
+        """
+        return self.reasoning is not None and self.reasoning.opened(prompt_tail, wanted, continued)
+
+    def __str__(self) -> str:
+        reasoning = NONE if self.reasoning is None else self.reasoning.name
+        tools = NONE if self.tools is None else self.tools.name
+        return f"reasoning {reasoning}, tool calls {tools}"
+
+
+def settle_output(reasoning: str, tools: str, template_source: str, architecture: str) -> OutputFormat:
+    """What the flags say: names, or ``auto``, which goes by the chat template, or ``none``. Raises UnknownFormat."""
+    thinks = chosen_reasoning(reasoning)
+    if reasoning == AUTO:
+        thinks = reasoning_of(template_source, architecture)
+    calls = chosen_tools(tools)
+    if tools == AUTO:
+        calls = next((format for format in TOOL_FORMATS.values() if format.detects(template_source)), None)
+    return OutputFormat(thinks, calls)
+
+
+def chosen_reasoning(name: str) -> ReasoningFormat | None:
+    """None for ``auto`` and ``none``. Raises UnknownFormat."""
+    return _chosen(name, REASONING_FORMATS, "reasoning format")
+
+
+def chosen_tools(name: str) -> ToolFormat | None:
+    """None for ``auto`` and ``none``. Raises UnknownFormat."""
+    return _chosen(name, TOOL_FORMATS, "format of tool calls")
+
+
+def _chosen(name: str, formats: Mapping[str, Format], what: str) -> Format | None:
+    if name in (AUTO, NONE):
+        return None
+    if name not in formats:
+        known = ", ".join((AUTO, NONE, *sorted(formats)))
+        raise UnknownFormat(f"there is no {what} {name!r}; choose one of {known}")
+    return formats[name]

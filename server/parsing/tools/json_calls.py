@@ -1,0 +1,141 @@
+"""Formats whose calls are JSON objects with a name and arguments: alone, in a row or in an array.
+
+What differs is where they stand: behind a marker, or bare at the beginning of the answer.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from stentor.server.grammar.lark import Lark
+
+from ..interface import Parser, Tool
+from .call_objects import Keys, call_object
+from .layout import Layout, arguments, either, free, free_bare
+from .machine import Machine, attempt, marked
+from .output import Output
+from .reader import Markers, Reader, Steps
+
+
+@dataclass(frozen=True)
+class JsonCalls:
+    """A :class:`~.format.ToolFormat`."""
+
+    name: str
+    layout: Layout
+    """Of required calls."""
+    begins: tuple[str, ...] = ()
+    """Markers that only calls follow; the grammar's layout begins with the first."""
+    guesses: tuple[str, ...] = ()
+    """Markers that other things may follow as well."""
+    infixes: tuple[str, ...] = ()
+    """What may stand between a marker and the calls."""
+    ends: tuple[str, ...] = ()
+    bare: str = ""
+    """Brackets that begin calls where they begin the answer."""
+    dropped: frozenset[str] = frozenset()
+    """Markers that are no part of any text."""
+    special: frozenset[str] = frozenset()
+    """Special tokens of which markers are made."""
+    keys: Keys = field(default_factory=Keys)
+    written: tuple[str, str] = ("name", "arguments")
+    """The keys that the grammar writes."""
+    signs: tuple[str, ...] = ()
+    """A template that has all of them is of this format."""
+    never: tuple[str, ...] = ()
+    """A template that has one of them is not."""
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """As the protocol says."""
+        return self.special | {*self.begins, *self.ends} | self.dropped
+
+    def parser(self, tools: Sequence[Tool]) -> Parser:
+        """As the protocol says."""
+        return Machine(self._read)
+
+    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        """As the protocol says."""
+        return self.layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
+
+    def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
+        """As the protocol says."""
+        one = either(lark, tools, self._one)
+        if self.bare and not (self.layout.opening + self.layout.before).startswith(self.begins):
+            return free_bare(lark, self.layout, one, self.bare)
+        return free(lark, self.layout, one, self.begins[0])
+
+    def detects(self, template_source: str) -> bool:
+        """As the protocol says."""
+        return (
+            bool(self.signs)
+            and all(sign in template_source for sign in self.signs)
+            and not any(sign in template_source for sign in self.never)
+        )
+
+    def _one(self, lark: Lark, tool: Tool) -> str:
+        name, key = self.written
+        head = f'{{"{name}": {json.dumps(tool.name, ensure_ascii=False)}, "{key}": '
+        return f'{lark.literal(head)} {arguments(lark, tool)} "}}"'
+
+    @cached_property
+    def _found(self) -> Markers:
+        return Markers((*self.begins, *self.guesses, *self._strays, *self.dropped))
+
+    @cached_property
+    def _strays(self) -> frozenset[str]:
+        return frozenset(self.ends) - {*self.begins, *self.guesses}
+
+    @cached_property
+    def _guessed(self) -> Keys:
+        return replace(self.keys, certain=False)
+
+    def _read(self, reader: Reader, output: Output) -> Steps[None]:
+        def behind(marker: str) -> Steps[bool]:
+            if self.infixes:
+                yield from reader.accept(*self.infixes)
+            keys = self.keys if marker in self.begins else self._guessed
+            return (yield from json_calls(reader, output, keys, self.ends))
+
+        def bare(_: str) -> Steps[bool]:
+            char = yield from reader.space()
+            return bool(char) and char in self.bare and (yield from json_calls(reader, output, self._guessed, ()))
+
+        if self.bare:
+            yield from attempt(reader, output, "", bare)
+        yield from marked(reader, output, self._found, behind, dropped=self.dropped, strays=self._strays)
+
+
+def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]) -> Steps[bool]:
+    """Reads calls that come next: objects or an array of them, and the marker that ends them.
+
+    False where there is none. The reader must keep.
+    """
+    char = yield from reader.space()
+    array = char == "["
+    if array:
+        yield from reader.character()
+        yield from reader.space()
+    if not (yield from call_object(reader, output, keys)):
+        return False
+    while True:
+        reader.keep()
+        char = yield from reader.space()
+        while char and char in ",;":
+            yield from reader.character()
+            char = yield from reader.space()
+        if char == "{":
+            if not (yield from call_object(reader, output, keys)):
+                output.text(reader.kept())
+                return True
+            continue
+        if char == "]" and array:
+            yield from reader.character()
+            array = False
+            continue
+        if ends and (yield from reader.accept(*ends)):
+            reader.forget()
+        else:
+            output.text(reader.kept())
+        return True

@@ -1,0 +1,58 @@
+"""Grammars of calls: what stands around and between them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stentor.server.grammar.lark import ANY_TEXT, Lark
+
+from ..interface import Tool
+
+NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
+_BLANK: Final = r"\t\r\n"
+_LINE: Final = r"\n"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The text around calls, as the model's own template writes it."""
+
+    opening: str = ""
+    """In front of all calls."""
+    before: str = ""
+    """In front of each."""
+    after: str = ""
+    between: str = ""
+    closing: str = ""
+
+    def calls(self, lark: Lark, one: str, *, parallel: bool, without: str = "") -> str:
+        """One call or more. ``without`` is the beginning that has been matched already."""
+        first = (self.opening + self.before).removeprefix(without)
+        after, further = lark.literal(self.after), lark.literal(self.after + self.between + self.before)
+        call = lark.rule(one)
+        more = f"( {further} {call} )*" if parallel else ""
+        return f"{lark.literal(first)} {call} {more} {after} {lark.literal(self.closing)}"
+
+
+def free(lark: Lark, layout: Layout, one: str, marker: str) -> str:
+    """Any text, in which calls follow each ``marker``, with which the layout must begin."""
+    calls = lark.rule(layout.calls(lark, one, parallel=True, without=marker))
+    return f"( {lark.text_until(marker)} {calls} )* {lark.rule(ANY_TEXT)}"
+
+
+def free_bare(lark: Lark, layout: Layout, one: str, first: str) -> str:
+    """Any text that does not begin with one of the characters ``first``, or calls."""
+    calls = lark.rule(layout.calls(lark, one, parallel=True))
+    excluded = "".join("\\" + char for char in first)
+    other = lark.regex(f"[ {_BLANK}]*([^{excluded} {_BLANK}](.|{_LINE})*)?")
+    return f"( {calls} | {other} )"
+
+
+def either(lark: Lark, tools: Sequence[Tool], one: Callable[[Lark, Tool], str]) -> str:
+    """A call of one of the tools."""
+    return "( " + " | ".join(lark.rule(one(lark, tool)) for tool in tools) + " )"
+
+
+def arguments(lark: Lark, tool: Tool) -> str:
+    """JSON of a tool's arguments."""
+    return lark.json(tool.parameters or NO_ARGUMENTS, f"tools.{tool.name}.parameters")

@@ -1,0 +1,253 @@
+"""Formats that write each argument between tags of its own, as text that the tool's schema makes JSON of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from stentor.server.grammar.lark import Lark
+
+from ..interface import Parser, Tool
+from .json_reader import escaped
+from .layout import Layout, either, free
+from .machine import Machine, marked
+from .output import Output
+from .reader import Markers, Reader, Steps, TooLongError
+from .schemas import STRING, Arguments, ToolArguments, converted
+from .text_values import text_value
+
+MAX_VALUE: Final = 1 << 20
+"""Characters of an argument that is not a string; what is longer is taken as one."""
+
+
+@dataclass(frozen=True)
+class Markup:
+    """A :class:`~.format.ToolFormat`. Markers end where the name or value that follows them begins."""
+
+    name: str
+    layout: Layout
+    """Of required calls, which begin behind ``call`` and end with ``call_end``."""
+    call: str
+    name_ends: tuple[str, ...]
+    parameter: str
+    key_ends: tuple[str, ...]
+    value_end: str
+    call_end: str
+    section: str = ""
+    """In front of one call or more, where the format has such."""
+    section_end: str = ""
+    value: str = ""
+    """Between the end of a key and its value."""
+    between: tuple[str, ...] = ()
+    """What else may stand in front of a call in its section, and behind it."""
+    trim: bool = False
+    """Whether values stand on lines of their own."""
+    as_json: frozenset[str] = frozenset()
+    """Ends of a key that say: the value is JSON."""
+    as_string: frozenset[str] = frozenset()
+    written: tuple[str, str, str, str] = ("", "", "", "")
+    """What the grammar writes behind a name, in front of a key, behind a key, and behind a value."""
+    special: frozenset[str] = frozenset()
+    signs: tuple[str, ...] = ()
+    """A template that has all of them is of this format."""
+    never: tuple[str, ...] = ()
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """As the protocol says."""
+        texts = {self.call, self.call_end, self.section, self.section_end, self.parameter, self.value_end, self.value}
+        return (self.special | texts | {*self.between}) - {""}
+
+    def parser(self, tools: Sequence[Tool]) -> Parser:
+        """As the protocol says."""
+        arguments = ToolArguments(tools)
+        return Machine(lambda reader, output: _Reading(self, arguments, reader, output).read())
+
+    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        """As the protocol says."""
+        return self.layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
+
+    def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
+        """As the protocol says."""
+        marker = self.section or self.call
+        return free(lark, self.layout, either(lark, tools, self._one), marker)
+
+    def detects(self, template_source: str) -> bool:
+        """As the protocol says."""
+        return (
+            bool(self.signs)
+            and all(sign in template_source for sign in self.signs)
+            and not any(sign in template_source for sign in self.never)
+        )
+
+    def _one(self, lark: Lark, tool: Tool) -> str:
+        behind_name, before_key, behind_key, behind_value = self.written
+        arguments = Arguments(tool.parameters)
+        names = [*arguments.properties, *(name for name in arguments.required if name not in arguments.properties)]
+        parts = [lark.literal(f"{tool.name}{behind_name}")]
+        for name in names:
+            types = arguments.types(name)
+            key = f"{before_key}{self.parameter}{name}{self._key_end(behind_key, types)}"
+            end = ("\n" if behind_key.endswith("\n") else "") + self.value_end
+            value = text_value(lark, arguments, name, types, end, self._forbidden, f"tools.{tool.name}.parameters")
+            one = f"{lark.literal(key)} {value} {lark.literal(behind_value)}"
+            parts.append(one if name in arguments.required else f"( {one} )?")
+        return " ".join([*parts, lark.literal(self.call_end)])
+
+    def _key_end(self, behind: str, types: frozenset[str]) -> str:
+        if not self.as_json:
+            return behind
+        return behind.replace("true", "true" if "string" in types else "false")
+
+    @cached_property
+    def _forbidden(self) -> tuple[str, ...]:
+        """What would end a value that is a string."""
+        return (self.parameter, self.call_end)
+
+    @cached_property
+    def found(self) -> Markers:
+        """What ends content."""
+        return Markers({self.call, self.section, *self.strays} - {""})
+
+    @cached_property
+    def strays(self) -> frozenset[str]:
+        """What only stands behind calls."""
+        return frozenset({self.call_end, self.section_end, *self.between} - {"", self.call})
+
+    @cached_property
+    def value_ends(self) -> Markers:
+        """What ends a value."""
+        ends = (self.value_end, self.parameter, self.call_end)
+        return Markers([*ends, *(f"\n{end}" for end in ends)] if self.trim else ends)
+
+    @cached_property
+    def resumptions(self) -> Markers:
+        """Where reading goes on behind what does not belong."""
+        return Markers((self.parameter, self.call_end))
+
+    @cached_property
+    def names(self) -> Markers:
+        """What ends a name."""
+        return Markers(self.name_ends)
+
+    @cached_property
+    def keys(self) -> Markers:
+        """What ends a key."""
+        return Markers(self.key_ends)
+
+
+class _Reading:
+    def __init__(self, format: Markup, tools: ToolArguments, reader: Reader, output: Output) -> None:
+        self._format = format
+        self._tools = tools
+        self._reader = reader
+        self._output = output
+        self._any = False
+
+    def read(self) -> Steps[None]:
+        format = self._format
+        yield from marked(self._reader, self._output, format.found, self._call, strays=format.strays)
+
+    def _call(self, marker: str) -> Steps[bool]:
+        format, reader = self._format, self._reader
+        if marker == format.section:
+            while True:
+                yield from reader.space()
+                met = yield from reader.accept(format.call, *format.between)
+                if met == format.call:
+                    break
+                if not met:
+                    return False
+        parts: list[str] = []
+        end = yield from reader.until(format.names, parts.append)
+        name = "".join(parts).strip()
+        if not end or not name or "\n" in name:
+            return False
+        reader.forget()
+        self._output.start(name)
+        self._any = False
+        try:
+            yield from self._arguments(self._tools.of(name), end)
+        except TooLongError:
+            return False
+        return True
+
+    def _arguments(self, arguments: Arguments, met: str) -> Steps[None]:
+        """Up to the end of the call; ``met`` is the marker behind its name."""
+        format, reader = self._format, self._reader
+        while True:
+            met = met.lstrip("\n")
+            if met not in {format.parameter, format.call_end}:
+                yield from reader.space()
+                met = yield from reader.accept(format.parameter, format.call_end)
+                if not met:
+                    met = yield from reader.until(format.resumptions, _nothing)
+            if not met:
+                return
+            if met == format.call_end:
+                self._output.arguments("}" if self._any else "{}")
+                self._output.end()
+                return
+            parts: list[str] = []
+            reader.keep()
+            end = yield from reader.until(format.keys, parts.append)
+            reader.forget()
+            if not end:
+                return
+            if format.value:
+                yield from reader.space()
+                if not (yield from reader.accept(format.value)):
+                    met = ""
+                    continue
+            key = "".join(parts).strip()
+            types = STRING if end in format.as_string else arguments.types(key)
+            if end in format.as_json:
+                types = (arguments.types(key) - STRING) or frozenset({"json"})
+            self._output.arguments(f'{", " if self._any else "{"}"{escaped(key)}": ')
+            self._any = True
+            met = yield from self._value(types)
+
+    def _value(self, types: frozenset[str]) -> Steps[str]:
+        format, reader, output = self._format, self._reader, self._output
+        if format.trim:
+            yield from reader.accept("\r\n", "\n")
+        if types == STRING:
+            output.arguments('"')
+            end = yield from reader.until(format.value_ends, lambda text: output.arguments(escaped(text)))
+            if end:
+                output.arguments('"')
+            return end
+        value = _Value(output)
+        end = yield from reader.until(format.value_ends, value.add)
+        if end:
+            value.finish(types)
+        return end
+
+
+class _Value:
+    """A value that is judged as a whole, unless it is too long for that."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._parts: list[str] = []
+        self._length = 0
+
+    def add(self, text: str) -> None:
+        if self._length > MAX_VALUE:
+            self._output.arguments(escaped(text))
+            return
+        self._parts.append(text)
+        self._length += len(text)
+        if self._length > MAX_VALUE:
+            self._output.arguments('"' + escaped("".join(self._parts)))
+            self._parts.clear()
+
+    def finish(self, types: frozenset[str]) -> None:
+        if self._length > MAX_VALUE:
+            self._output.arguments('"')
+        else:
+            self._output.arguments(converted("".join(self._parts), types))
+
+
+def _nothing(_: str) -> None:
+    """Takes text that does not belong."""

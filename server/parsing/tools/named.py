@@ -1,0 +1,137 @@
+"""Formats that write a call's name by itself and its arguments as JSON behind it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from stentor.server.grammar.lark import Lark
+
+from ..interface import Parser, Tool
+from .json_reader import arguments
+from .layout import Layout, either, free
+from .layout import arguments as arguments_grammar
+from .machine import Machine, marked
+from .output import Output
+from .reader import Markers, Reader, Steps
+
+
+class Header(NamedTuple):
+    """What stands in front of a call's arguments."""
+
+    name: str
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class NamedCalls:
+    """A :class:`~.format.ToolFormat`."""
+
+    name: str
+    layout: Layout
+    """Of required calls, which begin behind ``calls[0]``."""
+    calls: tuple[str, ...]
+    """Markers in front of a name."""
+    header_ends: tuple[str, ...]
+    header: Callable[[str], Header | None]
+    """Makes sense of what stands between the two."""
+    section: tuple[str, ...] = ()
+    """Markers in front of one call or more."""
+    section_ends: tuple[str, ...] = ()
+    fence: tuple[str, ...] = ()
+    """What may stand between a header and its arguments, and behind them, besides ``ends``."""
+    ends: tuple[str, ...] = ()
+    """Of a call."""
+    written: tuple[str, str] = ("", "")
+    """What the grammar writes between a name and its arguments, and behind these."""
+    named: str = "{name}"
+    """How the grammar writes a name."""
+    special: frozenset[str] = frozenset()
+    signs: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """As the protocol says."""
+        return self.special | {*self.calls, *self.header_ends, *self.section, *self.section_ends, *self.ends} - {"\n"}
+
+    def parser(self, tools: Sequence[Tool]) -> Parser:
+        """As the protocol says."""
+        return Machine(self._read)
+
+    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        """As the protocol says."""
+        return self.layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
+
+    def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
+        """As the protocol says."""
+        return free(lark, self.layout, either(lark, tools, self._one), (*self.section, *self.calls)[0])
+
+    def detects(self, template_source: str) -> bool:
+        """As the protocol says."""
+        return (
+            bool(self.signs)
+            and all(sign in template_source for sign in self.signs)
+            and not any(sign in template_source for sign in self.never)
+        )
+
+    def _one(self, lark: Lark, tool: Tool) -> str:
+        before, after = self.written
+        head = lark.literal(self.named.format(name=tool.name) + before)
+        return f"{head} {arguments_grammar(lark, tool)} {lark.literal(after)}"
+
+    @cached_property
+    def _found(self) -> Markers:
+        return Markers((*self.calls, *self.section, *self._strays))
+
+    @cached_property
+    def _strays(self) -> frozenset[str]:
+        return frozenset({*self.ends, *self.section_ends})
+
+    @cached_property
+    def _header_ends(self) -> Markers:
+        return Markers(self.header_ends)
+
+    def _read(self, reader: Reader, output: Output) -> Steps[None]:
+        def behind(marker: str) -> Steps[bool]:
+            if marker in self.section:
+                yield from reader.space()
+                if not (yield from reader.accept(*self.calls)):
+                    return False
+            parts: list[str] = []
+            if not (yield from reader.until(self._header_ends, parts.append)):
+                return False
+            header = self.header("".join(parts))
+            if header is None:
+                return False
+            yield from named_call(reader, output, header, self.fence, self.ends)
+            return True
+
+        yield from marked(reader, output, self._found, behind, strays=self._strays)
+
+
+def named_call(
+    reader: Reader, output: Output, header: Header, fence: tuple[str, ...], ends: tuple[str, ...]
+) -> Steps[None]:
+    """The rest of a call whose header has been read."""
+    reader.forget()
+    output.start(*header)
+    char = yield from reader.space()
+    if fence and (yield from reader.accept(*fence)):
+        char = yield from reader.space()
+    if not char:
+        return
+    if char in {"{", '"'}:
+        if not (yield from arguments(reader, output.arguments)):
+            return
+    else:
+        yield from reader.accept("null")
+        output.arguments("{}")
+    output.end()
+    reader.keep()
+    yield from reader.space()
+    for closers in (fence, ends):
+        if closers and (yield from reader.accept(*closers)):
+            reader.keep()
+            yield from reader.space()
+    output.text(reader.kept())

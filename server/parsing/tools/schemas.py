@@ -1,0 +1,143 @@
+"""What a tool's schema says of one argument, for formats that write arguments as text rather than as JSON."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ..interface import Tool
+from .reader import WHITESPACE
+
+MAX_REFERENCES: Final = 16
+MAX_DEPTH: Final = 8
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_INTEGER: Final = re.compile(r"\+?(-?)0*([0-9]+)")
+_OF_VALUES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+_WORDS: Final = {"true": "true", "1": "true", "false": "false", "0": "false"}
+_ALIASES: Final = {
+    "int": "integer", "float": "number", "double": "number", "bool": "boolean", "str": "string", "text": "string",
+    "dict": "object", "list": "array",
+}  # fmt: skip
+STRING: Final = frozenset({"string"})
+
+
+class Arguments:
+    """The arguments of one tool: their schemas with what they refer to."""
+
+    def __init__(self, parameters: Mapping[str, Any] | None) -> None:
+        self._root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
+        self._object = self.resolved(self._root)
+        properties = self._object.get("properties")
+        self.properties: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+        required = self._object.get("required")
+        names = required if isinstance(required, list) else []
+        self.required: Sequence[str] = [name for name in names if isinstance(name, str)]
+        self._types: dict[str, frozenset[str]] = {}
+
+    def schema(self, name: str) -> Mapping[str, Any]:
+        """Of one argument, references followed; empty where nothing is said."""
+        return self.resolved(self.properties.get(name))
+
+    def whole(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A part of the schema that stands for itself."""
+        definitions = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
+        return {**definitions, **schema}
+
+    def types(self, name: str) -> frozenset[str]:
+        """JSON's types that an argument may have: ``string`` where nothing is said."""
+        if name not in self._types:
+            self._types[name] = self.types_of(self.properties.get(name))
+        return self._types[name]
+
+    def types_of(self, schema: Any) -> frozenset[str]:
+        """JSON's types that a schema allows."""
+        return frozenset(self._collect(schema, 0)) or STRING
+
+    def resolved(self, schema: Any) -> Mapping[str, Any]:
+        """The schema itself, behind its references."""
+        for _ in range(MAX_REFERENCES):
+            if not isinstance(schema, Mapping):
+                return {}
+            target = schema.get("$ref")
+            if not isinstance(target, str):
+                return schema
+            schema = self._root if target == "#" else self._follow(target)
+        return {}
+
+    def _follow(self, target: str) -> Any:
+        at: Any = self._root
+        for step in target.removeprefix("#").split("/")[1:]:
+            at = at.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(at, Mapping) else None
+        return at
+
+    def _collect(self, schema: Any, depth: int) -> Iterable[str]:
+        found = self.resolved(schema)
+        types = found.get("type")
+        if isinstance(types, str):
+            return {_ALIASES.get(types, types)}
+        if isinstance(types, list):
+            return {_ALIASES.get(kind, kind) for kind in types if isinstance(kind, str)}
+        values = found.get("enum", [found["const"]] if "const" in found else None)
+        if isinstance(values, list):
+            return {_OF_VALUES.get(type(value), "null") for value in values}
+        collected: set[str] = set()
+        for key in ("anyOf", "oneOf", "allOf"):
+            options = found.get(key)
+            if isinstance(options, list) and depth < MAX_DEPTH:
+                for option in options[:64]:
+                    collected |= set(self._collect(option, depth + 1))
+        return collected
+
+
+class ToolArguments:
+    """The arguments of all tools of a request, by name; those of an unknown one are strings."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._parameters = {tool.name: tool.parameters for tool in tools}
+        self._arguments: dict[str, Arguments] = {}
+
+    def of(self, tool: str) -> Arguments:
+        """The arguments of one tool."""
+        if tool not in self._arguments:
+            self._arguments[tool] = Arguments(self._parameters.get(tool))
+        return self._arguments[tool]
+
+
+def converted(text: str, types: frozenset[str]) -> str:
+    """The JSON of an argument that was written as ``text``: the first type that fits, null and numbers first.
+
+    Where none does, it is JSON if it reads as such, and else a string.
+    """
+    bare = text.strip(WHITESPACE)
+    if "null" in types and (bare == "null" or (bare.lower() in {"null", "none"} and "string" not in types)):
+        return "null"
+    if "integer" in types and (found := _INTEGER.fullmatch(bare)):
+        return "0" if found[2] == "0" else found[1] + found[2]
+    if types & {"integer", "number"} and is_number(bare):
+        return bare
+    if "boolean" in types and (word := _WORDS.get(bare.lower())):
+        return word
+    if types & {"object", "array"} and bare[:1] in {"{", "["} and is_json(bare):
+        return bare
+    if "string" in types:
+        return json.dumps(text, ensure_ascii=False)
+    return bare if is_json(bare) else json.dumps(text, ensure_ascii=False)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number as JSON writes them, and a finite one."""
+    return _NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON value."""
+    try:
+        json.loads(text, parse_constant=_refuse, parse_int=str)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(_: str) -> None:
+    raise ValueError

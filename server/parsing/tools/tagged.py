@@ -1,0 +1,24 @@
+"""Formats with one JSON object between two tags: Hermes, which Qwen and many others took over, and its relatives."""
+
+from typing import Final
+
+from .json_calls import JsonCalls
+from .layout import Layout
+
+_TAGGED: Final = Layout(before="<tool_call>\n", after="\n</tool_call>", between="\n")
+
+HERMES: Final = JsonCalls(
+    name="hermes",
+    layout=_TAGGED,
+    begins=("<tool_call>",),
+    ends=("</tool_call>",),
+    signs=("<tool_call>",),
+    never=("<function=", "<arg_key>", "<TOOLCALL>", "<seed:tool_call>", "<|tool_call>", "<invoke", "minimax"),
+)
+LONGCAT: Final = JsonCalls(
+    name="longcat",
+    layout=Layout(before="<longcat_tool_call>\n", after="\n</longcat_tool_call>", between="\n"),
+    begins=("<longcat_tool_call>",),
+    ends=("</longcat_tool_call>",),
+    signs=("<longcat_tool_call>",),
+)

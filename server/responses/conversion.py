@@ -1,0 +1,178 @@
+"""Items and fields of the Responses API as a request for a chat completion."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
+from stentor.protocols.openai.responses.tools import INPUT, chat_choice, chat_tools
+
+Message = dict[str, Any]
+Unseal = Callable[[str], str]
+"""From ``encrypted_content`` to text. Raises BadRequest for what this server has not sealed."""
+
+FIELD_NAMES: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text",
+    "reasoning_effort": "reasoning",
+}
+"""Chat's names of fields, in messages to the client, and those that it used."""
+
+_SAME: Final = (
+    "model",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "structured_outputs",
+    "priority",
+    "cache_salt",
+    "request_id",
+)
+COMPACTED: Final = "A summary of the conversation so far, whose beginning was left out:\n\n"
+
+
+def chat_request(
+    request: ContextFields, items: Sequence[Item], unseal: Unseal, instructions: str | None = None
+) -> ChatRequest:
+    """``items`` are the whole conversation, without references. Fields must have been checked. Raises BadRequest."""
+    messages = messages_of(items, unseal)
+    if instructions is not None:
+        messages.insert(0, {"role": "system", "content": instructions})
+    fields: dict[str, Any] = {"model": request.model, "messages": messages}
+    if request.tools:
+        fields["tools"] = chat_tools(request.tools)
+        fields["tool_choice"] = chat_choice(request.tool_choice)
+        fields["parallel_tool_calls"] = request.parallel_tool_calls
+    if request.reasoning is not None:
+        fields["reasoning_effort"] = request.reasoning.effort
+    if request.chat_template_kwargs is not None:
+        fields["chat_template_kwargs"] = request.chat_template_kwargs
+    if request.text is not None and request.text.format is not None:
+        fields["response_format"] = _response_format(request.text.format)
+    if isinstance(request, ResponseRequest):
+        fields |= {name: getattr(request, name) for name in _SAME}
+        fields["max_completion_tokens"] = request.max_output_tokens
+        if request.wants_logprobs:
+            fields["logprobs"] = True
+            fields["top_logprobs"] = request.top_logprobs or 0
+    return msgspec.convert({name: value for name, value in fields.items() if value is not None}, ChatRequest)
+
+
+def _response_format(form: TextFormat) -> dict[str, Any]:
+    if form.type != "json_schema":
+        return {"type": form.type}
+    schema = {"name": form.name, "schema": form.schema, "strict": form.strict, "description": form.description}
+    kept = {name: value for name, value in schema.items() if value is not None}
+    return {"type": "json_schema", "json_schema": kept}
+
+
+def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
+    """What one answer of the model was (reasoning, text, calls in a row) becomes one message of the assistant."""
+    messages: list[Message] = []
+    names: dict[str, str] = {}
+    for item in items:
+        if (said := _of_assistant(item, unseal)) is not None:
+            last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+            if last is None or not _joined(last, said):
+                messages.append({"role": "assistant", **said})
+            for call in said.get("tool_calls", ()):
+                names[call["id"]] = call["function"]["name"]
+            continue
+        match item["type"]:
+            case "message":
+                messages.append({"role": item["role"], "content": _content(item["content"])})
+            case "function_call_output" | "custom_tool_call_output":
+                message: Message = {"role": "tool", "tool_call_id": item["call_id"], "content": _output(item["output"])}
+                if item["call_id"] in names:
+                    message["name"] = names[item["call_id"]]
+                messages.append(message)
+            case "compaction":
+                messages.append({"role": "developer", "content": COMPACTED + unseal(item["encrypted_content"])})
+    return messages
+
+
+def _of_assistant(item: Item, unseal: Unseal) -> Message | None:
+    match item["type"]:
+        case "message" if item["role"] == "assistant":
+            return {"content": "".join(part.get("text", part.get("refusal", "")) for part in item["content"])}
+        case "reasoning":
+            return {"reasoning_content": _thought(item, unseal)}
+        case "function_call":
+            return {"tool_calls": [_call(item, item["arguments"])]}
+        case "custom_tool_call":
+            arguments = msgspec.json.encode({INPUT: item["input"]}).decode()
+            return {"tool_calls": [_call(item, arguments)]}
+        case _:
+            return None
+
+
+def _joined(last: Message, said: Message) -> bool:
+    """Whether what was said next is part of the same answer, and has been added to it."""
+    if "tool_calls" in said:
+        last.setdefault("tool_calls", []).extend(said["tool_calls"])
+        return True
+    if "reasoning_content" in said:
+        if "content" in last or "tool_calls" in last:
+            return False
+        last["reasoning_content"] = last.get("reasoning_content", "") + said["reasoning_content"]
+        return True
+    if "content" in last or "tool_calls" in last:
+        return False
+    last["content"] = said["content"]
+    return True
+
+
+def _call(item: Item, arguments: str) -> Message:
+    return {"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": arguments}}
+
+
+def _thought(item: Item, unseal: Unseal) -> str:
+    if item.get("content"):
+        return "".join(part["text"] for part in item["content"])
+    if item.get("encrypted_content"):
+        return unseal(item["encrypted_content"])
+    return "\n".join(part["text"] for part in item["summary"])
+
+
+def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    if len(parts) == 1:
+        text: str = parts[0]["text"]
+        return text
+    return [{"type": "text", "text": part["text"]} for part in parts]
+
+
+def _output(output: str | list[dict[str, Any]]) -> str:
+    return output if isinstance(output, str) else "\n".join(part["text"] for part in output)
+
+
+def droppable(items: Sequence[Item]) -> Iterator[int]:
+    """How many items may be left out at the beginning, in growing numbers: never a call without its output."""
+    open_calls: set[str] = set()
+    for count, item in enumerate(items, start=1):
+        if item["type"] in ("function_call", "custom_tool_call"):
+            open_calls.add(item["call_id"])
+        elif item["type"] in ("function_call_output", "custom_tool_call_output"):
+            open_calls.discard(item["call_id"])
+        following = items[count] if count < len(items) else None
+        if following is not None and not open_calls and item["type"] != "reasoning":
+            yield count

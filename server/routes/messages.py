@@ -1,0 +1,94 @@
+"""``POST /v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's protocol."""
+
+import uuid
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.anthropic.objects import Message, TokensCount
+from stentor.protocols.anthropic.request import (
+    CountTokensRequest,
+    MessagesRequest,
+    ThinkingAdaptive,
+    ThinkingEnabled,
+    count_tokens_decoder,
+    messages_decoder,
+)
+from stentor.protocols.openai.decoding import decode
+
+from ..anthropic.translate import chat_request, in_their_names, prompt_request
+from ..auth import caller_of
+from ..conversation.turn import Turn, begin_turn, prompt_of
+from ..encoders.anthropic import PING, MessageShape, MessageStream, whole_message
+from ..error_shapes import ANTHROPIC
+from ..errors import error_frame
+from ..overload.ticket import Ticket
+from ..sse import EventStream
+from ..state import ServerState
+from .described import Operation, Operations
+from .endpoint import GenerationEndpoint, json_response
+
+OPERATIONS: Final[Operations] = {
+    "/v1/messages": Operation(
+        "Answer a conversation, as Anthropic's clients have it",
+        Message,
+        MessagesRequest,
+        streams=True,
+        generates=True,
+        finds=True,
+        anthropic=True,
+    ),
+    "/v1/messages/count_tokens": Operation(
+        "The tokens of such a conversation", TokensCount, CountTokensRequest, generates=True, finds=True, anthropic=True
+    ),
+}
+_BETWEEN_CALLS: Final = "interleaved-thinking"
+"""The beginning of a beta's name."""
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/v1/messages", GenerationEndpoint(state, messages), methods=["POST"]),
+        Route("/v1/messages/count_tokens", GenerationEndpoint(state, count_tokens), methods=["POST"]),
+    ]
+
+
+async def messages(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+    body = decode(messages_decoder, content, state.limits)
+    body.check(thinks_between_calls=any(_BETWEEN_CALLS in value for value in request.headers.getlist("anthropic-beta")))
+    wanted = chat_request(body)
+    with in_their_names(body):
+        turn = await begin_turn(state, wanted, caller_of(request.scope), ticket, fill_context=True)
+    shape = _shape(body, turn)
+    if body.stream:
+        to_frame = partial(error_frame, shape=ANTHROPIC)
+        return EventStream(
+            turn.batches, MessageStream(shape), state.keep_alive, ticket.bounded, to_frame, sign_of_life=PING
+        )
+    async with aclosing(turn.batches):
+        return json_response(await whole_message(shape, turn.batches))
+
+
+async def count_tokens(state: ServerState, _request: Request, content: bytes, _ticket: Ticket) -> Response:
+    body = decode(count_tokens_decoder, content, state.limits)
+    body.check_conversation()
+    wanted = prompt_request(body)
+    with in_their_names(body):
+        return json_response(TokensCount(len(await prompt_of(state, wanted))))
+
+
+def _shape(body: MessagesRequest, turn: Turn) -> MessageShape:
+    thinking = body.thinking
+    omits = isinstance(thinking, ThinkingEnabled | ThinkingAdaptive) and thinking.display == "omitted"
+    return MessageShape(
+        message_id=f"msg_{uuid.uuid4().hex}",
+        model=turn.model,
+        prompt_tokens=len(turn.prompt),
+        in_context=turn.max_tokens < body.max_tokens,
+        omit_thinking=omits,
+    )

@@ -1,0 +1,114 @@
+"""Conversations and their items. Every function but those that keep bounds looks only at its caller's rows."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    import sqlite3
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS conversations (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    used REAL NOT NULL,
+    metadata BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS conversations_by_use ON conversations (used);
+CREATE TABLE IF NOT EXISTS conversation_items (
+    conversation TEXT NOT NULL REFERENCES conversations ON DELETE CASCADE,
+    place INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (conversation, place)
+);
+CREATE UNIQUE INDEX IF NOT EXISTS conversation_items_by_id ON conversation_items (conversation, id);
+"""
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stored:
+    id: str
+    created: int
+    metadata: dict[str, str]
+
+
+def insert(db: "sqlite3.Connection", owner: str, row: Stored, given: Sequence[Item]) -> None:
+    db.execute(
+        "INSERT INTO conversations VALUES (?, ?, ?, ?, ?)",
+        (row.id, owner, row.created, time.time(), msgspec.json.encode(row.metadata)),
+    )
+    append(db, row.id, given)
+
+
+def find(db: "sqlite3.Connection", owner: str, conversation: str) -> Stored | None:
+    row = db.execute(
+        "SELECT id, created, metadata FROM conversations WHERE id = ? AND owner = ?", (conversation, owner)
+    ).fetchone()
+    return None if row is None else Stored(row[0], row[1], msgspec.json.decode(row[2]))
+
+
+def update(db: "sqlite3.Connection", conversation: str, metadata: dict[str, str]) -> None:
+    """The owner must have been looked at, as by all that follow."""
+    db.execute(
+        "UPDATE conversations SET metadata = ?, used = ? WHERE id = ?",
+        (msgspec.json.encode(metadata), time.time(), conversation),
+    )
+
+
+def delete(db: "sqlite3.Connection", owner: str, conversation: str) -> bool:
+    return bool(db.execute("DELETE FROM conversations WHERE id = ? AND owner = ?", (conversation, owner)).rowcount)
+
+
+def append(db: "sqlite3.Connection", conversation: str, added: Sequence[Item]) -> None:
+    """Behind those that are there; an item that is there already stays where it is. Nothing, where it is gone."""
+    if db.execute("UPDATE conversations SET used = ? WHERE id = ?", (time.time(), conversation)).rowcount:
+        place = db.execute(
+            "SELECT COALESCE(MAX(place), -1) + 1 FROM conversation_items WHERE conversation = ?", (conversation,)
+        ).fetchone()[0]
+        db.executemany(
+            "INSERT OR IGNORE INTO conversation_items VALUES (?, ?, ?, ?)",
+            [(conversation, place + at, item["id"], msgspec.json.encode(item)) for at, item in enumerate(added)],
+        )
+
+
+def items(db: "sqlite3.Connection", conversation: str) -> list[Item]:
+    """In order."""
+    rows = db.execute("SELECT data FROM conversation_items WHERE conversation = ? ORDER BY place", (conversation,))
+    return [msgspec.json.decode(row[0]) for row in rows]
+
+
+def count(db: "sqlite3.Connection", conversation: str) -> int:
+    row = db.execute("SELECT COUNT(*) FROM conversation_items WHERE conversation = ?", (conversation,)).fetchone()
+    return int(row[0])
+
+
+def find_item(db: "sqlite3.Connection", conversation: str, item: str) -> Item | None:
+    row = db.execute(
+        "SELECT data FROM conversation_items WHERE conversation = ? AND id = ?", (conversation, item)
+    ).fetchone()
+    return None if row is None else msgspec.json.decode(row[0])
+
+
+def delete_item(db: "sqlite3.Connection", conversation: str, item: str) -> bool:
+    gone = db.execute("DELETE FROM conversation_items WHERE conversation = ? AND id = ?", (conversation, item))
+    return bool(gone.rowcount)
+
+
+def expire(db: "sqlite3.Connection", before: float) -> None:
+    db.execute("DELETE FROM conversations WHERE used < ?", (before,))
+
+
+def oldest(db: "sqlite3.Connection") -> float | None:
+    row = db.execute("SELECT MIN(used) FROM conversations").fetchone()
+    return None if row[0] is None else float(row[0])
+
+
+def drop_oldest(db: "sqlite3.Connection") -> None:
+    db.execute("DELETE FROM conversations WHERE id = (SELECT id FROM conversations ORDER BY used LIMIT 1)")

@@ -1,0 +1,202 @@
+"""Responses, their items and their events. Every function but those that keep bounds looks only at its caller's rows."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    import sqlite3
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS responses (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    used REAL NOT NULL,
+    open INTEGER NOT NULL,
+    background INTEGER NOT NULL,
+    events INTEGER NOT NULL,
+    previous TEXT,
+    object BLOB NOT NULL,
+    request BLOB
+);
+CREATE INDEX IF NOT EXISTS responses_by_use ON responses (open, used);
+CREATE TABLE IF NOT EXISTS response_items (
+    response TEXT NOT NULL REFERENCES responses ON DELETE CASCADE,
+    place INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (response, output, place)
+);
+CREATE INDEX IF NOT EXISTS response_items_by_id ON response_items (id);
+CREATE TABLE IF NOT EXISTS response_events (
+    response TEXT NOT NULL REFERENCES responses ON DELETE CASCADE,
+    first INTEGER NOT NULL,
+    events BLOB NOT NULL,
+    steps BLOB NOT NULL,
+    PRIMARY KEY (response, first)
+);
+"""
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One row."""
+
+    id: str
+    owner: str
+    open: bool
+    """Not ended: it runs, or ran when its server died."""
+    background: bool
+    events: bool
+    """Its events are kept."""
+    previous: str | None
+    object: bytes
+    """JSON, without ``output``."""
+    request: bytes | None = None
+    """What it takes to go on with it."""
+
+
+def insert(db: "sqlite3.Connection", row: Stored, given: Sequence[Item]) -> None:
+    """With its input items."""
+    db.execute(
+        "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            row.id,
+            row.owner,
+            time.time(),
+            row.open,
+            row.background,
+            row.events,
+            row.previous,
+            row.object,
+            row.request,
+        ),
+    )
+    _insert_items(db, row.id, False, given)
+
+
+def finish(db: "sqlite3.Connection", response: str, object_: bytes, output: Sequence[Item]) -> bool:
+    """False where it has been deleted meanwhile."""
+    changed = db.execute(
+        "UPDATE responses SET open = 0, object = ?, request = NULL, used = ? WHERE id = ?",
+        (object_, time.time(), response),
+    )
+    if not changed.rowcount:
+        return False
+    _insert_items(db, response, True, output)
+    return True
+
+
+def _insert_items(db: "sqlite3.Connection", response: str, output: bool, items: Iterable[Item]) -> None:
+    rows = [(response, place, output, item["id"], msgspec.json.encode(item)) for place, item in enumerate(items)]
+    db.executemany("INSERT INTO response_items VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def find(db: "sqlite3.Connection", owner: str, response: str) -> Stored | None:
+    found = db.execute(
+        "SELECT id, owner, open, background, events, previous, object, request FROM responses "
+        "WHERE id = ? AND owner = ?",
+        (response, owner),
+    ).fetchone()
+    return None if found is None else Stored(found[0], found[1], *map(bool, found[2:5]), *found[5:])
+
+
+def items(db: "sqlite3.Connection", response: str, *, output: bool) -> list[Item]:
+    """In order; the response's owner must have been looked at."""
+    rows = db.execute(
+        "SELECT data FROM response_items WHERE response = ? AND output = ? ORDER BY place", (response, output)
+    )
+    return [msgspec.json.decode(row[0]) for row in rows]
+
+
+def chain(db: "sqlite3.Connection", owner: str, response: str, most: int) -> list[Item] | None:
+    """Input and output of a response and of all those before it, oldest first, which count as used now.
+
+    None where one of them is not there, or would be more than ``most`` items.
+    """
+    names: list[str] = []
+    found: list[Item] = []
+    following: str | None = response
+    while following is not None:
+        row = find(db, owner, following)
+        if row is None or row.open:
+            return None
+        names.append(row.id)
+        found[:0] = items(db, row.id, output=False) + items(db, row.id, output=True)
+        if len(found) > most:
+            return None
+        following = row.previous
+    db.executemany("UPDATE responses SET used = ? WHERE id = ?", [(time.time(), name) for name in names])
+    return found
+
+
+def find_item(db: "sqlite3.Connection", owner: str, item: str) -> Item | None:
+    row = db.execute(
+        "SELECT data FROM response_items JOIN responses ON responses.id = response "
+        "WHERE response_items.id = ? AND owner = ? ORDER BY used DESC LIMIT 1",
+        (item, owner),
+    ).fetchone()
+    return None if row is None else msgspec.json.decode(row[0])
+
+
+def delete(db: "sqlite3.Connection", owner: str, response: str) -> bool:
+    return bool(db.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response, owner)).rowcount)
+
+
+def add_events(db: "sqlite3.Connection", response: str, first: int, events: bytes, steps: bytes) -> None:
+    """A stretch of them, whose first has the sequence number ``first``; ``steps`` are the tokens they came from."""
+    db.execute(
+        "INSERT INTO response_events SELECT id, ?, ?, ? FROM responses WHERE id = ?", (first, events, steps, response)
+    )
+
+
+def events(db: "sqlite3.Connection", response: str, wanted: int) -> list[tuple[int, bytes]]:
+    """The stretch that holds the event ``wanted``, and some that follow it."""
+    return db.execute(
+        "SELECT first, events FROM response_events WHERE response = ? AND first >= COALESCE("
+        "(SELECT MAX(first) FROM response_events WHERE response = ? AND first <= ?), 0) ORDER BY first LIMIT 16",
+        (response, response, wanted),
+    ).fetchall()
+
+
+def stretches(db: "sqlite3.Connection", response: str) -> list[tuple[int, bytes, bytes]]:
+    """All of them: first, events, steps."""
+    return db.execute(
+        "SELECT first, events, steps FROM response_events WHERE response = ? ORDER BY first", (response,)
+    ).fetchall()
+
+
+def unfinished(db: "sqlite3.Connection") -> list[str]:
+    """Background responses of every caller that a server began and did not end, in order of their beginning."""
+    rows = db.execute("SELECT id FROM responses WHERE open AND background ORDER BY used")
+    return [row[0] for row in rows]
+
+
+def load(db: "sqlite3.Connection", response: str) -> Stored | None:
+    """Whoever's it is."""
+    row = db.execute("SELECT owner FROM responses WHERE id = ?", (response,)).fetchone()
+    return None if row is None else find(db, row[0], response)
+
+
+def drop_orphans(db: "sqlite3.Connection") -> None:
+    """Those that ended with the server that ran them: nobody waits for their end."""
+    db.execute("DELETE FROM responses WHERE open AND NOT background")
+
+
+def expire(db: "sqlite3.Connection", before: float) -> None:
+    db.execute("DELETE FROM responses WHERE NOT open AND used < ?", (before,))
+
+
+def oldest(db: "sqlite3.Connection") -> float | None:
+    row = db.execute("SELECT MIN(used) FROM responses WHERE NOT open").fetchone()
+    return None if row[0] is None else float(row[0])
+
+
+def drop_oldest(db: "sqlite3.Connection") -> None:
+    db.execute("DELETE FROM responses WHERE id = (SELECT id FROM responses WHERE NOT open ORDER BY used LIMIT 1)")

@@ -1,0 +1,33 @@
+"""A tokenizer's tokens as grammars see them."""
+
+from collections.abc import Iterator, Mapping
+
+from stentor.engine.grammar.vocabulary import pieces_of
+from stentor.protocols.actors import Vocabulary
+
+from .tokenizer import Tokenizer
+
+
+def tokens_by_id_alone(tokenizer: Tokenizer) -> Mapping[str, int]:
+    """Text → id of the tokens that no text of a grammar matches: whoever wants one there names its id.
+
+    These are all added tokens, special or not, for a marker such as ``</think>`` must never pass for text, but for
+    those that are mere white space.
+    """
+    added = tokenizer.backend.get_added_tokens_decoder()
+    return {
+        token.content: id for id, token in added.items() if id in tokenizer.special_ids or not token.content.isspace()
+    }
+
+
+def vocabulary_of(tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> Iterator[Vocabulary]:
+    """The messages that tell an engine of the tokens; takes some microseconds a token. May run in any thread.
+
+    ``eos_token_ids``: what ends a grammar; where there are none, the tokenizer's own.
+    """
+    eos = frozenset(eos_token_ids)
+    if not eos and tokenizer.eos_token_id is not None:
+        eos = frozenset((tokenizer.eos_token_id,))
+    highest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=-1)
+    tokens = [tokenizer.token_bytes(id) for id in range(highest + 1)]
+    yield from pieces_of(tokens, frozenset(tokens_by_id_alone(tokenizer).values()), eos)

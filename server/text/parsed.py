@@ -1,0 +1,129 @@
+"""A choice's text taken apart: content, reasoning and tool calls, each token counted where it belongs.
+
+The parser is asked before each token what the token counts as, so that the count does not depend on how many tokens
+came together.
+"""
+
+from stentor.protocols.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
+from stentor.protocols.steps import TokenLogprobs
+
+from ..parsing.interface import CallArguments, CallEnd, CallStart, Content, Parser, Piece, Thought
+
+
+class DeltaWriter:
+    """Appends what a choice says to the deltas of a batch; neighbours of one kind become one delta."""
+
+    __slots__ = ("_call", "_index", "_logprobs", "_out", "_parts", "_thought", "_tokens")
+
+    def __init__(self, index: int, call: int, out: list[Delta]) -> None:
+        """``call``: tool calls that have begun before."""
+        self._index = index
+        self._call = call
+        self._out = out
+        self._thought = False
+        self._parts: list[str] | None = None
+        """Of the text or reasoning that is being written; None while there is none."""
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprobs] | None = None
+
+    @property
+    def calls(self) -> int:
+        return self._call
+
+    def token(self, token: int, logprob: TokenLogprobs | None, *, thought: bool) -> None:
+        self._carrier(thought)
+        self._tokens.append(token)
+        if logprob is not None:
+            if self._logprobs is None:
+                self._logprobs = []
+            self._logprobs.append(logprob)
+
+    def pieces(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            match piece:
+                case Content(text):
+                    self._carrier(False).append(text)
+                case Thought(text):
+                    self._carrier(True).append(text)
+                case CallStart(name, id):
+                    self.flush()
+                    self._out.append(ToolCallStart(self._index, self._call, name, id))
+                    self._call += 1
+                case CallArguments(text):
+                    self._arguments(text)
+                case CallEnd():
+                    self.flush()
+                    self._out.append(ToolCallEnd(self._index, self._call - 1))
+
+    def flush(self) -> None:
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            kind = Reasoning if self._thought else Text
+            self._out.append(kind(self._index, "".join(parts), self._tokens, self._logprobs))
+
+    def _carrier(self, thought: bool) -> list[str]:
+        if self._parts is None or self._thought is not thought:
+            self.flush()
+            self._parts, self._tokens, self._logprobs = [], [], None
+            self._thought = thought
+        return self._parts
+
+    def _arguments(self, text: str) -> None:
+        self.flush()
+        last = self._out[-1] if self._out else None
+        if isinstance(last, ToolCallArguments) and last.index == self._index:
+            self._out[-1] = ToolCallArguments(self._index, last.call, last.text + text)
+        else:
+            self._out.append(ToolCallArguments(self._index, self._call - 1, text))
+
+
+class Parsed:
+    """What one choice says, once its text has been detokenised and watched for stop strings."""
+
+    __slots__ = ("_calls", "_index", "_parser")
+
+    def __init__(self, index: int, parser: Parser) -> None:
+        self._index = index
+        self._parser = parser
+        self._calls = 0
+
+    @property
+    def thinking(self) -> bool:
+        return self._parser.thinking
+
+    def writer(self, out: list[Delta]) -> DeltaWriter:
+        """For one batch; :meth:`end` it."""
+        return DeltaWriter(self._index, self._calls, out)
+
+    def push(self, token: int, logprob: TokenLogprobs | None, text: str, writer: DeltaWriter) -> None:
+        """One token, and the text that it made final."""
+        writer.token(token, logprob, thought=self._parser.thinking)
+        if text:
+            writer.pieces(self._parser.push(text))
+
+    def push_alone(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, text: str, out: list[Delta]) -> None:
+        """As :meth:`push`, for a batch of this one token."""
+        thought = self._parser.thinking
+        pieces = self._parser.push(text) if text else []
+        if not pieces:
+            out.append((Reasoning if thought else Text)(self._index, "", tokens, logprobs))
+            return
+        if len(pieces) == 1 and type(piece := pieces[0]) is (Thought if thought else Content):
+            out.append((Reasoning if thought else Text)(self._index, piece.text, tokens, logprobs))
+            return
+        writer = self.writer(out)
+        writer.token(tokens[0], None if logprobs is None else logprobs[0], thought=thought)
+        writer.pieces(pieces)
+        self.end(writer)
+
+    def finish(self, text: str, out: list[Delta]) -> None:
+        """The last text, and what the parser still holds; once."""
+        writer = self.writer(out)
+        if text:
+            writer.pieces(self._parser.push(text))
+        writer.pieces(self._parser.finish())
+        self.end(writer)
+
+    def end(self, writer: DeltaWriter) -> None:
+        writer.flush()
+        self._calls = writer.calls

@@ -1,0 +1,74 @@
+"""Which renderer a model gets, and the door for templates of requests."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor.server.app import create_app
+from stentor.server.rendering.choose import choose_renderer
+from stentor.server.rendering.deepseek_v32 import DeepSeekV32Renderer
+from stentor.server.rendering.hf import TemplateRenderer
+from stentor.server.rendering.interface import Conversation
+from stentor.server.rendering.mistral import RendererError
+from stentor.server.rendering.names import RendererName
+from stentor.tests.fakes import byte_pool, fake_state
+
+
+def test_a_model_with_a_template_is_written_to_by_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v32"}))
+    pool = byte_pool()
+    assert pool.chat_template.has("default")
+    assert isinstance(choose_renderer("auto", pool, tmp_path, None), TemplateRenderer)
+    assert isinstance(choose_renderer("deepseek_v32", pool, tmp_path, None), DeepSeekV32Renderer)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("mistral", r"there is no tekken\.json"), ("harmony", "name its vocabulary too")],
+)
+def test_a_renderer_that_cannot_be_had_is_one_line(name: RendererName, said: str, tmp_path: Path) -> None:
+    with pytest.raises(RendererError, match=said):
+        choose_renderer(name, byte_pool(), tmp_path, None)
+
+
+class Remembering:
+    """Writes every conversation as one token, and keeps it."""
+
+    def __init__(self) -> None:
+        self.seen: list[Conversation] = []
+
+    async def render(self, conversation: Conversation) -> list[int]:
+        self.seen.append(conversation)
+        return [65]
+
+
+async def _ask(path: str, body: dict[str, Any], **fields: Any) -> httpx.Response:
+    transport = httpx.ASGITransport(create_app(fake_state(**fields)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.post(path, json={"messages": [{"role": "user", "content": "hi"}], **body})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_every_conversation_goes_through_the_renderer(path: str) -> None:
+    renderer = Remembering()
+    answer = await _ask(path, {"max_tokens": 1, "chat_template_kwargs": {"a": 1}}, writes=renderer)
+    assert answer.status_code == 200, answer.text
+    (seen,) = renderer.seen
+    assert seen.messages == [{"role": "user", "content": "hi"}]
+    assert seen.template_kwargs == {"a": 1}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_templates_of_requests_are_taken_only_where_the_operator_says_so(path: str) -> None:
+    body = {"chat_template": "{{ 1 }}", "max_tokens": 1}
+    refused = await _ask(path, body, trusts_templates=False)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "chat_template"
+    assert "--trust-request-chat-template" in refused.json()["error"]["message"]
+    assert (await _ask(path, body, trusts_templates=True)).status_code == 200
+    assert (await _ask(path, body | {"chat_template": "default"}, trusts_templates=False)).status_code == 200

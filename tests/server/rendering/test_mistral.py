@@ -1,0 +1,85 @@
+"""Mistral's conversations, by its makers' library and the tokenizers that it brings for its own tests."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.server.rendering.interface import Conversation
+from stentor.server.rendering.mistral import MistralRenderer, RendererError, find_file
+from stentor.server.text.errors import TemplateError
+from stentor.server.text.number_tokenizer import number_tokenizer
+from stentor.server.text.pool import TokenizerPool
+from stentor.tests.fakes import byte_pool
+
+mistral_common = pytest.importorskip("mistral_common")
+FILE = Path(mistral_common.__file__).parent / "data" / "mistral_instruct_tokenizer_240323.model.v3"
+CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "developer", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "Oslo?"}]},
+    {"role": "assistant", "content": None, "reasoning": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "abcdefghi", "content": "cold"},
+]
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "x", "parameters": {"type": "object"}}}
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def renderer() -> MistralRenderer:
+    return MistralRenderer(TokenizerPool(number_tokenizer(32768)), FILE)
+
+
+def text(renderer: MistralRenderer, tokens: list[int]) -> str:
+    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+    decoded: str = renderer._tokenizer.decode(tokens, special_token_policy=SpecialTokenPolicy.KEEP)
+    return decoded.replace("▁", " ")
+
+
+async def test_a_conversation_with_calls_is_written_by_the_library(renderer: MistralRenderer) -> None:
+    tokens = await renderer.render(Conversation(messages=MESSAGES, tools=[WEATHER]))
+    said = text(renderer, tokens)
+    assert tokens[0] == 1
+    assert said.startswith("<s>")
+    assert said.index("[AVAILABLE_TOOLS]") < said.index("[INST]") < said.index("[TOOL_CALLS]")
+    assert said.endswith('"call_id": "abcdefghi"}[/TOOL_RESULTS]')
+    assert "Be brief." in said
+
+
+async def test_an_answer_can_be_continued(renderer: MistralRenderer) -> None:
+    begun = [*MESSAGES[:2], {"role": "assistant", "content": "It is"}]
+    tokens = await renderer.render(
+        Conversation(messages=begun, add_generation_prompt=False, continue_final_message=True)
+    )
+    assert text(renderer, tokens).endswith("It is")
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "said"),
+    [
+        ([{"role": "tool", "content": "x"}], {}, "Mistral's renderer refused"),
+        ([{"role": "user", "content": 3}], {}, "Mistral's renderer refused"),
+        ([], {}, "There are no messages"),
+        (MESSAGES, {"chat_template": "x"}, "takes no chat_template"),
+    ],
+)
+async def test_what_cannot_be_written_is_told_in_one_line(
+    renderer: MistralRenderer, messages: list[dict[str, Any]], fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TemplateError, match=said) as caught:
+        await renderer.render(Conversation(messages=messages, **fields))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+async def test_a_file_that_is_no_tokenizer_or_another_models_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tekken.json").write_text("{}")
+    found = find_file(tmp_path)
+    assert found is not None
+    with pytest.raises(RendererError, match=r"tekken\.json is no tokenizer of Mistral's"):
+        MistralRenderer(byte_pool(), found)
+    with pytest.raises(RendererError, match="32768 tokens, but the model's tokenizer has"):
+        MistralRenderer(byte_pool(), FILE)
+    assert find_file(tmp_path / "nowhere") is None
