@@ -18,6 +18,7 @@ from stentor.protocols.actors import (
     EngineReady,
     Failed,
     Progress,
+    Resumed,
     Shutdown,
     Stalled,
     Stats,
@@ -138,8 +139,11 @@ class EngineClient:
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
+        resumed: list[list[int]] | None = None,
     ) -> RequestStream:
         """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
+
+        With ``resumed``, each choice goes on after those tokens, which an earlier life of the server delivered.
 
         Each choice keeps to ``grammar``, in llguidance's dialect of Lark or the JSON of its own grammars, and thinks no
         longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
@@ -159,6 +163,7 @@ class EngineClient:
             name=name,
             grammar=grammar,
             thinking=thinking,
+            resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
         frame = encoder.encode(request)  # also while it waits: what cannot be sent is refused now
         self._next_rid += 1

@@ -184,9 +184,7 @@ class Choice:
         "written_len",
     )
 
-    def __init__(
-        self, request: Request, index: int, seed: int, order: Order, rule: ChoiceRule | None = None
-    ) -> None:
+    def __init__(self, request: Request, index: int, seed: int, order: Order, rule: ChoiceRule | None = None) -> None:
         self.request = request
         self.rule = rule
         """Fed with all of ``outputs``; it outlives rows and workers."""

@@ -28,7 +28,8 @@ class RequestStream:
         """``on_abort``: told of an abort, by index or -1 for all, that concerns a choice which has not ended."""
         self._submit = submit
         self._on_abort = on_abort
-        self._open: dict[int, list[int]] = {index: [] for index in range(len(submit.seeds))}
+        outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
+        self._open: dict[int, list[int]] = {index: [*tokens] for index, tokens in enumerate(outputs)}
         """Tokens delivered, by choice, of those that have not ended."""
         self._aborted: set[int] = set()
         self._prompt_done = False

@@ -13,7 +13,7 @@ from .door.cors import Cors
 from .door.root_path import BehindPrefix
 from .errors import ClientDisconnected, ServerError, handle_disconnect, handle_error, handle_http_exception
 from .request_id import NameRequests
-from .routes import chat, completions, messages, models, openapi, operations, tokens
+from .routes import batches, chat, completions, conversations, files, messages, models, openapi, operations, responses, tokens
 from .state import ServerState
 
 
@@ -28,14 +28,27 @@ def create_app(state: ServerState) -> Starlette:
         middleware.insert(0, Middleware(Cors, origins=door.origins))
     if door.root_path:
         middleware.insert(0, Middleware(BehindPrefix, prefix=door.root_path))
+    return _starlette(state, middleware)
+
+
+def create_answering_app(state: ServerState) -> Starlette:
+    """Every endpoint, for requests that have been let in before and come through no door."""
+    return _starlette(state, [Middleware(NameRequests, observer=state.observer)])
+
+
+def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
     app = Starlette(
         routes=[
             *chat.routes(state),
             *completions.routes(state),
             *messages.routes(state),
+            *responses.routes(state),
+            *conversations.routes(state),
             *models.routes(state),
             *tokens.routes(state),
             *operations.routes(state),
+            *files.routes(state),
+            *batches.routes(state),
             *openapi.routes(state),
         ],
         middleware=middleware,

@@ -47,6 +47,11 @@ def caller_of(scope: Scope) -> Caller:
     return caller if isinstance(caller, Caller) else ANYONE
 
 
+def act_for(scope: Scope, caller: Caller) -> None:
+    """Notes on whose behalf a request is made that has come through no door; it must have been let in before."""
+    scope[_CALLER] = caller
+
+
 class RequireKey:
     """Lets a request pass that has a key of ``keys``, where that has any, and notes whose it is.
 

@@ -14,6 +14,7 @@ from stentor.protocols.openai.limits import Limits
 
 from .door.keys import KeyDigest
 from .rendering.names import RendererName
+from .grammar.limits import GrammarLimits
 from .text.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 
 
@@ -149,6 +150,7 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     request: Limits = Limits()
     connection: ConnectionLimits = ConnectionLimits()
     template: TemplateLimits = TemplateLimits()
+    grammar: GrammarLimits = GrammarLimits()
 
 
 class MediaConfig(msgspec.Struct, frozen=True):
@@ -179,6 +181,10 @@ class StoreConfig(msgspec.Struct, frozen=True):
     ttl: float = 30 * 86400.0
     """Seconds in which nobody uses it, before it is deleted; 0 is no limit."""
     max_bytes: int = 256 << 20
+    max_file_bytes: int = 64 << 20
+    """Of a file that a client brings."""
+    max_batches: int = 64
+    """That have not ended, of all clients."""
     max_background: int = 256
     """Responses that run apart from any connection, at the same time."""
 

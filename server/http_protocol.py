@@ -100,6 +100,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.timeout_keep_alive = self._limits.keep_alive_timeout  # type: ignore[assignment]  # fractions will do
         self._place = place
         self._prefix = root_path
+        self.url = b""
         self._reader_limits = readers
         self._reader: ReaderWatch | None = None
         self._live: deque[RequestResponseCycle] = deque()
@@ -309,7 +310,7 @@ class HttpProtocol(HttpToolsProtocol):
             if self.cycle.response_started:
                 self.transport.close()
                 return
-        words = response_to(refusal, self._path(refusal.target or self.url or b""), self.headers or ())
+        words = response_to(refusal, self._path(refusal.target or self.url), self.headers or ())
         if self._live:
             self._last_words = words
         else:

@@ -10,8 +10,8 @@ from stentor.protocols.openai.errors import ErrorBody
 from .error_shapes import shape_of
 
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) (\S+) HTTP/1\.[01]\r?\n")
-_METHODS: Final = "GET, HEAD, POST"
-_KNOWN_METHODS: Final = {b"GET", b"HEAD", b"POST"}
+_METHODS: Final = "GET, HEAD, POST, DELETE"
+_KNOWN_METHODS: Final = {b"GET", b"HEAD", b"POST", b"DELETE"}
 
 
 class Refused(Exception):

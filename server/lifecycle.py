@@ -31,7 +31,7 @@ from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.models.config import ConfigError
 from stentor.engine.supervisor import ChildFailed, Supervisor
 
-from .app import create_app
+from .app import create_answering_app, create_app
 from .config import Config, ConnectionLimits
 from .connections import Connections
 from .door.address import listening, warn_if_open
@@ -48,8 +48,11 @@ from .parsing.output import settle_output
 from .reload import reload_on_hangup
 from .rendering.choose import choose_renderer
 from .rendering.mistral import RendererError
+from .responses.live import LiveResponses
+from .responses.resuming import resume_unfinished
 from .startup import StartupDisplay, report_ready
 from .state import GenerationDefaults, ServerState
+from .store.opening import StoreRefused, opened_store
 from .text.errors import TokenizerError
 from .text.grammar_tokens import vocabulary_of
 from .text.loading import has_tokenizer, load_tokenizer
@@ -173,8 +176,11 @@ async def _run(
         with display:
             state = await load_state(config, checkpoint, defaults, client, door)
             at_end.callback(state.observer.close)
+            at_end.push_async_callback(state.store.close)
+            at_end.push_async_callback(state.responses.close)
             listener = make_listener(state, config.limits.connection)
             supervisor.start("the listener", lambda: listener.run_until_closed(sock))
+            supervisor.start("the batches", lambda: state.batches.run(create_answering_app(state)))
             supervisor.start("the reloader", lambda: reload_on_hangup(door.reloadable))
             supervisor.start(
                 "the signal handler",
@@ -186,6 +192,7 @@ async def _run(
                 raise StartError(str(error)) from error
         client.watch_recoveries(lambda process, seconds: state.metrics.recovery[process].observe(seconds))
         gc.freeze()  # what lives until the end need not be walked by every full collection
+        await resume_unfinished(state)
         report_ready(console, ready, address, time.monotonic() - engine.began)
         await engine_ended.wait()
         logger.error("the engine ended: %s", client.failure)
@@ -228,13 +235,17 @@ async def load_state(
         renderer = choose_renderer(config.model.renderer, pool, checkpoint.folder, config.model.harmony_vocabulary)
     except RendererError as error:
         raise StartError(str(error)) from error
+    try:
+        store = await opened_store(config.store)
+    except StoreRefused as error:
+        raise StartError(str(error)) from error
     client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
     metrics = Metrics(names[0], client)
     output = settle_output(
         config.model.reasoning_parser,
         config.model.tool_call_parser,
-        tokenizer.template_source,
+        tokenizer.template_source or " ".join(tokenizer.added_texts),  # markers show where no template does
         checkpoint.config.architecture,
     )
     logger.info("output: %s", output)
@@ -244,13 +255,18 @@ async def load_state(
         pool=pool,
         writes=renderer,
         trusts_templates=config.model.trust_request_chat_template,
+        max_batches=config.store.max_batches,
+        max_file_bytes=config.store.max_file_bytes,
         metrics=metrics,
         observer=open_observer(config.observe, metrics, names[0]),
         vocab_size=checkpoint.config.vocab_size,
         root=config.model.name,
         defaults=defaults,
         output=output,
+        store=store,
+        responses=LiveResponses(config.store.max_background),
         limits=config.limits.request,
+        grammar_limits=config.limits.grammar,
         overload=config.overload,
         door=door,
     )

@@ -112,7 +112,9 @@ class _Schemas:
     def __init__(self, operations: Operations) -> None:
         types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
         self._types = [kind for kind in types if kind is not None]
-        found, self.components = msgspec.json.schema_components([*self._types, ErrorResponse, MessageErrorResponse], ref_template=_REF)
+        found, self.components = msgspec.json.schema_components(
+            [*self._types, ErrorResponse, MessageErrorResponse], ref_template=_REF
+        )
         self._found = list(found)
 
     def of(self, kind: Any) -> dict[str, Any]:

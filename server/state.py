@@ -12,10 +12,13 @@ from stentor.engine.client import EngineClient
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 
+from .batches.runner import BatchRunner
 from .config import OverloadConfig, StoreConfig
 from .door.door import Door
 from .errors import Overloaded, ShutDown, Unavailable
-from .grammar.vocabulary import special_tokens_of
+from .grammar.checker import Grammars
+from .grammar.limits import GrammarLimits
+from .grammar.vocabulary import special_tokens_of, token_bytes_of
 from .metrics import Metrics
 from .observe.observer import Observer
 from .overload.bodies import HeldBodies
@@ -61,7 +64,7 @@ class ServerState:
     defaults: GenerationDefaults = GenerationDefaults()
     trusts_templates: bool = False
     """Whether requests may bring chat templates of their own."""
-    output: OutputFormat = OutputFormat()
+    output: OutputFormat = field(default_factory=OutputFormat)
     """How the model writes reasoning and tool calls."""
     door: Door = field(default_factory=Door)
     keep_alive: float = KEEP_ALIVE_SECONDS
@@ -73,21 +76,31 @@ class ServerState:
     draining: bool = False
     """Once true, requests for generation are refused."""
     overload: OverloadConfig = field(default_factory=OverloadConfig)
+    grammar_limits: GrammarLimits = GrammarLimits()
     writes: Renderer | None = None
     """How conversations become prompts; None: by the model's chat template. See :attr:`renderer`."""
+    max_batches: int = StoreConfig().max_batches
+    """That may be open at a time."""
+    max_file_bytes: int = StoreConfig().max_file_bytes
+    """Of a file that a client brings."""
     store: Database = field(default_factory=lambda: make_store(StoreConfig()))
     """What outlives a request."""
     responses: LiveResponses = field(default_factory=LiveResponses)
     """Those of the Responses API that are being made."""
     queue: AdmissionQueue = field(init=False)
     bodies: HeldBodies = field(init=False)
+    grammars: Grammars = field(init=False)
+    """Whatever grammar a request brings is tried there before the engine is given it."""
     _live: set[Ticket] = field(default_factory=set)
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
+        self.batches = BatchRunner(self.store, self.max_batches)
         self.renderer: Renderer = TemplateRenderer(self.pool) if self.writes is None else self.writes
         self.queue = AdmissionQueue(self.overload)
         self.bodies = HeldBodies(self.overload.max_held_body_bytes)
+        tokenizer, eos = self.pool.tokenizer, self.defaults.eos_token_ids
+        self.grammars = Grammars(lambda: token_bytes_of(tokenizer, eos), self.grammar_limits)
 
     @cached_property
     def special_tokens(self) -> Mapping[str, int]:

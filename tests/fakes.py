@@ -178,6 +178,7 @@ class FakeEngine:
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
+        resumed: list[list[int]] | None = None,
     ) -> FakeStream:
         if self.failure is not None or self.ready is None:
             raise EngineUnavailable(self.failure or "starting")

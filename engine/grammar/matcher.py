@@ -93,7 +93,9 @@ class Compiler:
                 eos_token=vocabulary.eos or None,
             )
         except ValueError as error:
-            raise GrammarError(f"this model's vocabulary cannot be used with grammars: {one_line(str(error))}") from error
+            raise GrammarError(
+                f"this model's vocabulary cannot be used with grammars: {one_line(str(error))}"
+            ) from error
         wrapper.tokenizer = self._tokenizer
         self._limits: LLParserLimits = parser_limits()
 

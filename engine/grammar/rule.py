@@ -93,18 +93,11 @@ class ChoiceRule:
         tokens = matcher.allowed()
         if why := matcher.error():
             raise RuleBroken(_broken_by(why))
-        if tokens & sets.eos:
-            accepting = True
-            if not sets.ignores_eos:
-                tokens |= sets.eos
-        else:
-            accepting = bool(sets.eos) and not sets.ignores_eos and matcher.accepting()
-            if accepting:
-                tokens |= sets.eos
-        if sets.ignores_eos:
-            tokens = tokens & ~sets.eos or tokens
+        accepting = matcher.accepting()
+        if accepting:
+            tokens = (tokens & ~sets.eos or tokens) if sets.ignores_eos else tokens | sets.eos
         tokens = self._late_enough(tokens)
-        if not tokens & sets.ids and (accepting or matcher.accepting()):
+        if accepting and not tokens & sets.ids:
             raise Complete
         return self._left(tokens)
 
@@ -118,8 +111,8 @@ class ChoiceRule:
         left = tokens & self._sets.ids
         if not left:
             raise RuleBroken(
-                "no token is left to draw: the grammar or the thinking budget asks for what allowed_token_ids or banned "
-                "tokens exclude"
+                "no token is left to draw: the grammar or the thinking budget asks for what allowed_token_ids or "
+                "banned tokens exclude"
             )
         return left
 

@@ -68,7 +68,7 @@ class Scheduler:
 
     A choice with a rule (a grammar, a thinking budget) keeps to it by masks: what it may draw in the oldest step in
     flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been taken,
-    while the worker runs the forward of that step. The rule lives here, so nothing of it is lost with a row or a worker.
+    while the worker runs the forward of that step. The rule lives here: nothing of it is lost with a row or a worker.
 
     When the worker dies (:meth:`recover`), what ran waits again, and :class:`.suspicion.Suspicion` says whether all may
     run or only some. While it searches, rows of others are preempted, and the next group starts when no step of the

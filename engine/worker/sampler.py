@@ -125,9 +125,7 @@ class Sampler:
             raise ValueError(f"slot {slot} holds no row; add one before sampling from it")
         return row
 
-    def _raw_of_edited(
-        self, logits: torch.Tensor, rows: list[SampledRow], masked: set[int]
-    ) -> dict[int, torch.Tensor]:
+    def _raw_of_edited(self, logits: torch.Tensor, rows: list[SampledRow], masked: set[int]) -> dict[int, torch.Tensor]:
         """Copies [1, V], by position, of logits that are about to change but are needed as they are."""
         return {
             position: logits[position : position + 1].clone()

@@ -152,13 +152,14 @@ class MessagesRequest(ConversationFields, kw_only=True):
         several messages, and may exceed what this one has."""
         self.check_conversation()
         thinking = self.thinking
-        if isinstance(thinking, ThinkingEnabled) and thinking.budget_tokens >= self.max_tokens:
-            if not thinks_between_calls:
-                raise BadRequest(
-                    f"`thinking.budget_tokens` ({thinking.budget_tokens}) must be less than `max_tokens` "
-                    f"({self.max_tokens}).",
-                    "thinking.budget_tokens",
-                )
+        if thinks_between_calls or not isinstance(thinking, ThinkingEnabled):
+            return
+        if thinking.budget_tokens >= self.max_tokens:
+            raise BadRequest(
+                f"`thinking.budget_tokens` ({thinking.budget_tokens}) must be less than `max_tokens` "
+                f"({self.max_tokens}).",
+                "thinking.budget_tokens",
+            )
 
 
 class CountTokensRequest(ConversationFields, kw_only=True):

@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_allowed_tokens: int = 1 << 17
     max_logprobs: int = MAX_LOGPROBS
     """Alternatives for each token, of the prompt too."""
-    max_schema_chars: int = 1 << 19
+    max_schema_chars: int = 1 << 18
     """Of a JSON schema for the answer, as compact JSON in bytes."""
     max_schema_depth: int = 48
     max_regex_chars: int = 1 << 14

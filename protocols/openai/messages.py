@@ -11,6 +11,9 @@ TEXT_PARTS: Final = ("text", "refusal")
 MEDIA_PARTS: Final = ("image_url", "image_embeds", "input_audio", "audio_url", "video_url", "file")
 
 
+_INSTEAD_OF_CONTENT: Final = ("tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
+
+
 def check_messages(messages: list[dict[str, Any]]) -> None:
     """Raises BadRequest naming the field (``messages[1].content[0].text``)."""
     for index, message in enumerate(messages):
@@ -24,6 +27,8 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     for field in ("name", "tool_call_id", "refusal", "reasoning", "reasoning_content"):
         if not isinstance(message.get(field), str | None):
             raise BadRequest(f"`{where}.{field}` must be a string.", f"{where}.{field}")
+    if role == "tool" and message.get("tool_call_id") is None:
+        raise BadRequest(f"`{where}.tool_call_id` is required.", f"{where}.tool_call_id", "missing_required_parameter")
     calls = message.get("tool_calls")
     if calls is not None:
         _check_tool_calls(calls, f"{where}.tool_calls")
@@ -31,7 +36,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
         _check_function(message["function_call"], f"{where}.function_call")
     content = message.get("content")
     if content is None:
-        if role != "assistant" or not (calls or message.get("function_call") or message.get("refusal")):
+        if role != "assistant" or not any(message.get(field) for field in _INSTEAD_OF_CONTENT):
             raise BadRequest(f"`{where}.content` is required.", f"{where}.content", "missing_required_parameter")
     elif isinstance(content, list):
         if not content:
@@ -58,7 +63,17 @@ def _check_tool_calls(calls: Any, where: str) -> None:
     for index, call in enumerate(calls):
         if not isinstance(call, dict):
             raise BadRequest(f"`{where}[{index}]` must hold a function with a name.", f"{where}[{index}]")
-        _check_function(call.get("function"), f"{where}[{index}]")
+        if call.get("type") == "custom":
+            _check_custom(call.get("custom"), f"{where}[{index}]")
+        else:
+            _check_function(call.get("function"), f"{where}[{index}]")
+
+
+def _check_custom(custom: Any, where: str) -> None:
+    if not isinstance(custom, dict) or not isinstance(custom.get("name"), str):
+        raise BadRequest(f"`{where}` must hold a custom tool with a name.", where)
+    if not isinstance(custom.get("input"), str | None):
+        raise BadRequest(f"`{where}`: the custom tool's `input` must be a string.", where)
 
 
 def _check_function(function: Any, where: str) -> None:

@@ -182,15 +182,11 @@ def _mode(choice: str, tools: tuple[OfferedTool, ...], field: str) -> Mode:
 
 def _chosen(choice: dict[str, Any], tools: tuple[OfferedTool, ...], parallel: bool) -> ToolUse:
     read = converted(choice, _NamedFunction | _NamedCustom | _AllowedTools, "tool_choice")
-    match read:
-        case _NamedFunction():
-            name = _known(read.function.name, tools, "tool_choice.function.name")
-        case _NamedCustom():
-            name = _known(read.custom.name, tools, "tool_choice.custom.name")
-        case _AllowedTools():
-            allowed = read.allowed_tools
-            names = _allowed_names(allowed.tools, tools, "tool_choice.allowed_tools.tools")
-            return ToolUse(tools, allowed.mode, names, parallel=parallel)
+    if isinstance(read, _AllowedTools):
+        allowed = read.allowed_tools
+        names = _allowed_names(allowed.tools, tools, "tool_choice.allowed_tools.tools")
+        return ToolUse(tools, allowed.mode, names, parallel=parallel)
+    name = _name_of(read, tools, "tool_choice")
     return ToolUse(tools, "required", frozenset({name}), named=True, parallel=False)
 
 
@@ -201,12 +197,14 @@ def _allowed_names(listed: list[dict[str, Any]], tools: tuple[OfferedTool, ...],
     names = set()
     for index, tool in enumerate(listed):
         place = f"{where}[{index}]"
-        match converted(tool, _NamedFunction | _NamedCustom, place):
-            case _NamedFunction(function=function):
-                names.add(_known(function.name, tools, f"{place}.function.name"))
-            case _NamedCustom(custom=custom):
-                names.add(_known(custom.name, tools, f"{place}.custom.name"))
+        names.add(_name_of(converted(tool, _NamedFunction | _NamedCustom, place), tools, place))
     return frozenset(names)
+
+
+def _name_of(read: _NamedFunction | _NamedCustom, tools: tuple[OfferedTool, ...], where: str) -> str:
+    if isinstance(read, _NamedCustom):
+        return _known(read.custom.name, tools, f"{where}.custom.name")
+    return _known(read.function.name, tools, f"{where}.function.name")
 
 
 def _known(name: str, tools: tuple[OfferedTool, ...], field: str, among: str = "tools") -> str:
@@ -221,11 +219,10 @@ def _needs_tools(field: str, among: str = "tools") -> BadRequest:
 
 
 def _tool(value: Any, where: str, limits: Limits) -> OfferedTool:
-    match converted(value, _FunctionTool | _CustomTool, where):
-        case _FunctionTool(function=function):
-            return _function(function, f"{where}.function", limits)
-        case _CustomTool(custom=custom):
-            return _custom(custom, f"{where}.custom", limits)
+    read = converted(value, _FunctionTool | _CustomTool, where)
+    if isinstance(read, _CustomTool):
+        return _custom(read.custom, f"{where}.custom", limits)
+    return _function(read.function, f"{where}.function", limits)
 
 
 def _function(function: _Function, where: str, limits: Limits) -> OfferedTool:

@@ -63,7 +63,9 @@ class _Writer:
                 case ToolResultBlock():
                     self._result(block, place)
                 case ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock():
-                    raise BadRequest(f"`{place}.type`: such a block belongs to an assistant's message.", f"{place}.type")
+                    raise BadRequest(
+                        f"`{place}.type`: such a block belongs to an assistant's message.", f"{place}.type"
+                    )
                 case ServerToolUseBlock():
                     raise _not_served(block, place)
                 case other:

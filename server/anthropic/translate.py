@@ -64,7 +64,9 @@ def in_their_names(body: ConversationFields) -> Iterator[None]:
 
 
 def _made(fields: dict[str, Any]) -> ChatRequest:
-    request: ChatRequest = converted({name: value for name, value in fields.items() if value is not None}, ChatRequest, "")
+    request: ChatRequest = converted(
+        {name: value for name, value in fields.items() if value is not None}, ChatRequest, ""
+    )
     return request
 
 
@@ -152,10 +154,11 @@ def _thinking(thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | 
         case None:
             return {}
         case ThinkingEnabled(budget_tokens=budget):
-            return {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}, "thinking_token_budget": budget}
+            return {
+                "chat_template_kwargs": {"enable_thinking": True},
+                "thinking_token_budget": budget,
+            }
         case ThinkingAdaptive():
-            return {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}}
+            return {"chat_template_kwargs": {"enable_thinking": True}}
         case ThinkingDisabled():
-            return {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
-
-
+            return {"chat_template_kwargs": {"enable_thinking": False}}

@@ -114,7 +114,7 @@ async def _grammar(state: ServerState, use: ToolUse, answer: Answer | None, open
     if format is None and answer is None:
         return ""
     lark = Lark(state.special_tokens)
-    body = _body(lark, use, answer, format)
+    body = _body(lark, use, answer, state.output, format)
     reasoning = state.output.reasoning
     source = compose(
         lark,
@@ -127,11 +127,11 @@ async def _grammar(state: ServerState, use: ToolUse, answer: Answer | None, open
     return source
 
 
-def _body(lark: Lark, use: ToolUse, answer: Answer | None, format: ToolFormat | None) -> str:
+def _body(lark: Lark, use: ToolUse, answer: Answer | None, output: OutputFormat, format: ToolFormat | None) -> str:
     """An expression for the answer itself, thinking apart."""
     if format is None:
         assert answer is not None
-        return answer_expression(lark, answer)
+        return output.answer(lark, answer_expression(lark, answer))
     for tool in use.usable:
         prepare(tool.parameters or {}, tool.field, ONE_SPACE)  # to name it: the format does not know the field
     tools = callable_tools(use.usable)
@@ -139,4 +139,5 @@ def _body(lark: Lark, use: ToolUse, answer: Answer | None, format: ToolFormat | 
         return format.grammar(lark, tools, parallel=use.parallel)
     if answer is None:
         return format.free_grammar(lark, tools)
-    return lark.either([answer_expression(lark, answer), format.grammar(lark, tools, parallel=use.parallel)])
+    said = output.answer(lark, answer_expression(lark, answer))
+    return lark.either([said, format.grammar(lark, tools, parallel=use.parallel)])

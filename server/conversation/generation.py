@@ -13,7 +13,7 @@ from ..metrics import RequestTracker
 from ..observe.request import current_record, current_request_id
 from ..overload.permits import Permit
 from ..state import ServerState
-from ..text.generation import Generation, GenerationRequest, generate
+from ..text.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
 from .constraints import FREE, Constraints
 
@@ -47,9 +47,17 @@ def generation_request(
 class Observed:
     """The batches of one request, counted. It goes to the engine when iterating begins; closing it aborts it there."""
 
-    def __init__(self, state: ServerState, request: GenerationRequest, arrival: float, permit: Permit) -> None:
+    def __init__(
+        self,
+        state: ServerState,
+        request: GenerationRequest,
+        arrival: float,
+        permit: Permit,
+        client: Submitter | None = None,
+    ) -> None:
         """``arrival`` by ``time.monotonic()``. Raises Overloaded where ``permit`` gets no room for the prompt."""
         permit.take(len(request.prompt))
+        self._client = client or state.client
         self._state = state
         self._request = request
         self._arrival = arrival
@@ -64,7 +72,7 @@ class Observed:
         tracker = state.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
-        self._generation = generate(state.client, state.pool, named, self._observe)
+        self._generation = generate(self._client, state.pool, named, self._observe)
         return self._generation
 
     def _observe(self, deltas: list[Delta]) -> None:

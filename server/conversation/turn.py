@@ -16,6 +16,7 @@ from ..encoders.logprobs import TokenNames
 from ..overload.ticket import Ticket
 from ..sse import Batches
 from ..state import ServerState
+from ..text.generation import Submitter
 from .admission import (
     Budget,
     check_prompt,
@@ -47,12 +48,19 @@ class Turn:
 
 
 async def begin_turn(
-    state: ServerState, body: ChatRequest, caller: Caller, ticket: Ticket, *, fill_context: bool = False
+    state: ServerState,
+    body: ChatRequest,
+    caller: Caller,
+    ticket: Ticket,
+    *,
+    fill_context: bool = False,
+    client: Submitter | None = None,
 ) -> Turn:
     """Checks and renders a conversation, and admits it.
 
     More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has.
-    Raises BadRequest for whatever cannot be served, Unavailable before the engine is ready, and Overloaded.
+    ``client`` takes the request instead of the engine's own. Raises BadRequest for whatever cannot be served,
+    Unavailable before the engine is ready, and Overloaded.
     """
     body.check(state.limits)
     model = state.resolve_model(body.model)
@@ -80,7 +88,7 @@ async def begin_turn(
         names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         max_tokens=params.max_tokens,
         tools=use,
-        batches=Observed(state, wanted, ticket.arrival, ticket.permit),
+        batches=Observed(state, wanted, ticket.arrival, ticket.permit, client),
     )
 
 

@@ -8,8 +8,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-FORMAT: Final = "hermes"
-
 _INSTRUCTION: Final = """# Tools
 
 These functions can be called:

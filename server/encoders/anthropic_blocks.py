@@ -3,34 +3,35 @@
 import hashlib
 import uuid
 from base64 import b64encode
-from typing import NamedTuple
+
+import msgspec
 
 from stentor.protocols.anthropic.objects import Content, TextContent, ThinkingContent, ToolUseContent
 from stentor.protocols.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 
-class Opened(NamedTuple):
+class Opened(msgspec.Struct, frozen=True, gc=False):
     """A block begins; it has nothing in it yet."""
 
     index: int
     block: Content
 
 
-class Grown(NamedTuple):
+class Grown(msgspec.Struct, frozen=True, gc=False):
     """More of the block that began last: of its text, its thinking, or the JSON of its input."""
 
     index: int
     text: str
 
 
-class Signed(NamedTuple):
+class Signed(msgspec.Struct, frozen=True, gc=False):
     """The last of a block of thinking."""
 
     index: int
     signature: str
 
 
-class Closed(NamedTuple):
+class Closed(msgspec.Struct, frozen=True, gc=False):
     index: int
 
 
@@ -118,5 +119,3 @@ class Blocks:
     def _signature(self) -> str:
         """Of the text, as clients want one. It proves nothing: what is sent back is the client's word in any case."""
         return b64encode(self._digest.digest()).decode()
-
-

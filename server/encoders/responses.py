@@ -35,9 +35,10 @@ from stentor.protocols.openai.responses.objects import (
     ResponseObject,
     ResponseUsage,
 )
-from stentor.protocols.openai.responses.tools import INPUT
+from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 from ..errors import GenerationFailed
+from ..sse import DONE
 from .logprobs import TokenNames, chat_logprobs
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
@@ -45,10 +46,14 @@ encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 _KIND_BEGINS: Final = len(b'{"type":"')
 
 
+def kind_of(event: bytes) -> bytes:
+    """Its ``type``."""
+    return event[_KIND_BEGINS : event.index(b'"', _KIND_BEGINS)]
+
+
 def frame(event: bytes) -> bytes:
     """The server-sent event."""
-    kind = event[_KIND_BEGINS : event.index(b'"', _KIND_BEGINS)]
-    return b"event: " + kind + b"\ndata: " + event + b"\n\n"
+    return b"event: " + kind_of(event) + b"\ndata: " + event + b"\n\n"
 
 
 class ResponseEncoder:
@@ -92,16 +97,17 @@ class ResponseEncoder:
     def begin(self) -> list[bytes]:
         if self.response.background:
             self.response.status = "queued"
-            self._lifecycle("created")
+        self._lifecycle("created")
+        if self.response.background:
             self._lifecycle("queued")
-            self.response.status = "in_progress"
-        else:
-            self._lifecycle("created")
-        self._lifecycle("in_progress")
         return self._taken()
 
     def begin_turn(self, prompt_tokens: int, names: TokenNames) -> None:
+        """Before the first batch of it is taken."""
         self.finish = None
+        if not self._turns:
+            self.response.status = "in_progress"
+            self._lifecycle("in_progress")
         self._names = names
         self._turns += 1
         self._given += prompt_tokens
@@ -300,6 +306,18 @@ class ResponseEncoder:
         return events
 
 
+class ResponseFrames:
+    """Events as frames, one after the other; what fails before the first of them has a status of its own."""
+
+    failed = False
+
+    def encode(self, batch: list[bytes]) -> bytes:
+        return b"".join(map(frame, batch))
+
+    def end(self) -> bytes:
+        return DONE
+
+
 def _without_bytes(entry: TokenLogprob) -> dict[str, Any]:
     """As events have it."""
     alternatives = [{"token": other.token, "logprob": other.logprob} for other in entry.top_logprobs]
@@ -312,5 +330,5 @@ def _custom_input(arguments: str) -> str:
         value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
         return arguments
-    given = value.get(INPUT) if isinstance(value, dict) else None
+    given = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None
     return given if isinstance(given, str) else arguments

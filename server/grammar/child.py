@@ -66,6 +66,8 @@ def _walk(matcher: GuidanceMatcher, choose: random.Random) -> bool:
             return False
         token = _one_of(allowed, choose)
         if token is None or matcher.stopped():
+            if not matcher.accepting():
+                raise GrammarError("it asks for text that this model's tokens cannot write")
             return True
         if not matcher.consume(token):
             return not matcher.error()

@@ -11,10 +11,11 @@ import msgspec
 
 from stentor.engine.loading.hub import DEFAULT_MODEL
 
+from ..batches.lines import Answer
 from ..option_tables import OPTIONS
 from ..options import ConfigError, nearest, read_config
 from .outputs import RequestOutput, from_chat, from_completion
-from .room import Answer, Room
+from .room import Room
 from .sampling import SamplingParams
 
 Prompt = str | list[int]

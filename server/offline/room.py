@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
 import httpx
@@ -22,6 +22,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.supervisor import Supervisor
 
 from ..app import create_app
+from ..batches.lines import Answer
 from ..config import Config
 from ..door.door import Door
 from ..first_engine import fetch, first_engine
@@ -31,14 +32,6 @@ from ..startup import StartupDisplay
 
 _END_SECONDS: Final = 15.0
 _NOWHERE: Final = "http://stentor"
-
-
-class Answer(NamedTuple):
-    """Of one request."""
-
-    status: int
-    body: bytes
-    request_id: str
 
 
 class RoomClosed(RuntimeError):

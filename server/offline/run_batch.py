@@ -17,10 +17,10 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..batches.lines import Answer, BadLine, BatchRequest, already_answered, answered, failed, lines_of, read_request
 from ..config import Config
 from ..exit_codes import DONE, FAILED
-from .batch_lines import BadLine, BatchRequest, already_answered, answered, failed, lines_of, read_request
-from .room import Answer, Room, RoomClosed
+from .room import Room, RoomClosed
 
 IN_FLIGHT: Final = 256
 

@@ -37,6 +37,14 @@ OPTIONS: Final = (
         "overload",
     ),
     Option(
+        "max-queued-grammars",
+        "limits.grammar.max_waiting",
+        kinds.integer(0, 65536),
+        "grammars of answers and tools that may wait while another one is checked; a further one gets 429; 0 lets "
+        "none wait",
+        "overload",
+    ),
+    Option(
         "request-timeout",
         "overload.request_timeout",
         kinds.seconds(),

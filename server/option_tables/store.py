@@ -29,6 +29,20 @@ OPTIONS: Final = (
         "store",
     ),
     Option(
+        "max-file-bytes",
+        "store.max_file_bytes",
+        kinds.size(),
+        "size of a file that a client may bring",
+        "store",
+    ),
+    Option(
+        "max-batches",
+        "store.max_batches",
+        kinds.integer(0, 1 << 20),
+        "batches that may be open at the same time; a further one gets 429",
+        "store",
+    ),
+    Option(
         "max-background",
         "store.max_background",
         kinds.integer(0, 1 << 20),

@@ -74,6 +74,9 @@ class HarmonyParser:
 
     def push(self, text: str) -> list[Piece]:
         pieces: list[Piece] = []
+        if self._phase is _Phase.BODY and not self._held and _IN_BODY.apart(text):
+            self._say(text, pieces)
+            return pieces
         self._held += text
         while self._held:
             phase = self._phase

@@ -20,6 +20,10 @@ class Markers:
     def search(self, text: str) -> re.Match[str] | None:
         return self._pattern.search(text)
 
+    def apart(self, text: str) -> bool:
+        """Whether a text surely has no part of a marker in it."""
+        return self._first.search(text) is None
+
     def settled(self, text: str) -> int:
         """How much of a text, in which there is no marker, cannot become part of one."""
         place = max(0, len(text) - self._longest + 1)

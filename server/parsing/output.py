@@ -5,19 +5,27 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
 
+from ..grammar.lark import Lark
 from .chain import Chain
 from .harmony import HarmonyParser
+from .harmony_grammar import HARMONY_TOOLS, answer
 from .interface import Parser, Tool
 from .reasoning.format import ReasoningFormat
 from .reasoning.formats import REASONING_FORMATS, reasoning_of
 from .reasoning.harmony import HarmonyReasoning
 from .tools.format import ToolFormat
+from .tools.registry import TOOL_FORMATS as TEXT_FORMATS
+from .tools.registry import detected
 
 Format = TypeVar("Format")
 
 AUTO: Final = "auto"
 NONE: Final = "none"
-TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {}
+TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {
+    **TEXT_FORMATS,
+    **dict.fromkeys((HARMONY_TOOLS.name, "openai"), HARMONY_TOOLS),
+}
+_HARMONY: Final = REASONING_FORMATS[HARMONY_TOOLS.name]
 
 
 class UnknownFormat(LookupError):
@@ -56,6 +64,10 @@ class OutputFormat:
         reasoning = self.reasoning.parser(opened=opened, calls=calls is not None)
         return reasoning if calls is None else Chain(reasoning, calls)
 
+    def answer(self, lark: Lark, expression: str) -> str:
+        """An expression for an answer that says ``expression``, with what the model writes around answers."""
+        return answer(lark, expression) if self.harmony else expression
+
     def thinking_opened(self, prompt_tail: str, *, wanted: bool | None = None, continued: str = "") -> bool:
         """Whether what the model writes begins inside its reasoning.
 
@@ -72,13 +84,20 @@ class OutputFormat:
 
 
 def settle_output(reasoning: str, tools: str, template_source: str, architecture: str) -> OutputFormat:
-    """What the flags say: names, or ``auto``, which goes by the chat template, or ``none``. Raises UnknownFormat."""
+    """What the flags say: names, or ``auto``, which goes by the chat template, or ``none``. Raises UnknownFormat.
+
+    gpt-oss's channels carry everything, so that either flag's naming them is enough.
+    """
     thinks = chosen_reasoning(reasoning)
     if reasoning == AUTO:
         thinks = reasoning_of(template_source, architecture)
     calls = chosen_tools(tools)
-    if tools == AUTO:
-        calls = next((format for format in TOOL_FORMATS.values() if format.detects(template_source)), None)
+    if calls is HARMONY_TOOLS:
+        thinks = _HARMONY
+    elif thinks is _HARMONY:
+        calls = None if tools == NONE else HARMONY_TOOLS
+    elif tools == AUTO:
+        calls = detected(template_source)
     return OutputFormat(thinks, calls)
 
 

@@ -8,20 +8,12 @@ import msgspec
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
-from stentor.protocols.openai.responses.tools import INPUT, chat_choice, chat_tools
+from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
+from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 Message = dict[str, Any]
 Unseal = Callable[[str], str]
 """From ``encrypted_content`` to text. Raises BadRequest for what this server has not sealed."""
-
-FIELD_NAMES: Final = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-    "response_format": "text",
-    "reasoning_effort": "reasoning",
-}
-"""Chat's names of fields, in messages to the client, and those that it used."""
 
 _SAME: Final = (
     "model",
@@ -48,16 +40,25 @@ _SAME: Final = (
     "cache_salt",
     "request_id",
 )
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What is sealed in an item of compaction."""
+
+    said: list[str]
+    """By the user, word for word."""
+    summary: str
+    """Of all that was said and done, by the model."""
+
+
 COMPACTED: Final = "A summary of the conversation so far, whose beginning was left out:\n\n"
 
 
-def chat_request(
-    request: ContextFields, items: Sequence[Item], unseal: Unseal, instructions: str | None = None
-) -> ChatRequest:
+def chat_request(request: ContextFields, items: Sequence[Item], unseal: Unseal) -> ChatRequest:
     """``items`` are the whole conversation, without references. Fields must have been checked. Raises BadRequest."""
     messages = messages_of(items, unseal)
-    if instructions is not None:
-        messages.insert(0, {"role": "system", "content": instructions})
+    if request.instructions is not None:
+        messages.insert(0, {"role": "system", "content": request.instructions})
     fields: dict[str, Any] = {"model": request.model, "messages": messages}
     if request.tools:
         fields["tools"] = chat_tools(request.tools)
@@ -102,12 +103,14 @@ def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
             case "message":
                 messages.append({"role": item["role"], "content": _content(item["content"])})
             case "function_call_output" | "custom_tool_call_output":
-                message: Message = {"role": "tool", "tool_call_id": item["call_id"], "content": _output(item["output"])}
+                message: Message = {"role": "tool", "tool_call_id": item["call_id"], "content": text_of(item["output"])}
                 if item["call_id"] in names:
                     message["name"] = names[item["call_id"]]
                 messages.append(message)
             case "compaction":
-                messages.append({"role": "developer", "content": COMPACTED + unseal(item["encrypted_content"])})
+                compacted = msgspec.json.decode(unseal(item["encrypted_content"]), type=Compacted)
+                messages += [{"role": "user", "content": text} for text in compacted.said]
+                messages.append({"role": "developer", "content": COMPACTED + compacted.summary})
     return messages
 
 
@@ -120,7 +123,7 @@ def _of_assistant(item: Item, unseal: Unseal) -> Message | None:
         case "function_call":
             return {"tool_calls": [_call(item, item["arguments"])]}
         case "custom_tool_call":
-            arguments = msgspec.json.encode({INPUT: item["input"]}).decode()
+            arguments = msgspec.json.encode({CUSTOM_INPUT: item["input"]}).decode()
             return {"tool_calls": [_call(item, arguments)]}
         case _:
             return None
@@ -154,15 +157,15 @@ def _thought(item: Item, unseal: Unseal) -> str:
     return "\n".join(part["text"] for part in item["summary"])
 
 
+def text_of(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
 def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     if len(parts) == 1:
         text: str = parts[0]["text"]
         return text
     return [{"type": "text", "text": part["text"]} for part in parts]
-
-
-def _output(output: str | list[dict[str, Any]]) -> str:
-    return output if isinstance(output, str) else "\n".join(part["text"] for part in output)
 
 
 def droppable(items: Sequence[Item]) -> Iterator[int]:

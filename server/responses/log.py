@@ -2,22 +2,41 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, Sequence
-from functools import partial
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
+from stentor.protocols.steps import TokenLogprobs
+
+from ..encoders.responses import kind_of
 from ..store import responses as table
 from ..store.database import Database
 
-FLUSH_SECONDS: Final = 0.05
-"""How often they are written where that must happen before anybody reads them."""
-FLUSH_BYTES: Final = 256 << 10
-"""How much is held in memory where it need not."""
+FULL_BYTES: Final = 256 << 10
+"""How much is held in memory before it is written."""
 
-Steps = list[list[int]]
-"""Tokens of one choice, as they were delivered."""
+
+class Step(msgspec.Struct, array_like=True, frozen=True):
+    """Tokens as they were delivered together."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Some events in a row, and the steps that they come from, as they are stored."""
+
+    first: int
+    events: bytes
+    steps: bytes
+    counts: tuple[int, int]
+    """Of events and of steps."""
+
+
+class Diverged(Exception):
+    """What is made again does not come out as it did before."""
 
 
 class EventLog:
@@ -28,20 +47,27 @@ class EventLog:
     """
 
     def __init__(self, store: Database | None, response: str, *, ahead: bool = False, first: int = 0) -> None:
-        """``store`` None keeps all of them in memory."""
+        """``store``: where what is :meth:`written` has gone to; None keeps all of them in memory."""
         self._store = store
         self._response = response
         self._ahead = ahead
         self._base = first
         """Sequence number of the first one that is held."""
+        self._known: deque[bytes] = deque()
+        self._known_steps = 0
         self._held: list[bytes] = []
-        self._steps: Steps = []
+        self._steps: list[Step] = []
         self._bytes = 0
         self._changed = asyncio.Event()
-        self._flushing = asyncio.Lock()
         self.ended = False
         self.failure: Exception | None = None
         """Raised to readers that have read everything, in place of an end."""
+
+    def expect(self, events: Iterable[bytes], steps: int) -> None:
+        """These are stored already, with so many steps, and are the first to be added: once more."""
+        self._known.extend(events)
+        self._known_steps = steps
+        self._base = len(self._known)
 
     @property
     def end(self) -> int:
@@ -50,18 +76,31 @@ class EventLog:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to :meth:`flush`."""
-        return self._store is not None and self._bytes >= FLUSH_BYTES
+        """Whether it is time to write what is held."""
+        return self._bytes >= FULL_BYTES
 
-    def add(self, events: Sequence[bytes]) -> None:
+    def add(self, events: Sequence[bytes], step: Step | None = None) -> None:
+        """More events, and the step that they come from. Raises Diverged where others were expected."""
+        if self._known:
+            events = [event for event in events if not self._is_known(event)]
+        if self._known_steps and step is not None:
+            self._known_steps -= 1
+            step = None
         self._held += events
         self._bytes += sum(map(len, events))
+        if step is not None:
+            self._steps.append(step)
         if not self._ahead:
             self._wake()
 
-    def add_step(self, tokens: list[int]) -> None:
-        """Tokens that events added from now on come from."""
-        self._steps.append(tokens)
+    def _is_known(self, event: bytes) -> bool:
+        if not self._known:
+            return False
+        known = self._known.popleft()
+        kind = kind_of(event)
+        if kind != kind_of(known) or (kind.endswith(b".delta") and event != known):
+            raise Diverged
+        return True
 
     def close(self, failure: Exception | None = None) -> None:
         """Nothing more comes."""
@@ -69,27 +108,21 @@ class EventLog:
         self.failure = failure
         self._wake()
 
-    async def flush(self) -> None:
-        """Writes what is held. Raises StoreFailed."""
-        store = self._store
-        if store is None:
-            return
-        async with self._flushing:
-            events, steps = len(self._held), len(self._steps)
-            if not events:
-                return
-            first, held = self._base, b"\n".join(self._held)
-            packed = zlib.compress(held, 1), zlib.compress(msgspec.json.encode(self._steps), 1)
-            await store.write(partial(_add, response=self._response, first=first, packed=packed))
-            del self._held[:events], self._steps[:steps]
-            self._base += events
-            self._bytes -= len(held) - events + 1
-            self._wake()
+    def stretch(self) -> Stretch | None:
+        """What is held, to be written; None where there is nothing."""
+        if not self._held:
+            return None
+        events = zlib.compress(b"\n".join(self._held), 1)
+        steps = zlib.compress(msgspec.json.encode(self._steps), 1)
+        return Stretch(self._base, events, steps, (len(self._held), len(self._steps)))
 
-    async def flush_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_SECONDS)
-            await self.flush()
+    def written(self, stretch: Stretch) -> None:
+        """It need not be held any longer."""
+        events, steps = stretch.counts
+        self._bytes -= sum(map(len, self._held[:events]))
+        del self._held[:events], self._steps[:steps]
+        self._base += events
+        self._wake()
 
     async def read(self, after: int = -1) -> AsyncGenerator[list[bytes], None]:
         """The events that follow number ``after``, to the last one. Raises StoreFailed."""
@@ -120,17 +153,13 @@ class EventLog:
         self._changed = asyncio.Event()
 
 
-def _add(db: "table.sqlite3.Connection", *, response: str, first: int, packed: tuple[bytes, bytes]) -> None:
-    table.add_events(db, response, first, *packed)
-
-
 def unpacked(stretch: bytes) -> list[bytes]:
     """The events of one stored stretch."""
     return zlib.decompress(stretch).split(b"\n")
 
 
-def unpacked_steps(stretch: bytes) -> Steps:
-    return msgspec.json.decode(zlib.decompress(stretch), type=Steps)
+def unpacked_steps(stretch: bytes) -> list[Step]:
+    return msgspec.json.decode(zlib.decompress(stretch), type=list[Step])
 
 
 async def stored_events(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
@@ -20,13 +22,13 @@ from stentor.protocols.openai.responses.request import (
 from stentor.protocols.openai.responses.tools import shown_tools
 
 from ..conversation.admission import context_length, most_prompt_tokens
-from ..conversation.renaming import renamed
 from ..conversation.turn import prompt_of
 from ..door.keys import Caller
 from ..state import ServerState
 from ..store import conversations, responses, secrets
-from .conversion import FIELD_NAMES, chat_request, droppable
+from .conversion import chat_request, droppable
 from .ids import Ids, random_id
+from .naming import in_our_words
 from .seal import Seal
 
 if TYPE_CHECKING:
@@ -64,11 +66,11 @@ class Prepared:
 
 
 async def seal_of(state: ServerState, caller: Caller) -> Seal:
-    return Seal(await state.store.write(partial(secrets.secret, name=_SECRET)), caller.owner)
+    return Seal(await state.store.once(_SECRET, partial(secrets.secret, name=_SECRET)), caller.owner)
 
 
 async def read_conversation(
-    state: ServerState, request: ContextFields, caller: Caller, ids: Ids, *, extra: Sequence[Item] | None = None
+    state: ServerState, request: ContextFields, caller: Caller, *, extra: Sequence[Item] | None = None
 ) -> Conversation:
     """Raises BadRequest, also for what is not there (404) or is another caller's.
 
@@ -77,7 +79,7 @@ async def read_conversation(
     limits = state.limits
     if request.input is None and request.previous_response_id is None and request.conversation is None:
         raise BadRequest("`input` is required.", "input", "missing_required_parameter")
-    given = [] if request.input is None else read_items(request.input, limits, ids.new)
+    given = [] if request.input is None else read_items(request.input, limits, random_id)
     history: list[Item] = []
     if extra is not None:
         history = list(extra)
@@ -106,21 +108,20 @@ async def prepare(
     request.check(state.limits)
     state.resolve_model(request.model)
     response_id = random_id("resp")
-    ids = Ids(response_id)
-    conversation = await read_conversation(state, request, caller, ids, extra=extra)
+    conversation = await read_conversation(state, request, caller, extra=extra)
     seal = await seal_of(state, caller)
     chat = await fitting(state, request, conversation.items, seal)
-    return Prepared(request, _shown(state, request, response_id), conversation, chat, caller, seal, ids)
+    return Prepared(request, _shown(state, request, response_id), conversation, chat, caller, seal, Ids(response_id))
 
 
 async def fitting(
-    state: ServerState, request: ContextFields, items: list[Item], seal: Seal
+    state: ServerState, request: ContextFields, items: list[Item], seal: Seal, max_tokens: int | None = None
 ) -> ChatRequest:
     """The request for the answer; with ``truncation`` auto, without as many of the oldest items as do not fit."""
 
     def asking(kept: list[Item]) -> ChatRequest:
-        with renamed(FIELD_NAMES):
-            return chat_request(request, kept, seal.open, request.instructions)
+        chat = chat_request(request, kept, seal.open)
+        return chat if max_tokens is None else msgspec.structs.replace(chat, max_completion_tokens=max_tokens)
 
     whole = asking(items)
     if request.truncation != "auto" or await _fits(state, whole):
@@ -140,8 +141,16 @@ async def fitting(
 
 async def count_tokens(state: ServerState, chat: ChatRequest) -> int:
     """Of the prompt, however long. Raises BadRequest as a request for the answer would."""
-    with renamed(FIELD_NAMES):
+    with in_our_words():
         return len(await prompt_of(state, chat))
+
+
+async def count_context(state: ServerState, request: ContextFields, caller: Caller) -> int:
+    """Tokens of the prompt that a request means. Raises BadRequest."""
+    request.check_context(state.limits)
+    conversation = await read_conversation(state, request, caller)
+    seal = await seal_of(state, caller)
+    return await count_tokens(state, await fitting(state, request, conversation.items, seal))
 
 
 async def _fits(state: ServerState, chat: ChatRequest) -> bool:

@@ -2,25 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
 
+from stentor.protocols.deltas import Delta, Reasoning, Text
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
-from stentor.protocols.openai.responses.request import ENCRYPTED_REASONING
+from stentor.protocols.openai.responses.request import ENCRYPTED_REASONING, ResponseRequest
 
 from ..conversation.turn import Turn
 from ..encoders.responses import ResponseEncoder
-from ..errors import CutShort, GenerationFailed, ShutDown, describe
+from ..errors import GenerationFailed, Overloaded, ShutDown, describe
 from ..state import ServerState
 from ..store import conversations, responses
 from ..store.database import StoreFailed
-from .log import EventLog
+from .log import Diverged, EventLog, Step
 from .preparing import Prepared
 
 if TYPE_CHECKING:
@@ -28,17 +30,38 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FLUSH_SECONDS: Final = 0.05
+"""How often events are written, where nobody is shown them before."""
+
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+
+
+class Resumable(msgspec.Struct, frozen=True):
+    """What another server needs to go on with a response."""
+
+    request: ResponseRequest
+    chat: ChatRequest
 
 
 class Run:
     """Makes one response, tells its log, and stores it where that is wanted.
 
-    The last event is told once the response is stored, so that who has read it can go on from there.
+    Its end is told in the moment in which its row is given to the store, which does one thing after the other: who has
+    read it finds it there.
     """
 
-    def __init__(self, state: ServerState, prepared: Prepared, turn: Turn, log: EventLog | None) -> None:
-        """``log`` None: nobody reads the events."""
+    def __init__(
+        self,
+        state: ServerState,
+        prepared: Prepared,
+        turn: Turn,
+        log: EventLog | None,
+        *,
+        stored: bool = False,
+        give_up: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``log`` None: nobody reads the events. ``stored``: whether its row is there already. ``give_up`` ends it
+        where it cannot be made again as it was."""
         request = prepared.request
         self.log = log
         self._state = state
@@ -46,7 +69,10 @@ class Run:
         self._turn = turn
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
-        self._stored = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._row_is_there = stored
+        self._give_up = give_up
         self._encoder = ResponseEncoder(
             prepared.response,
             prepared.ids.new,
@@ -67,27 +93,33 @@ class Run:
     def given(self) -> list[Item]:
         return self._prepared.conversation.given
 
-    @property
-    def output(self) -> list[Item]:
-        found: list[Item] = msgspec.to_builtins(self.response.output)
-        return found
-
     # ---- in the task of the request
 
     async def complete(self) -> None:
-        """Makes it here and now. Raises GenerationFailed, and what cuts it short."""
-        self._begin()
+        """Makes it here and now. Raises GenerationFailed, and whatever cuts it short."""
+        self._encoder.begin()
         await self._generate()
         self._encoder.complete()
         if self.response.status == "failed":
             raise GenerationFailed
-        await self._store_whole()
+        await self._store_the_end()
 
     # ---- in a task of its own
+
+    def begin(self) -> None:
+        """The first events, of one that waits in the background."""
+        assert self.log is not None
+        self.log.add(self._encoder.begin())
+
+    async def write(self) -> None:
+        """Stores it as it is now. Raises StoreFailed."""
+        async with self._writing:
+            await self._write(ended=False)
 
     def start(self, bounds: Callable[[], AbstractContextManager[None]] = nullcontext) -> asyncio.Task[None]:
         """Everything else is told through the log. ``bounds`` may cut it short."""
         assert self._task is None
+        self._state.responses.add(self)
         self._task = asyncio.create_task(self._run(bounds))
         return self._task
 
@@ -96,95 +128,170 @@ class Run:
         if self._task is not None:
             self._task.cancel()
 
+    async def abandon(self) -> None:
+        """It has not been started, and is not going to be."""
+        await self._turn.batches.aclose()
+
     async def ended(self) -> None:
-        await self._stored.wait()
+        await self._ended.wait()
 
     async def _run(self, bounds: Callable[[], AbstractContextManager[None]]) -> None:
         log = self.log
         assert log is not None
-        self._state.responses.add(self)
         failure: Exception | None = None
+        flusher = asyncio.create_task(self._flush_for_ever()) if self._survives else None
         try:
             with bounds():
-                await self._generate_with_flushes(log)
+                await self._generate()
             ending = self._encoder.complete()
-        except ShutDown if self._survives else ():
-            await self._leave_unfinished(log)
-            return
         except asyncio.CancelledError:
             if self._survives and not self._cancelled:
-                raise
+                raise  # the server ends; the next one goes on
             ending = self._encoder.cancel()
         except Exception as error:
-            if log.end == 0:
+            if isinstance(error, Diverged) and self._give_up is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._give_up()
+                log.close()
+                self._ended.set()
+                return
+            if isinstance(error, ShutDown) and self._survives:
+                await self._leave_unfinished(log)
+                return
+            if not log.end:
                 failure = error  # nothing has been said yet: it gets the status that it has everywhere
             ending = self._encoder.fail(failure_of(error))
         finally:
-            self._state.responses.remove(self.response.id)
             with anyio.CancelScope(shield=True):
                 await self._turn.batches.aclose()
+                if flusher is not None:
+                    flusher.cancel()
+                    await asyncio.gather(flusher, return_exceptions=True)
+            self._state.responses.remove(self.response.id)
+        if failure is None:
+            log.add(ending)
         with anyio.CancelScope(shield=True):
-            await self._settle(log, ending, failure)
+            if failure is None:
+                await self._store_the_end()
+            log.close(failure)
+            self._ended.set()
 
     @property
     def _survives(self) -> bool:
         """Whether another server goes on with it after this one."""
         return self.response.background and self._state.store.durable
 
-    async def _generate_with_flushes(self, log: EventLog) -> None:
-        if not self._survives:
-            await self._generate()
-            return
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(log.flush_for_ever)
-            await self._generate()
-            tasks.cancel_scope.cancel()
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            try:
+                await self.write()
+            except StoreFailed:
+                self.cancel()
+                return
 
     async def _leave_unfinished(self, log: EventLog) -> None:
-        with anyio.CancelScope(shield=True), suppress(StoreFailed):
-            await log.flush()
-        log.close(ShutDown())
-        self._stored.set()
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.write()
+            except StoreFailed:
+                logger.warning("a response could not be stored")
+            log.close(ShutDown())
+            self._ended.set()
 
     # ---- either way
-
-    def _begin(self) -> None:
-        events = self._encoder.begin()
-        if self.log is not None:
-            self.log.add(events)
 
     async def _generate(self) -> None:
         """The turns of the model: one, for all that is called is the client's to run."""
         encoder, log, turn = self._encoder, self.log, self._turn
-        encoder.begin_turn(len(turn.prompt), turn.names)
+        begun = False
         async with aclosing(turn.batches):
             async for batch in turn.batches:
+                if not begun:
+                    begun = True
+                    if log is not None and not log.end:
+                        self.begin()
+                    encoder.begin_turn(len(turn.prompt), turn.names)
                 events = encoder.take(batch)
                 if log is not None:
-                    if log.end == 0:
-                        self._begin_in(log, events)
-                    else:
-                        log.add(events)
-                    if log.full:
-                        await log.flush()
+                    log.add(events, _step(batch) if self._survives else None)
+                    if log.full and self._prepared.request.stored:
+                        await self.write()
 
-    async def _store_whole(self) -> None:
-        if self._prepared.request.stored:
-            try:
-                await self._state.store.write(self._insert_whole)
-            except StoreFailed:
-                logger.warning("a response could not be stored")
-        self._stored.set()
+    async def _store_the_end(self) -> None:
+        if not self._prepared.request.stored:
+            return
+        try:
+            async with self._writing:
+                await self._write(ended=True)
+        except StoreFailed:
+            logger.warning("a response could not be stored")
 
-    async def _settle(self, log: EventLog, ending: list[bytes], failure: Exception | None) -> None:
-        """Stores what it came to, and then tells the end."""
-        log.add(ending)
-        self._stored.set()
-        log.close(failure)
+    async def _write(self, ended: bool) -> None:
+        """What there is of it by now, in one transaction. Raises StoreFailed."""
+        stretch = None if self.log is None else self.log.stretch()
+        if stretch is None and not ended and self._row_is_there:
+            return
+        object_, output = self._encoded()
+        resumable = None
+        if not ended and not self._row_is_there and self.response.background:
+            resumable = encode(Resumable(self._prepared.request, self._prepared.chat))
 
-    def _insert_whole(self, db: "sqlite3.Connection") -> None:
-        responses.insert(db, self._row(events=False, is_open=True), self.given)
-        self._finish(db)
+        def work(db: "sqlite3.Connection") -> None:
+            if not self._row_is_there:
+                responses.insert(db, self._row(object_, resumable), self.given)
+            if stretch is not None:
+                responses.add_events(db, self.response.id, stretch.first, stretch.events, stretch.steps)
+            if ended and responses.finish(db, self.response.id, object_, output):
+                self._append_to_conversation(db, output)
 
-    def _finish(self, db: "sqlite3.Connection") -> None:
-        ...
+        await self._state.store.write(work)
+        self._row_is_there = True
+        if stretch is not None and self.log is not None:
+            self.log.written(stretch)
+
+    def _encoded(self) -> tuple[bytes, list[Item]]:
+        """The object without its output, and that."""
+        whole: dict[str, Any] = msgspec.to_builtins(self.response)
+        output: list[Item] = whole["output"]
+        return encode({**whole, "output": []}), output
+
+    def _row(self, object_: bytes, resumable: bytes | None) -> responses.Stored:
+        response = self.response
+        return responses.Stored(
+            response.id,
+            self.owner,
+            open=True,
+            background=response.background,
+            events=self.log is not None,
+            previous=response.previous_response_id,
+            object=object_,
+            request=resumable,
+        )
+
+    def _append_to_conversation(self, db: "sqlite3.Connection", output: list[Item]) -> None:
+        if self.response.conversation is not None and self.response.status in ("completed", "incomplete"):
+            conversations.append(db, self.response.conversation.id, [*self.given, *output])
+
+
+def failure_of(error: Exception) -> ResponseFailure:
+    """As the response tells it."""
+    message = describe(error)[1].message
+    match error:
+        case BadRequest():
+            return ResponseFailure("invalid_prompt", message)
+        case Overloaded():
+            return ResponseFailure("rate_limit_exceeded", message)
+        case _:
+            return ResponseFailure("server_error", message)
+
+
+def _step(batch: Iterable[Delta]) -> Step | None:
+    """The tokens of a batch of one choice."""
+    tokens: list[int] = []
+    logprobs = []
+    for delta in batch:
+        if isinstance(delta, Text | Reasoning):
+            tokens += delta.tokens
+            logprobs += delta.logprobs or ()
+    return Step(tokens, logprobs or None) if tokens else None

@@ -1,7 +1,7 @@
 """``GET /v1/models`` and ``/v1/models/{id}``."""
 
-from functools import partial
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from ..openapi import Document
 from ..state import ServerState
-from . import chat, completions, messages, models, operations, tokens
+from . import batches, chat, completions, conversations, files, messages, models, operations, responses, tokens
 from .described import JSON, Operation, Operations
 
 OPERATIONS: Final[Operations] = {
@@ -19,7 +19,7 @@ OPERATIONS: Final[Operations] = {
 
 
 def routes(state: ServerState) -> list[Route]:
-    families = (chat, completions, messages, models, tokens, operations)
+    families = (chat, completions, conversations, messages, models, tokens, operations, responses, files, batches)
     described = [*(family.OPERATIONS for family in families), OPERATIONS]
     document = Document({path: operation for table in described for path, operation in table.items()})
     return [Route("/openapi.json", partial(openapi, state, document), methods=["GET"])]

@@ -55,7 +55,9 @@ class Database:
     than ``max_bytes`` are taken up.
     """
 
-    def __init__(self, tables: Sequence[Table], path: Path | None = None, *, ttl: float = 0, max_bytes: int = 0) -> None:
+    def __init__(
+        self, tables: Sequence[Table], path: Path | None = None, *, ttl: float = 0, max_bytes: int = 0
+    ) -> None:
         """``path`` None keeps all in memory; ``ttl`` in seconds; 0 is no bound."""
         self._tables = tables
         self._path = path
@@ -64,6 +66,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, "stentor-store")
         self._expired_at = 0.0
+        self._known: dict[str, bytes] = {}
 
     @property
     def durable(self) -> bool:
@@ -81,6 +84,12 @@ class Database:
     async def write(self, work: "Callable[[sqlite3.Connection], T]") -> T:
         """As :meth:`read`, in one transaction, which is undone where ``work`` raises."""
         return await self._run(work, True)
+
+    async def once(self, name: str, work: "Callable[[sqlite3.Connection], bytes]") -> bytes:
+        """What ``work`` writes or reads and will never change; asked for by ``name`` only once."""
+        if name not in self._known:
+            self._known[name] = await self.write(work)
+        return self._known[name]
 
     async def close(self) -> None:
         """May be called again."""
@@ -155,5 +164,7 @@ class Database:
 
 def _used_bytes(db: "sqlite3.Connection") -> int:
     """Pages that hold something: what is deleted gives its pages back to the file, not the disk."""
-    pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size"))
+    pages, free, size = (
+        db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
     return int((pages - free) * size)

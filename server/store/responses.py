@@ -152,7 +152,8 @@ def delete(db: "sqlite3.Connection", owner: str, response: str) -> bool:
 def add_events(db: "sqlite3.Connection", response: str, first: int, events: bytes, steps: bytes) -> None:
     """A stretch of them, whose first has the sequence number ``first``; ``steps`` are the tokens they came from."""
     db.execute(
-        "INSERT INTO response_events SELECT id, ?, ?, ? FROM responses WHERE id = ?", (first, events, steps, response)
+        "INSERT OR REPLACE INTO response_events SELECT id, ?, ?, ? FROM responses WHERE id = ?",
+        (first, events, steps, response),
     )
 
 

@@ -45,6 +45,7 @@ class Submitter(Protocol):
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
+        resumed: list[list[int]] | None = None,
     ) -> EventStream:
         """Raises :class:`stentor.engine.client.EngineUnavailable` when the engine takes no requests."""
 

@@ -51,6 +51,11 @@ class Tokenizer:
         templates = self.chat_template
         return "\n".join(templates.values()) if isinstance(templates, dict) else templates or ""
 
+    @property
+    def added_texts(self) -> list[str]:
+        """Of its added tokens, by id."""
+        return [token.content for _, token in sorted(self.backend.get_added_tokens_decoder().items())]
+
     def fewest_tokens(self, text: str) -> int:
         """A lower bound, without encoding, of the tokens of ``text``; 0 where nothing is known."""
         return len(text) // self._longest_token if self._longest_token else 0

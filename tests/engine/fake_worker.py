@@ -17,19 +17,22 @@ from stentor.engine.scheduler.suspicion import DEATHS_TO_CONVICT
 from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Resumed, Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import PromptLogprobs, StepPlan, StepResult, TokenLogprobs
-
-VOCAB = 12
+from stentor.protocols.steps import Masks, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
+from stentor.tests.engine.scripted_grammar import VOCAB, ScriptedGrammar, permitted, rule_over
 
 
 def _hash(*parts: object) -> int:
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
-def next_token(tokens: Sequence[int], prompt_len: int, params: SamplingParams, seed: int) -> int:
-    """The token drawn after ``tokens``; stops are masked below ``min_tokens``."""
+def next_token(
+    tokens: Sequence[int], prompt_len: int, params: SamplingParams, seed: int, allowed: set[int] | None = None
+) -> int:
+    """The token drawn after ``tokens``; stops are masked below ``min_tokens``, unless ``allowed`` says what may be."""
     index = len(tokens) - prompt_len
     token = _hash(list(tokens), seed, index) % VOCAB
+    if allowed is not None:
+        return next(each % VOCAB for each in range(token, token + VOCAB) if each % VOCAB in allowed)
     if index < params.min_tokens:
         stops = set(params.eos_token_ids) | set(params.stop_token_ids)
         while token in stops:
@@ -51,19 +54,23 @@ class Alone:
     stop_token: int | None
 
 
-def alone(submit: Submit, index: int, max_model_len: int) -> Alone:
+def alone(submit: Submit, index: int, max_model_len: int, grammar: ScriptedGrammar | None = None) -> Alone:
     """Computed straight from the definition of the fake model."""
     params, tokens, prompt_len = submit.params, list(submit.prompt), len(submit.prompt)
     limit = min(prompt_len + params.max_tokens, max_model_len)
     while len(tokens) < limit:
         count = len(tokens) - prompt_len
-        token = next_token(tokens, prompt_len, params, submit.seeds[index])
+        outputs = tokens[prompt_len:]
+        allowed = None if grammar is None else permitted(grammar, params, outputs)
+        token = next_token(tokens, prompt_len, params, submit.seeds[index], allowed)
         tokens.append(token)
         if count >= params.min_tokens:
             if token in params.eos_token_ids:
                 return Alone(tokens[prompt_len:], "stop", None)
             if token in params.stop_token_ids:
                 return Alone(tokens[prompt_len:], "stop", token)
+        if grammar is not None and grammar.ends_with(params, outputs, token):
+            return Alone(tokens[prompt_len:], "stop", None)
     return Alone(tokens[prompt_len:], "length", None)
 
 
@@ -74,6 +81,7 @@ class Row:
     params: SamplingParams
     seed: int
     blocks: list[int]
+    masked: bool = False
     computed: int | None = None
     """Positions with KV; None until the row's first step says where it starts."""
 
@@ -90,8 +98,30 @@ class FakeWorker:
         self.kv: dict[tuple[int, int], tuple[int, int, int]] = {}
         self.last_step = -1
         self.computed_tokens = 0
+        self.held: StepPlan | None = None
+        """A step whose forward has run and whose masks have not come."""
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> StepResult | None:
+        """The result; None where the step waits for its masks."""
+        assert self.held is None, "a step came before the masks of the one before"
+        pieces = self._forward(plan)
+        if any(step.masked for step in plan.rows):
+            self.held, self._pieces = plan, pieces
+            return None
+        return self._draw(plan, pieces, {})
+
+    def mask(self, masks: Masks) -> StepResult:
+        plan, self.held = self.held, None
+        assert plan is not None, "masks came that nobody waits for"
+        assert (masks.epoch, masks.step) == (plan.epoch, plan.step), "masks of another step"
+        asked = {step.slot for step in plan.rows if step.masked}
+        assert {row.slot for row in masks.rows} <= asked, "masks of rows that are not masked"
+        sets = [{token for token in range(8 * len(bits)) if bits[token >> 3] >> (token & 7) & 1} for bits in masks.bits]
+        assert all(sets), "a mask that allows nothing"
+        allowed = {row.slot: set(row.ids) if row.bits < 0 else sets[row.bits] for row in masks.rows}
+        return self._draw(plan, self._pieces, allowed)
+
+    def _forward(self, plan: StepPlan) -> list[PromptLogprobs]:
         assert plan.step > self.last_step, "steps must be sent in order"
         self.last_step = plan.step
         assert len(set(plan.freed)) == len(plan.freed), "a slot is freed twice"
@@ -102,13 +132,14 @@ class FakeWorker:
             assert 0 <= new.slot < self.max_num_seqs
             assert new.slot not in self.rows, f"slot {new.slot} is taken"
             assert 0 < new.prompt_len <= len(new.tokens)
-            self.rows[new.slot] = Row(list(new.tokens), new.prompt_len, new.params, new.seed, list(new.blocks))
+            assert not new.masked or not new.params.min_tokens, "the engine sees to min_tokens where there are masks"
+            self.rows[new.slot] = Row(
+                list(new.tokens), new.prompt_len, new.params, new.seed, list(new.blocks), new.masked
+            )
         assert plan.rows, "an empty step"
         assert sum(step.count for step in plan.rows) <= self.max_num_batched_tokens, "the step is over its budget"
         assert len({step.slot for step in plan.rows}) == len(plan.rows), "a row appears twice"
         assert {new.slot for new in plan.new} <= {step.slot for step in plan.rows}, "a new row has no work"
-        tokens: list[int] = []
-        logprobs: list[TokenLogprobs | None] = []
         pieces: list[PromptLogprobs] = []
         for step in plan.rows:
             self.rows[step.slot].blocks.extend(step.new_blocks)
@@ -134,9 +165,18 @@ class FakeWorker:
                 if positions:
                     piece = [token_logprobs(row.tokens, position) for position in positions]
                     pieces.append(PromptLogprobs(step.slot, positions.start, piece))
+            assert not step.masked or (step.sample and row.masked), f"slot {step.slot} is masked and should not be"
+            assert not step.sample or end == len(row.tokens), f"slot {step.slot} draws a token before its last position"
+        return pieces
+
+    def _draw(self, plan: StepPlan, pieces: list[PromptLogprobs], allowed: dict[int, set[int]]) -> StepResult:
+        tokens: list[int] = []
+        logprobs: list[TokenLogprobs | None] = []
+        for step in plan.rows:
+            row = self.rows[step.slot]
             if step.sample:
-                assert end == len(row.tokens), f"slot {step.slot} draws a token before its last position"
-                row.tokens.append(next_token(row.tokens, row.prompt_len, row.params, row.seed))
+                token = next_token(row.tokens, row.prompt_len, row.params, row.seed, allowed.get(step.slot))
+                row.tokens.append(token)
                 tokens.append(row.tokens[-1])
                 wanted = row.params.logprobs is not None
                 logprobs.append(token_logprobs(row.tokens, len(row.tokens) - 1) if wanted else None)
@@ -169,6 +209,7 @@ class Client:
     """What one request was sent."""
 
     submit: Submit
+    grammar: ScriptedGrammar | None = None
     prompts: list[PromptDone] = field(default_factory=list)
     tokens: dict[int, list[int]] = field(default_factory=dict)
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
@@ -234,17 +275,23 @@ class Engine:
         priority: int = 0,
         salt: str = "",
         max_tokens: int = 4,
+        grammar: ScriptedGrammar | None = None,
     ) -> int:
         rid = self._next_rid
         self._next_rid += 1
         params = params or SamplingParams(max_tokens=max_tokens)
         submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now)
-        self.clients[rid] = Client(submit)
+        self.clients[rid] = Client(submit, grammar)
         self._submit(submit)
         return rid
 
     def _submit(self, submit: Submit) -> None:
-        refused = self.scheduler.submit(submit, self.now)
+        grammar = self.clients[submit.rid].grammar
+        rules = None
+        if grammar is not None:
+            outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
+            rules = [rule_over(grammar, submit.params, each) for each in outputs]
+        refused = self.scheduler.submit(submit, self.now, rules)
         if refused is not None:
             self.receive(refused)
 
@@ -275,12 +322,23 @@ class Engine:
         if plan is None:
             return False
         self.plans.append(plan)
-        self.results.append(self.worker.run(plan))
+        if (result := self.worker.run(plan)) is not None:
+            self.results.append(result)
+        self._mask()
         return True
+
+    def _mask(self) -> None:
+        """As the loop does: as soon as they can be made."""
+        if self.scheduler.wants_masks:
+            masks, ended = self.scheduler.masks()
+            assert not self.scheduler.wants_masks
+            self.receive(ended)
+            self.results.append(self.worker.mask(masks))
 
     def deliver(self) -> None:
         self.now += 0.01
         self.receive(self.scheduler.complete(self.results.popleft(), self.now))
+        self._mask()
 
     def kill_worker(self) -> None:
         in_flight = {flown.rid for flown in self.scheduler._flown()}
@@ -325,11 +383,19 @@ class Engine:
             client.prompts.append(prompt)
             assert len(client.prompts) == 1, "PromptDone twice"
         for gained in batch.tokens:
+            self._check_grammar(gained)
             self._receive_tokens(gained, ended)
         for finished in batch.finished:
             client = self.clients[finished.rid]
             assert finished.index not in client.finished, f"choice {finished.rid}.{finished.index} finished twice"
             client.finished[finished.index] = finished
+
+    def _check_grammar(self, gained: ChoiceTokens) -> None:
+        client = self.clients[gained.rid]
+        if client.grammar is not None:
+            before = client.tokens.get(gained.index, [])
+            (token,) = gained.tokens
+            assert token in permitted(client.grammar, client.submit.params, before), "a token that is not allowed"
 
     def _receive_tokens(self, gained: ChoiceTokens, ended: set[tuple[int, int]]) -> None:
         client = self.clients[gained.rid]
@@ -355,14 +421,14 @@ class Engine:
         assert set(client.finished) == set(range(len(submit.seeds))), f"request {submit.rid} lacks terminal messages"
         for index, finished in client.finished.items():
             got = client.tokens.get(index, [])
-            expected = alone(submit, index, self.max_model_len)
+            expected = alone(submit, index, self.max_model_len, client.grammar)
             whole = [*submit.prompt, *got]
             if submit.params.logprobs is not None:
                 start = len(submit.prompt)
                 assert client.logprobs.get(index, []) == [token_logprobs(whole, i) for i in range(start, len(whole))]
             if finished.reason == "error":
                 assert finished.message
-                assert got == expected.tokens[: len(got)] if submit.rid in self.failed else not got
+                assert got == expected.tokens[: len(got)] if submit.rid in self.failed else not got, finished
             elif finished.reason == "abort":
                 assert index in client.aborted, f"choice {submit.rid}.{index} was aborted by nobody"
                 assert got == expected.tokens[: len(got)]

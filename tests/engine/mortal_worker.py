@@ -19,7 +19,7 @@ from stentor.engine.worker.limits import limits_of
 from stentor.protocols.actors import Failed, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.codec import decode_worker, encoder
 from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.steps import Masks, StepPlan, StepResult
 from stentor.tests.engine.fake_worker import FakeWorker
 
 ENDS, FAILS, HANGS, ENDS_LATER = 90, 91, 92, 93
@@ -73,6 +73,8 @@ class _Mortal:
                             return code
                     case StepPlan() as plan:
                         self._step(plan)
+                    case Masks() as masks:
+                        self._mask(masks)
                     case Shutdown():
                         return 0
 
@@ -99,7 +101,16 @@ class _Mortal:
 
     def _step(self, plan: StepPlan) -> None:
         time.sleep(_STEP_SECONDS)
-        result = self._model.run(plan)
+        self._answer(self._model.run(plan), plan)
+
+    def _mask(self, masks: Masks) -> None:
+        plan = self._model.held
+        assert plan is not None
+        self._answer(self._model.mask(masks), plan)
+
+    def _answer(self, result: StepResult | None, plan: StepPlan) -> None:
+        if result is None:
+            return
         prompts = {row.slot: self._model.rows[row.slot].tokens for row in plan.rows}
         if self._manner == "deadly" or any(ENDS in tokens for tokens in prompts.values()):
             os._exit(STATUS)

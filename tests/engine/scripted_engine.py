@@ -25,6 +25,7 @@ from stentor.protocols.actors import (
     Stats,
     Submit,
     TokensBatch,
+    Vocabulary,
 )
 from stentor.protocols.codec import decode_engine, encoder
 from stentor.protocols.steps import TokenLogprobs
@@ -74,6 +75,9 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.requests: dict[int, _Request] = {}
+        self.vocabulary: list[Vocabulary] = []
+        self.told = 0
+        """Tokens of the vocabulary that had come when the last request with a grammar did."""
         self.dead = False
         self.closed = False
         self.pid = 0
@@ -117,9 +121,13 @@ class ScriptedEngine:
                 case Submit() as submit:
                     assert submit.rid > self._last_rid, "not in order of arrival"
                     self._last_rid = submit.rid
+                    if submit.grammar or submit.thinking is not None:
+                        self.told = sum(len(piece.tokens) for piece in self.vocabulary)
                     self.requests[submit.rid] = _Request(submit)
                 case Abort(rid=rid, index=index):
                     self._abort(rid, index, batch)
+                case Vocabulary() as piece:
+                    self.vocabulary.append(piece)
                 case Ping():
                     self.send_message(Stats(len(self.requests), 0, 0.1, 0, 10, 5, 1, 60))
                 case Shutdown():

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from stentor.engine.client import EngineClient, EngineUnavailable
 from stentor.engine.outages import LostProcess
 from stentor.engine.stream import RequestStream
 from stentor.engine.supervisor import Supervisor
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Stats, Submit
+from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Stats, Submit, Thinking, Vocabulary
 from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
@@ -547,3 +548,72 @@ async def test_counters_go_on_where_those_of_the_dead_engine_ended() -> None:
         world.engines.now.send_message(Stats(1, 0, 0.1, 1, 10, 5, 2, 20, 1, 1, 1, 1))
         await settle()
         assert world.client.stats == Stats(1, 0, 0.1, 8, 110, 65, 42, 20, 2, 3, 4, 5)
+
+
+# ---- requests with grammars
+
+
+async def test_each_engine_hears_of_the_vocabulary_before_the_first_request_that_needs_it() -> None:
+    made: list[int] = []
+
+    def vocabulary() -> list[Vocabulary]:
+        made.append(threading.get_ident())
+        return [Vocabulary(0, 3, [b"a", b"b"], [], []), Vocabulary(2, 3, [b"c"], [2], [2])]
+
+    thinking = Thinking(5, [], [9], True)
+    async with running() as (world, tasks):
+        client = world.client
+        client.set_vocabulary(vocabulary)
+        client.submit(PROMPT, LONG, [1])
+        await settle()
+        world.engines.now.read()
+        assert (world.engines.now.vocabulary, made) == ([], []), "nobody has asked for it"
+        streams = [
+            client.submit(PROMPT, LONG, [2], grammar="start: /a/"),
+            client.submit(PROMPT, LONG, [3], thinking=thinking),
+        ]
+        for deaths in range(3):
+            with anyio.fail_after(5):
+                while len(world.engines.now.requests) < 3:
+                    await anyio.sleep(0.001)
+                    world.engines.now.read()
+            engine = world.engines.now
+            assert len(engine.vocabulary) == 2, "once for each engine"
+            assert engine.told == 3
+            engine.step()
+            await settle()
+            sent = {request.submit.rid: request.submit for request in engine.requests.values()}
+            assert sent[1].grammar == "start: /a/"
+            assert sent[2].thinking == thinking
+            if deaths < 2:
+                engine.die()
+                await world.replaced(deaths + 2)
+                world.engines.now.get_ready()
+        assert len(made) == 1, "made once"
+        assert made[0] != threading.get_ident(), "off the loop"
+        for stream in streams:
+            stream.abort()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_request_given_up_while_the_vocabulary_is_made_never_leaves() -> None:
+    making, go = threading.Event(), threading.Event()
+
+    def vocabulary() -> list[Vocabulary]:
+        making.set()
+        assert go.wait(5)
+        return [Vocabulary(0, 1, [b"a"], [], [])]
+
+    async with running() as (world, _):
+        world.client.set_vocabulary(vocabulary)
+        stream = world.client.submit(PROMPT, LONG, [1], grammar="start: /a/")
+        await anyio.to_thread.run_sync(making.wait)
+        stream.abort()
+        go.set()
+        assert [event.reason async for events in stream for event in events if isinstance(event, Finished)] == ["abort"]
+        after = world.client.submit(PROMPT, LONG, [2])
+        with anyio.fail_after(5):
+            while not world.engines.now.requests:
+                await anyio.sleep(0.001)
+                world.engines.now.read()
+        assert list(world.engines.now.requests) == [after.rid]

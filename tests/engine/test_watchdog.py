@@ -155,3 +155,37 @@ def test_deaths_in_a_row_are_counted_up_to_the_limit() -> None:
     assert not restarts.exhausted
     restarts.died()
     assert restarts.exhausted
+
+
+def _masked(step: int) -> StepPlan:
+    return StepPlan(0, step, [], [], [RowStep(0, 100, 1, [], True, True), RowStep(1, 100, 1, [], True)])
+
+
+def test_a_worker_that_waits_for_masks_is_not_overdue_and_has_its_time_once_they_came() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    warm(watch, clock, 0.03, 1, 1)
+    watch.sent(_masked(40))
+    assert watch.deadline is None
+    clock.now += 500
+    assert watch.deadline is None
+    watch.masked(39)
+    assert watch.deadline is None, "masks of another step"
+    watch.masked(40)
+    assert left(watch, clock) == pytest.approx(10 + 20 * 0.03, rel=0.01)
+    clock.now += 0.03
+    watch.completed(40)
+    watch.sent(plan(41, 1, 1))
+    assert left(watch, clock) == pytest.approx(10 + 20 * 0.03, rel=0.01), "the wait was not the worker's"
+
+
+def test_masks_are_waited_for_by_the_oldest_step_alone() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    watch.sent(plan(0, 1))
+    watch.sent(_masked(1))
+    assert watch.deadline is not None
+    watch.completed(0)
+    assert watch.deadline is None
+    watch.masked(1)
+    assert watch.deadline is not None

@@ -28,7 +28,9 @@ async def on_loopback(state: ServerState, http: Any = HttpProtocol) -> AsyncIter
     """Serves ``state`` with uvicorn, each connection under an ``http``; yields the base URL."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(state), http=http, lifespan="off", log_level="error", access_log=False)
+    config = uvicorn.Config(
+        create_app(state), http=http, ws="none", lifespan="off", log_level="error", access_log=False
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve([listener]))
     try:

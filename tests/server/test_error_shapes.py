@@ -161,7 +161,7 @@ async def test_a_refusal_has_anthropic_s_shape(name: str) -> None:
 
 async def test_so_it_has_below_that_path_and_on_another_it_has_openai_s() -> None:
     async with serving(fake_state()) as send:
-        for name in sorted(set(ONE_SERVER) - {"too long", "a bad field"}):
+        for name in sorted(set(ONE_SERVER) - {"too long", "a bad field", "no such path"}):
             _, data, status, kind = REFUSALS[name]
             counting = await send(data.replace(MESSAGES.encode(), (MESSAGES + "/count_tokens?beta=true").encode(), 1))
             assert (name, counting.status, counting.error["error"]["type"]) == (name, status, kind)
@@ -219,9 +219,7 @@ async def test_a_prefix_changes_nothing_of_it() -> None:
 
 async def test_a_preflight_that_is_refused_is_told_likewise() -> None:
     state = fake_state(door=Door(origins=Origins(("https://ours.example",))))
-    asks = request(
-        "origin: https://x.example", "access-control-request-method: POST", method="OPTIONS", body=b""
-    )
+    asks = request("origin: https://x.example", "access-control-request-method: POST", method="OPTIONS", body=b"")
     async with serving(state) as send:
         assert (await send(asks)).error["error"]["type"] == "permission_error"
 

@@ -164,5 +164,3 @@ async def test_models_are_listed_in_the_shape_of_the_client_s_protocol() -> None
         ours = (await client.get("/v1/models")).json()
         assert ours["object"] == "list"
         assert "code" in (await client.get("/v1/models/none")).json()["error"]
-
-

@@ -1,6 +1,6 @@
 """Tools as the Responses API has them (flat), and as chat has them (nested)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ..bounds import chars_at_most
@@ -8,14 +8,6 @@ from ..errors import BadRequest
 from ..limits import MAX_NAME_LENGTH
 from ..sampling import not_served
 
-INPUT: Final = "input"
-"""The one argument by which a model is offered a custom tool, whose input is free text."""
-_CUSTOM_PARAMETERS: Final = {
-    "type": "object",
-    "properties": {INPUT: {"type": "string"}},
-    "required": [INPUT],
-    "additionalProperties": False,
-}
 _CHOICES: Final = ("none", "auto", "required")
 _NAMED: Final = ("function", "custom")
 
@@ -45,9 +37,6 @@ def check_tools(tools: Sequence[dict[str, Any]]) -> None:
         ):
             if not isinstance(tool.get(field), types | None):
                 raise BadRequest(f"`{where}.{field}` must be {what}.", f"{where}.{field}")
-        form = tool.get("format") or {}
-        if kind == "custom" and form.get("type", "text") != "text":
-            raise not_served(f"{where}.format", f"`{where}.format` of another type than `text`")
 
 
 def check_choice(choice: str | dict[str, Any] | None, tools: Sequence[dict[str, Any]]) -> None:
@@ -90,20 +79,23 @@ def _check_named(choice: dict[str, Any], tools: Sequence[dict[str, Any]], where:
 
 
 def chat_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Checked tools in chat's shape; a custom one is a function of one text."""
-    return [{"type": "function", "function": dict(_function(tool))} for tool in tools]
+    """Checked tools in chat's shape."""
+    return [_custom(tool) if tool["type"] == "custom" else _function(tool) for tool in tools]
 
 
-def _function(tool: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "name", tool["name"]
-    if tool.get("description") is not None:
-        yield "description", tool["description"]
-    if tool["type"] == "custom":
-        yield "parameters", _CUSTOM_PARAMETERS
-    else:
-        yield "parameters", tool.get("parameters") or {"type": "object", "properties": {}}
-        if tool.get("strict") is not None:
-            yield "strict", tool["strict"]
+def _function(tool: dict[str, Any]) -> dict[str, Any]:
+    fields = {
+        name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None
+    }
+    return {"type": "function", "function": fields}
+
+
+def _custom(tool: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
+    if (form := tool.get("format")) is not None:
+        inside = {name: value for name, value in form.items() if name != "type"}
+        fields["format"] = {"type": "grammar", "grammar": inside} if form.get("type") == "grammar" else form
+    return {"type": "custom", "custom": fields}
 
 
 def chat_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
@@ -117,7 +109,8 @@ def chat_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | N
 
 
 def _named(choice: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": choice["name"]}}
+    kind = choice["type"]
+    return {"type": kind, kind: {"name": choice["name"]}}
 
 
 def shown_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -129,6 +122,6 @@ def shown_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             kept = {"parameters": None, "strict": None, **kept}
         else:
             kept = {name: value for name, value in kept.items() if name in ("type", "name", "description")}
-            kept["format"] = {"type": "text"}
+            kept["format"] = tool.get("format") or {"type": "text"}
         shown.append(kept)
     return shown

@@ -17,7 +17,7 @@ class HarmonyReasoning:
         header, body, said = prompt_tail.rpartition(MESSAGE)
         if not body or START in said or END in said:
             return False
-        return f"{CHANNEL}analysis" in header[header.rfind(START) :]
+        return f"{CHANNEL}analysis" in header[max(header.rfind(START), 0) :]
 
     def parser(self, *, opened: bool, calls: bool = False) -> HarmonyParser:
         return HarmonyParser((), opened=opened)

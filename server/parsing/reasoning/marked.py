@@ -108,6 +108,9 @@ class MarkedParser:
         if self._phase is _Phase.ANSWER:
             pieces.append(Content(text))
             return pieces
+        if self._phase is _Phase.THINKING and self._in_the_midst(text):
+            pieces.append(Thought(text))
+            return pieces
         if self._phase is _Phase.BEFORE and not self._held and text.isspace():
             self._space.append(text)
             return pieces
@@ -145,6 +148,10 @@ class MarkedParser:
         if rest:
             pieces.append(Content(rest))
         return pieces
+
+    def _in_the_midst(self, text: str) -> bool:
+        """Whether a text is all reasoning and leaves nothing to hold back: as most are."""
+        return not (self._held or self._newlines or self._lead or text[-1] == "\n") and self._stops.apart(text)
 
     def _take_space(self) -> str:
         space = "".join(self._space)

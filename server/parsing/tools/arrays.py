@@ -5,14 +5,17 @@ from typing import Final
 from .call_objects import Keys
 from .json_calls import JsonCalls
 from .layout import Layout
+from .signs import Signs
 
 JAMBA: Final = JsonCalls(
     name="jamba",
     layout=Layout(opening="<tool_calls>[", between=", ", closing="]</tool_calls>"),
     begins=("<tool_calls>",),
     ends=("</tool_calls>",),
-    signs=("<tool_calls>",),
-    never=("<beginning_of_sentence>", "<tool_call>", "｜DSML｜"),
+    signs=(
+        Signs(("<tool_calls>[",), ("<beginning_of_sentence>",)),
+        Signs(("<tool_calls>",), ("<beginning_of_sentence>", "<tool_call>", "｜DSML｜")),
+    ),
 )
 """Also Hunyuan A13B and Apriel."""
 NEMOTRON: Final = JsonCalls(
@@ -20,7 +23,7 @@ NEMOTRON: Final = JsonCalls(
     layout=Layout(opening="<TOOLCALL>[", between=", ", closing="]</TOOLCALL>"),
     begins=("<TOOLCALL>",),
     ends=("</TOOLCALL>",),
-    signs=("<TOOLCALL>",),
+    signs=(Signs(("<TOOLCALL>",)),),
 )
 PHI4_MINI: Final = JsonCalls(
     name="phi4_mini_json",
@@ -28,7 +31,7 @@ PHI4_MINI: Final = JsonCalls(
     begins=("functools",),
     special=frozenset({"<|tool_call|>", "<|/tool_call|>"}),
     dropped=frozenset({"<|tool_call|>", "<|/tool_call|>"}),
-    signs=("<|tool|>", "<|/tool|>"),
+    signs=(Signs(("<|tool|>", "<|/tool|>")), Signs((" functools[",))),
 )
 COHERE: Final = JsonCalls(
     name="cohere_command3",
@@ -37,5 +40,5 @@ COHERE: Final = JsonCalls(
     ends=("<|END_ACTION|>",),
     keys=Keys(frozenset({"tool_name"}), frozenset({"parameters"}), frozenset({"tool_call_id"})),
     written=("tool_name", "parameters"),
-    signs=("<|START_ACTION|>",),
+    signs=(Signs(("<|START_ACTION|>",)),),
 )

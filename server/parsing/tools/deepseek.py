@@ -6,6 +6,7 @@ from typing import Final
 from .layout import Layout
 from .markup import Markup
 from .named import Header, NamedCalls
+from .signs import Signs
 
 _BEGIN: Final = "<｜tool▁calls▁begin｜>"
 _END: Final = "<｜tool▁calls▁end｜>"
@@ -39,7 +40,7 @@ DEEPSEEK_V3: Final = NamedCalls(
     ends=(_CALL_END,),
     written=("\n```json\n", ""),
     special=frozenset({_SEPARATOR}),
-    signs=(_CALL, "```json"),
+    signs=(Signs((_CALL, "```json")),),
 )
 DEEPSEEK_V31: Final = NamedCalls(
     name="deepseek_v31",
@@ -52,7 +53,7 @@ DEEPSEEK_V31: Final = NamedCalls(
     fence=("```json", "```"),
     ends=(_CALL_END,),
     written=(_SEPARATOR, ""),
-    signs=(_CALL,),
+    signs=(Signs((_CALL,)),),
 )
 DEEPSEEK_V32: Final = Markup(
     name="deepseek_v32",
@@ -74,7 +75,7 @@ DEEPSEEK_V32: Final = Markup(
     call_end=f"</{_TAG}invoke>",
     written=('">\n', "", '" string="true">', "\n"),
     special=frozenset({_TAG}),
-    signs=(_TAG, "function_calls>"),
+    signs=(Signs((_TAG, "function_calls>")),),
 )
 DEEPSEEK_V4: Final = replace(
     DEEPSEEK_V32,
@@ -82,5 +83,5 @@ DEEPSEEK_V4: Final = replace(
     layout=replace(DEEPSEEK_V32.layout, opening=f"<{_TAG}tool_calls>\n", closing=f"\n</{_TAG}tool_calls>"),
     section=f"<{_TAG}tool_calls>",
     section_end=f"</{_TAG}tool_calls>",
-    signs=(_TAG,),
+    signs=(Signs((_TAG,)),),
 )

@@ -5,6 +5,7 @@ from typing import Final
 
 from .json_calls import JsonCalls
 from .layout import Layout
+from .signs import Signs
 
 _ROLE: Final = "function call<|role_sep|>\n"
 
@@ -15,12 +16,12 @@ GIGACHAT31: Final = JsonCalls(
     ends=("<|message_sep|>", "</s>"),
     dropped=frozenset({"<|message_sep|>"}),
     special=frozenset({"<|role_sep|>", "<|function_call|>", "<|message_sep|>"}),
-    signs=("<|message_sep|>", "<|function_call|>"),
+    signs=(Signs(("<|message_sep|>", "<|function_call|>")),),
 )
 GIGACHAT3: Final = replace(
     GIGACHAT31,
     name="gigachat3",
     layout=Layout(before=_ROLE, after="<|message_sep|>", between="\n\n"),
     begins=(_ROLE, "<|function_call|>"),
-    signs=("<|message_sep|>", "function call"),
+    signs=(Signs(("<|message_sep|>", "function call")),),
 )

@@ -4,6 +4,7 @@ from typing import Final
 
 from .layout import Layout
 from .markup import Markup
+from .signs import Signs
 
 _NAME_ENDS: Final = ("\n", "<arg_key>", "</tool_call>")
 
@@ -19,7 +20,7 @@ GLM45: Final = Markup(
     call_end="</tool_call>",
     written=("\n", "", "</arg_key>\n<arg_value>", "\n"),
     special=frozenset({"</arg_key>"}),
-    signs=("<arg_key>", "</arg_key>\n<arg_value>"),
+    signs=(Signs(("<arg_key>", "</arg_key>\n<arg_value>")), Signs(("<arg_key>", r"</arg_key>\n"))),
 )
 GLM47: Final = Markup(
     name="glm47",
@@ -33,5 +34,5 @@ GLM47: Final = Markup(
     call_end="</tool_call>",
     written=("", "", "</arg_key><arg_value>", ""),
     special=frozenset({"</arg_key>"}),
-    signs=("<arg_key>",),
+    signs=(Signs(("<arg_key>",)),),
 )

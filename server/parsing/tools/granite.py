@@ -4,17 +4,18 @@ from typing import Final
 
 from .json_calls import JsonCalls
 from .layout import Layout
+from .signs import Signs
 
 GRANITE: Final = JsonCalls(
     name="granite",
     layout=Layout(opening="<|tool_call|>[", between=", ", closing="]"),
     begins=("<|tool_call|>", "<tool_call>"),
     ends=("</tool_call>",),
-    signs=("<|tool_call|>", "<|start_of_role|>"),
+    signs=(Signs(("<|tool_call|>", "<|start_of_role|>")),),
 )
 GRANITE_20B_FC: Final = JsonCalls(
     name="granite-20b-fc",
     layout=Layout(before="<function_call> ", between="\n"),
     begins=("<function_call>",),
-    signs=("<function_call>",),
+    signs=(Signs(("<function_call>",)),),
 )

@@ -4,6 +4,7 @@ from typing import Final
 
 from .json_calls import JsonCalls
 from .layout import Layout
+from .signs import Signs
 
 INTERNLM: Final = JsonCalls(
     name="internlm",
@@ -12,5 +13,5 @@ INTERNLM: Final = JsonCalls(
     ends=("<|action_end|>",),
     special=frozenset({"<|action_start|>", "<|plugin|>", "<|action_end|>"}),
     written=("name", "parameters"),
-    signs=("<|action_start|>", "<|plugin|>"),
+    signs=(Signs(("<|action_start|>", "<|plugin|>")),),
 )

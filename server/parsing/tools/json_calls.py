@@ -16,6 +16,7 @@ from .layout import Layout, arguments, either, free, free_bare
 from .machine import Machine, attempt, marked
 from .output import Output
 from .reader import Markers, Reader, Steps
+from .signs import Signs
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,8 @@ class JsonCalls:
     keys: Keys = field(default_factory=Keys)
     written: tuple[str, str] = ("name", "arguments")
     """The keys that the grammar writes."""
-    signs: tuple[str, ...] = ()
-    """A template that has all of them is of this format."""
-    never: tuple[str, ...] = ()
-    """A template that has one of them is not."""
+    signs: tuple[Signs, ...] = ()
+    """A template in which one of them fits is of this format."""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -68,11 +67,7 @@ class JsonCalls:
 
     def detects(self, template_source: str) -> bool:
         """As the protocol says."""
-        return (
-            bool(self.signs)
-            and all(sign in template_source for sign in self.signs)
-            and not any(sign in template_source for sign in self.never)
-        )
+        return any(sign.fit(template_source) for sign in self.signs)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         name, key = self.written

@@ -5,17 +5,21 @@ are counted, and a character that JSON has no use for outside of strings ends th
 """
 
 import json
+import math
 import re
+from collections.abc import Callable
 from typing import Final
 
 from .reader import WHITESPACE, Reader, Sink, Steps
 
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _PLAIN: Final = re.compile(r"[\s\w,:.+\-]+")
 _INSIDE: Final = re.compile(r'[^"\\]+')
 _SCALAR: Final = re.compile(r"[\w.+\-]+")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 _REPLACEMENT: Final = "\ufffd"
+_MAX_CODE_POINT: Final = 0x10FFFF
 
 
 def escaped(text: str) -> str:
@@ -54,14 +58,27 @@ def json_value(reader: Reader, sink: Sink) -> Steps[bool]:
 def json_string(reader: Reader, sink: Sink) -> Steps[bool]:
     """Reads a string that comes next and hands on what it says. False where it is cut short."""
     yield from reader.character()
+    return (yield from quoted(reader, sink, '"', _INSIDE, json_escape))
+
+
+def quoted(
+    reader: Reader, sink: Sink, close: str, inside: re.Pattern[str], escape: Callable[[Reader], Steps[str]]
+) -> Steps[bool]:
+    """The rest of a string behind its opening quotes, decoded. False where it is cut short.
+
+    ``inside`` matches what is neither a backslash nor a quote; ``escape`` reads a letter behind a backslash, and more.
+    """
     high = ""
     while True:
         char = yield from reader.peek()
         if char not in {"\\", ""} and high:
             sink(_REPLACEMENT)
             high = ""
+        if not char:
+            return False
         if char == "\\":
-            decoded = yield from _escape(reader)
+            yield from reader.character()
+            decoded = yield from escape(reader)
             if high and not "\udc00" <= decoded <= "\udfff":
                 sink(_REPLACEMENT)
                 high = ""
@@ -72,32 +89,36 @@ def json_string(reader: Reader, sink: Sink) -> Steps[bool]:
                 high = ""
             else:
                 sink(decoded)
-        elif char == '"':
-            yield from reader.character()
+        elif inside.match(char):
+            yield from reader.run(inside, sink)
+        elif (yield from reader.accept(close)):
             return True
-        elif not char:
-            return False
         else:
-            yield from reader.run(_INSIDE, sink)
+            sink((yield from reader.character()))
 
 
 def _join(high: str, low: str) -> str:
     return (high + low).encode("utf-16", "surrogatepass").decode("utf-16") if high else _REPLACEMENT
 
 
-def _escape(reader: Reader) -> Steps[str]:
-    """What an escape stands for; nothing where it is cut short."""
-    yield from reader.character()
+def json_escape(reader: Reader) -> Steps[str]:
+    """What the letter behind a backslash stands for, with its digits; nothing where it is cut short."""
     letter = yield from reader.character()
     if letter != "u":
         return _ESCAPES.get(letter, letter)
+    return (yield from code_point(reader, 4))
+
+
+def code_point(reader: Reader, length: int) -> Steps[str]:
+    """The character of so many hexadecimal digits; nothing where they are cut short."""
     digits = ""
-    while len(digits) < 4:
+    while len(digits) < length:
         digit = yield from reader.peek()
         if digit not in _HEX:
             return _REPLACEMENT if digit else ""
         digits += yield from reader.character()
-    return chr(int(digits, 16))
+    number = int(digits, 16)
+    return chr(number) if number <= _MAX_CODE_POINT else _REPLACEMENT
 
 
 def _string(reader: Reader, sink: Sink) -> Steps[bool]:
@@ -152,3 +173,21 @@ def _unwrapped(reader: Reader, sink: Sink) -> Steps[bool]:
     elif quoted and whole:
         sink('"')
     return whole
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number as JSON writes them, and a finite one."""
+    return _NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON value."""
+    try:
+        json.loads(text, parse_constant=_refuse, parse_int=str)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(_: str) -> None:
+    raise ValueError

@@ -5,6 +5,7 @@ from typing import Final
 
 from .layout import Layout
 from .named import Header, NamedCalls
+from .signs import Signs
 
 _ID: Final = re.compile(r"\s*(?P<id>(?:functions\.)?(?P<name>\S+?)(?::(?P<index>\d+))?)\s*")
 
@@ -32,5 +33,5 @@ KIMI_K2: Final = NamedCalls(
     ends=("<|tool_call_end|>",),
     named="functions.{name}:0",
     written=("<|tool_call_argument_begin|>", ""),
-    signs=("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
+    signs=(Signs(("<|tool_call_begin|>", "<|tool_call_argument_begin|>")),),
 )

@@ -56,3 +56,17 @@ def either(lark: Lark, tools: Sequence[Tool], one: Callable[[Lark, Tool], str]) 
 def arguments(lark: Lark, tool: Tool) -> str:
     """JSON of a tool's arguments."""
     return lark.json(tool.parameters or NO_ARGUMENTS, f"tools.{tool.name}.parameters")
+
+
+def members(lark: Lark, items: Sequence[tuple[str, bool]], separator: str) -> str:
+    """Items in this order with a separator between them; those that are not required may be left out."""
+    first = rest = '""'
+    for item, required in reversed(items):
+        following = lark.rule(f"{lark.literal(separator)} {item} {rest}")
+        leading = lark.rule(f"{item} {rest}")
+        rest, first = (
+            (following, leading)
+            if required
+            else (lark.rule(f"{following} | {rest}"), lark.rule(f"{leading} | {first}"))
+        )
+    return first

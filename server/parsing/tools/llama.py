@@ -4,6 +4,9 @@ from typing import Final
 
 from .json_calls import JsonCalls
 from .layout import Layout
+from .signs import Signs
+
+_ASKED: Final = '{"name": function name, "parameters": dictionary of argument name and its value}'
 
 LLAMA3_JSON: Final = JsonCalls(
     name="llama3_json",
@@ -11,6 +14,8 @@ LLAMA3_JSON: Final = JsonCalls(
     begins=("<|python_tag|>",),
     bare="{[",
     written=("name", "parameters"),
-    signs=("<|python_tag|>",),
-    never=("<function=", "<tool_call>", "<|tool_call>"),
+    signs=(
+        Signs(("<|python_tag|>",), ("<function=", "<tool_call>", "<|tool_call>")),
+        Signs((_ASKED,), ("<tool_call>",)),
+    ),
 )

@@ -14,6 +14,7 @@ from .machine import Machine, marked
 from .output import Output
 from .reader import Markers, Reader, Steps, TooLongError
 from .schemas import STRING, Arguments, ToolArguments, converted
+from .signs import Signs
 from .text_values import text_value
 
 MAX_VALUE: Final = 1 << 20
@@ -48,9 +49,8 @@ class Markup:
     written: tuple[str, str, str, str] = ("", "", "", "")
     """What the grammar writes behind a name, in front of a key, behind a key, and behind a value."""
     special: frozenset[str] = frozenset()
-    signs: tuple[str, ...] = ()
-    """A template that has all of them is of this format."""
-    never: tuple[str, ...] = ()
+    signs: tuple[Signs, ...] = ()
+    """A template in which one of them fits is of this format."""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -74,11 +74,7 @@ class Markup:
 
     def detects(self, template_source: str) -> bool:
         """As the protocol says."""
-        return (
-            bool(self.signs)
-            and all(sign in template_source for sign in self.signs)
-            and not any(sign in template_source for sign in self.never)
-        )
+        return any(sign.fit(template_source) for sign in self.signs)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         behind_name, before_key, behind_key, behind_value = self.written

@@ -5,6 +5,7 @@ from typing import Final
 from .json_calls import JsonCalls
 from .layout import Layout
 from .markup import Markup
+from .signs import Signs
 
 MINIMAX_M2: Final = Markup(
     name="minimax_m2",
@@ -19,15 +20,14 @@ MINIMAX_M2: Final = Markup(
     key_ends=('">',),
     value_end="</parameter>",
     call_end="</invoke>",
-    trim=True,
     written=('">\n', "", '">', "\n"),
     special=frozenset({"<minimax:tool_call>", "</minimax:tool_call>"}),
-    signs=("<minimax:tool_call>",),
+    signs=(Signs(("<minimax:tool_call>",)),),
 )
 MINIMAX: Final = JsonCalls(
     name="minimax",
     layout=Layout(opening="<tool_calls>\n", between="\n", closing="\n</tool_calls>"),
     begins=("<tool_calls>",),
     ends=("</tool_calls>",),
-    signs=("<tool_calls>", "<beginning_of_sentence>"),
+    signs=(Signs(("<tool_calls>", "<beginning_of_sentence>")),),
 )

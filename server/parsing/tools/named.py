@@ -14,6 +14,7 @@ from .layout import arguments as arguments_grammar
 from .machine import Machine, marked
 from .output import Output
 from .reader import Markers, Reader, Steps
+from .signs import Signs
 
 
 class Header(NamedTuple):
@@ -47,8 +48,8 @@ class NamedCalls:
     named: str = "{name}"
     """How the grammar writes a name."""
     special: frozenset[str] = frozenset()
-    signs: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
+    signs: tuple[Signs, ...] = ()
+    """A template in which one of them fits is of this format."""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -69,11 +70,7 @@ class NamedCalls:
 
     def detects(self, template_source: str) -> bool:
         """As the protocol says."""
-        return (
-            bool(self.signs)
-            and all(sign in template_source for sign in self.signs)
-            and not any(sign in template_source for sign in self.never)
-        )
+        return any(sign.fit(template_source) for sign in self.signs)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         before, after = self.written

@@ -1,4 +1,4 @@
-"""For models whose template knows nothing of tools: Hermes' tags, and JSON in a fence or bare, if it looks like a call."""
+"""For models whose template knows no tools: Hermes' tags, and JSON in a fence or bare that looks like a call."""
 
 from typing import Final
 

@@ -4,6 +4,7 @@ from typing import Final
 
 from .layout import Layout
 from .markup import Markup
+from .signs import Signs
 
 QWEN3_CODER: Final = Markup(
     name="qwen3_coder",
@@ -18,8 +19,7 @@ QWEN3_CODER: Final = Markup(
     call_end="</function>",
     trim=True,
     written=(">\n", "", ">\n", "\n"),
-    signs=("<function=", "<parameter="),
-    never=("<seed:tool_call>",),
+    signs=(Signs(("<function=", "<parameter="), ("<seed:tool_call>",)),),
 )
 SEED_OSS: Final = Markup(
     name="seed_oss",
@@ -34,5 +34,5 @@ SEED_OSS: Final = Markup(
     call_end="</function>",
     trim=True,
     written=(">\n", "", ">", "\n"),
-    signs=("<seed:tool_call>",),
+    signs=(Signs(("<seed:tool_call>",)),),
 )

@@ -1,17 +1,17 @@
 """What a tool's schema says of one argument, for formats that write arguments as text rather than as JSON."""
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..interface import Tool
+from .json_reader import is_json, is_number
+from .python_reader import python_json
 from .reader import WHITESPACE
 
 MAX_REFERENCES: Final = 16
 MAX_DEPTH: Final = 8
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _INTEGER: Final = re.compile(r"\+?(-?)0*([0-9]+)")
 _OF_VALUES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 _WORDS: Final = {"true": "true", "1": "true", "false": "false", "0": "false"}
@@ -118,26 +118,10 @@ def converted(text: str, types: frozenset[str]) -> str:
         return bare
     if "boolean" in types and (word := _WORDS.get(bare.lower())):
         return word
-    if types & {"object", "array"} and bare[:1] in {"{", "["} and is_json(bare):
-        return bare
+    if types & {"object", "array"} and bare[:1] in {"{", "[", "("}:
+        value = bare if is_json(bare) else python_json(bare)
+        if value is not None:
+            return value
     if "string" in types:
         return json.dumps(text, ensure_ascii=False)
     return bare if is_json(bare) else json.dumps(text, ensure_ascii=False)
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number as JSON writes them, and a finite one."""
-    return _NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
-
-
-def is_json(text: str) -> bool:
-    """Whether a text is one JSON value."""
-    try:
-        json.loads(text, parse_constant=_refuse, parse_int=str)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _refuse(_: str) -> None:
-    raise ValueError

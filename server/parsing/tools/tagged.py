@@ -4,21 +4,33 @@ from typing import Final
 
 from .json_calls import JsonCalls
 from .layout import Layout
+from .signs import Signs
 
 _TAGGED: Final = Layout(before="<tool_call>\n", after="\n</tool_call>", between="\n")
+
+_OTHERS: Final = (
+    "<function=", "<arg_key>", "<TOOLCALL>", "<seed:tool_call>", "<|tool_call>", "<invoke", "minimax",
+)  # fmt: skip
 
 HERMES: Final = JsonCalls(
     name="hermes",
     layout=_TAGGED,
     begins=("<tool_call>",),
     ends=("</tool_call>",),
-    signs=("<tool_call>",),
-    never=("<function=", "<arg_key>", "<TOOLCALL>", "<seed:tool_call>", "<|tool_call>", "<invoke", "minimax"),
+    signs=(Signs(("<tool_call>",), _OTHERS),),
 )
 LONGCAT: Final = JsonCalls(
     name="longcat",
     layout=Layout(before="<longcat_tool_call>\n", after="\n</longcat_tool_call>", between="\n"),
     begins=("<longcat_tool_call>",),
     ends=("</longcat_tool_call>",),
-    signs=("<longcat_tool_call>",),
+    signs=(Signs(("<longcat_tool_call>",)),),
+)
+ERNIE45: Final = JsonCalls(
+    name="ernie45",
+    layout=_TAGGED,
+    begins=("<tool_call>",),
+    ends=("</tool_call>",),
+    dropped=frozenset({"<response>", "</response>"}),
+    signs=(Signs(("<tool_call>", "<response>"), ("minimax",)),),
 )

@@ -4,6 +4,7 @@ from typing import Final
 
 from .json_calls import JsonCalls
 from .layout import Layout
+from .signs import Signs
 
 XLAM: Final = JsonCalls(
     name="xlam",
@@ -14,5 +15,5 @@ XLAM: Final = JsonCalls(
     ends=("</tool_call>", "```"),
     bare="[",
     special=frozenset({"<tool_call>", "</tool_call>"}),
-    signs=("xlam",),
+    signs=(Signs(("xlam",)),),
 )

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.fake_worker import Engine
+from stentor.tests.engine.scripted_grammar import ScriptedGrammar
 
 # Few distinct prefixes, so that requests meet in the prefix cache.
 STEMS = [[3] * 40, [4, 5] * 20, [3] * 8 + [6] * 32]
@@ -33,6 +34,7 @@ def submit_random(engine: Engine, rng: random.Random) -> int:
         seeds=[rng.getrandbits(64) for _ in range(rng.choice([1, 1, 1, 2, 3, 5]))],
         priority=rng.choice([0, 0, 0, -3, 7]),
         salt=rng.choice(["", "", "other"]),
+        grammar=ScriptedGrammar(rng.randrange(100)) if rng.random() < 0.4 else None,
     )
 
 

@@ -15,14 +15,15 @@ from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.caches import allocate_caches
-from stentor.engine.worker.device_runner import DeviceRunner
+from stentor.engine.worker.device_runner import DeviceRunner, Launched
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.runner import ModelRunner
 from stentor.kernels import AttentionBatch, force_variant
-from stentor.protocols.actors import Submit
+from stentor.protocols.actors import Finished, Submit
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.tests.engine.scripted_grammar import wide_rule
 from stentor.tests.engine.worker.fake_device import FakeDevice, ManualClock
 from stentor.tests.parity import tiny
 
@@ -79,7 +80,10 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 @dataclass
 class Flight:
     plan: StepPlan
-    pending: Pending
+    launched: Launched | None
+    """Where it waits for its masks."""
+    pending: Pending | None
+    masks: Masks | None = None
 
 
 class Pair:
@@ -132,6 +136,7 @@ class Pair:
         )
         self.flights: deque[Flight] = deque()
         self.results: list[StepResult] = []
+        self.ended: list[Finished] = []
         self.plans: list[StepPlan] = []
         self._rid = 0
 
@@ -140,9 +145,13 @@ class Pair:
             while self.runner.advance(busy=False) is not None:
                 pass
 
-    def submit(self, tokens: list[int], params: SamplingParams, seeds: Sequence[int] = (1,)) -> int:
+    def submit(
+        self, tokens: list[int], params: SamplingParams, seeds: Sequence[int] = (1,), grammar: int | None = None
+    ) -> int:
+        """``grammar`` is the seed of one."""
         rid, self._rid = self._rid, self._rid + 1
-        assert self.scheduler.submit(Submit(rid, tokens, params, list(seeds), 0, "", 0.0), 0.0) is None
+        rules = None if grammar is None else [wide_rule(tiny.VOCAB, grammar, params) for _ in seeds]
+        assert self.scheduler.submit(Submit(rid, tokens, params, list(seeds), 0, "", 0.0), 0.0, rules) is None
         return rid
 
     def run(self, *, capture_between: bool = False) -> None:
@@ -157,19 +166,34 @@ class Pair:
         """Launches what can be planned, then takes the oldest result; false when there is none."""
         while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(0.0)) is not None:
             self.plans.append(plan)
-            self.flights.append(Flight(plan, self.runner.launch(plan)))
+            if any(row.masked for row in plan.rows):
+                self.flights.append(Flight(plan, self.runner.launch_forward(plan), None))
+            else:
+                self.flights.append(Flight(plan, None, self.runner.launch(plan)))
+            self._mask()
         if not self.flights:
             return False
         flight = self.flights.popleft()
-        expected = self.host.step(flight.plan)
+        expected = self.host.draw(self.host.forward(flight.plan), flight.masks)
+        assert flight.pending is not None
         found = self.runner.finish(flight.pending)
-        if self.flights:
+        if self.flights and self.flights[0].pending is not None:
             assert not self.flights[0].pending.mark.reached(), "a result waited for the step after"
         assert found.tokens == expected.tokens, flight.plan
         assert found.logprobs == expected.logprobs
         assert found.prompt_logprobs == expected.prompt_logprobs
         assert (found.epoch, found.step) == (expected.epoch, expected.step)
         self.results.append(found)
-        self.scheduler.complete(expected, 0.0)
+        self.ended += self.scheduler.complete(expected, 0.0).finished
+        self._mask()
         self.scheduler.check_integrity()
         return True
+
+    def _mask(self) -> None:
+        if self.scheduler.wants_masks:
+            masks, ended = self.scheduler.masks()
+            assert not ended.finished
+            oldest = self.flights[0]
+            assert oldest.launched is not None
+            oldest.masks = masks
+            oldest.pending = self.runner.launch_draw(oldest.launched, masks)

@@ -10,13 +10,17 @@ import pytest
 from stentor.engine.channel import PeerDied
 from stentor.engine.worker.stepper import Ahead, InTurn
 from stentor.protocols.actors import Failed
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.steps import Masks, RowStep, StepPlan, StepResult
 
 WAIT = 10.0
 
 
 def _plan(step: int) -> StepPlan:
     return StepPlan(0, step, [], [], [])
+
+
+def _masked(step: int) -> StepPlan:
+    return StepPlan(0, step, [], [], [RowStep(0, 4, 1, [], True, True)])
 
 
 @dataclass
@@ -29,6 +33,7 @@ class ScriptedRunner:
 
     def __init__(self) -> None:
         self.launched: list[int] = []
+        self.masked: list[int] = []
         self.gates: dict[int, threading.Event] = {}
         self.broken_launch: set[int] = set()
         self.broken_finish: set[int] = set()
@@ -54,6 +59,20 @@ class ScriptedRunner:
 
     def step(self, plan: StepPlan) -> StepResult:
         return self.finish(self.launch(plan))
+
+    def launch_forward(self, plan: StepPlan) -> Flight:
+        return self.launch(plan)
+
+    def launch_draw(self, flight: Flight, masks: Masks) -> Flight:
+        self.masked.append(masks.step)
+        return flight
+
+    def forward(self, plan: StepPlan) -> Flight:
+        return self.launch(plan)
+
+    def draw(self, flight: Flight, masks: Masks) -> StepResult:
+        self.masked.append(masks.step)
+        return self.finish(flight)
 
     def advance(self, *, busy: bool) -> float | None:
         self.busy.append(busy)
@@ -204,3 +223,61 @@ def test_in_turn_a_failure_is_told_once_too(runner: ScriptedRunner, outbox: Outb
     for number in range(4):
         steps.take(_plan(number))
     assert outbox.sent == [StepResult(0, 0, [], None, [], 0.0), Failed("the worker failed in step 1: RuntimeError")]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_masked_step_is_drawn_when_its_masks_have_come(runner: ScriptedRunner, outbox: Outbox, ahead: bool) -> None:
+    steps = _ahead(runner, outbox) if ahead else InTurn(runner, outbox)  # type: ignore[arg-type]
+    for number in range(3):
+        runner.gates[number] = threading.Event()
+        runner.gates[number].set()
+    steps.take(_plan(0))
+    steps.take(_masked(1))
+    assert runner.launched == [0, 1]
+    assert [result.step for result in outbox.wait_for(1)] == [0]
+    steps.mask(Masks(0, 1, [], []))
+    assert [result.step for result in outbox.wait_for(2)] == [0, 1]
+    steps.take(_plan(2))
+    assert [result.step for result in outbox.wait_for(3)] == [0, 1, 2]
+    assert runner.masked == [1]
+    steps.close()
+
+
+def test_nothing_is_captured_between_the_halves_of_a_step(runner: ScriptedRunner, outbox: Outbox) -> None:
+    steps = _ahead(runner, outbox)
+    runner.work.extend([0.5, 0.5])
+    steps.take(_masked(0))
+    runner.pending = 0
+    assert steps.rest() == 0.25
+    assert runner.busy == []
+    runner.gates[0].set()
+    steps.mask(Masks(0, 0, [], []))
+    outbox.wait_for(1)
+    assert steps.rest() is not None
+    assert len(runner.busy) == 1
+    steps.close()
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("wrong", ["masks of another step", "masks that nobody waits for", "a plan before the masks"])
+def test_what_comes_out_of_turn_ends_the_worker(
+    runner: ScriptedRunner, outbox: Outbox, ahead: bool, wrong: str
+) -> None:
+    steps = _ahead(runner, outbox) if ahead else InTurn(runner, outbox)  # type: ignore[arg-type]
+    match wrong:
+        case "masks of another step":
+            steps.take(_masked(4))
+            steps.mask(Masks(0, 5, [], []))
+            said = "the worker failed: masks of step 5 came, those of step 4 were expected"
+        case "masks that nobody waits for":
+            steps.mask(Masks(0, 5, [], []))
+            said = "the worker failed: masks of step 5 came, none were expected"
+        case _:
+            steps.take(_masked(4))
+            steps.take(_plan(5))
+            said = "the worker failed in step 5: ValueError"
+    assert outbox.wait_for(1) == [Failed(said)]
+    assert steps.failed
+    steps.take(_plan(6))
+    steps.mask(Masks(0, 6, [], []))
+    assert outbox.sent == [Failed(said)]

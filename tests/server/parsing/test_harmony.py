@@ -52,7 +52,7 @@ def read(text: str, tools: list[Tool] = TOOLS, *, opened: bool = False) -> list[
             [Thought("a\nb")],
         ),
         (
-            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>Done.<|return|>",
+            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>Done.",
             [Content("I look.\nDone.")],
         ),
         ("<|channel|>final<|message|>a<|start|>assistant<|channel|>final<|message|>b", [Content("a\nb")]),
@@ -117,6 +117,7 @@ def test_a_prompt_may_have_begun_a_message() -> None:
     assert format.opened("<|start|>assistant<|channel|>analysis<|message|>", None, "")
     assert format.opened("<|start|>assistant<|channel|>analysis<|message|>Let me", None, "")
     assert not format.opened("<|start|>assistant<|channel|>final<|message|>The", None, "")
+    assert format.opened("<|channel|>analysis<|message|>Let me", None, "")
     assert read(" see<|end|><|start|>assistant<|channel|>final<|message|>Hi", opened=True) == [
         Thought(" see"),
         Content("Hi"),

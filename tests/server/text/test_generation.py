@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Thinking
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
@@ -38,6 +38,8 @@ class Script:
         priority: int = 0,
         salt: str = "",
         name: str = "",
+        grammar: str = "",
+        thinking: Thinking | None = None,
     ) -> Self:
         self.submitted = (prompt, params, seeds, priority, salt)
         return self

@@ -3,13 +3,19 @@
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from .room import Answer
-
 MAX_LINE_BYTES: Final = 64 << 20
+
+
+class Answer(NamedTuple):
+    """Of one request, made without a connection."""
+
+    status: int
+    body: bytes
+    request_id: str
 
 
 class BatchRequest(msgspec.Struct, frozen=True):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.server.offline.batch_lines import (
+from stentor.server.batches.lines import (
+    Answer,
     BadLine,
     BatchRequest,
     already_answered,
@@ -15,7 +16,6 @@ from stentor.server.offline.batch_lines import (
     lines_of,
     read_request,
 )
-from stentor.server.offline.room import Answer
 
 GOOD = b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"x"}}'
 
@@ -50,7 +50,7 @@ def test_blank_lines_are_counted_and_passed_over() -> None:
 
 
 def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stentor.server.offline.batch_lines.MAX_LINE_BYTES", 100)
+    monkeypatch.setattr("stentor.server.batches.lines.MAX_LINE_BYTES", 100)
     with pytest.raises(BadLine, match="line 1 is longer"):
         list(lines_of(io.BytesIO(b"x" * 101)))
 

@@ -1,0 +1,87 @@
+"""``/v1/batches``: many requests in a file, answered when there is room for them."""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .errors import BadRequest
+
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+WINDOW: Final = "24h"
+WINDOW_SECONDS: Final = 86400
+MAX_REQUESTS: Final = 50_000
+"""Lines of one file, as OpenAI has it."""
+MAX_ERRORS: Final = 100
+"""Told of one file that cannot be worked on."""
+_MAX_METADATA: Final = 16
+
+
+class BatchCreate(msgspec.Struct):
+    input_file_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    endpoint: Endpoint
+    completion_window: Literal["24h"] = "24h"
+    metadata: dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]] | None = None
+    output_expires_after: dict[str, str | int] | None = None
+
+    def check(self) -> None:
+        """Raises BadRequest."""
+        if self.metadata is not None and len(self.metadata) > _MAX_METADATA:
+            raise BadRequest(f"`metadata` has {len(self.metadata)} entries; at most 16 are allowed.", "metadata")
+
+
+class BatchError(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class BatchErrors(msgspec.Struct, frozen=True):
+    data: list[BatchError]
+    object: Literal["list"] = "list"
+
+
+class RequestCounts(msgspec.Struct, frozen=True):
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Times are Unix seconds."""
+
+    id: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    status: Status
+    created_at: int
+    expires_at: int
+    object: Literal["batch"] = "batch"
+    errors: BatchErrors | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    request_counts: RequestCounts = RequestCounts()
+    metadata: dict[str, str] | None = None
+    model: str | None = None
+
+
+class BatchList(msgspec.Struct, frozen=True):
+    data: list[Batch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+create_decoder: Final = msgspec.json.Decoder(BatchCreate)
+batch_decoder: Final = msgspec.json.Decoder(Batch)

@@ -1,0 +1,59 @@
+"""One request of a batch, made as its owner would make it but without a connection."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..auth import act_for
+from ..door.keys import Caller
+from .lines import Answer, BatchRequest
+
+if TYPE_CHECKING:
+    import httpx
+
+PRIORITY: Final = 100
+"""Of a request that names none: whoever waits at a connection goes first, and batches are aged like all others."""
+_TRIES: Final = 8
+_FIRST_PAUSE: Final = 0.5
+_LAST_PAUSE: Final = 30.0
+_AGAIN: Final = (429, 503)
+
+
+class Acting:
+    """The application, for one caller who has been let in before."""
+
+    def __init__(self, app: ASGIApp, caller: Caller) -> None:
+        self._app = app
+        self._caller = caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        act_for(scope, self._caller)
+        await self._app(scope, receive, send)
+
+
+@contextlib.asynccontextmanager
+async def client_for(app: ASGIApp, caller: Caller) -> "AsyncIterator[httpx.AsyncClient]":
+    import httpx  # late: a server without batches does not need it
+
+    transport = httpx.ASGITransport(Acting(app, caller))
+    async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
+        yield client
+
+
+async def answer(client: "httpx.AsyncClient", request: BatchRequest) -> Answer:
+    """Made again, after longer and longer, while the server is too busy for it or recovers."""
+    body = msgspec.json.encode({"priority": PRIORITY, **request.body})
+    pause = _FIRST_PAUSE
+    headers = {"content-type": "application/json"}
+    response = await client.post(request.url, content=body, headers=headers)
+    for _ in range(_TRIES):
+        if response.status_code not in _AGAIN:
+            break
+        await anyio.sleep(pause)
+        pause = min(2 * pause, _LAST_PAUSE)
+        response = await client.post(request.url, content=body, headers=headers)
+    return Answer(response.status_code, response.content, response.headers.get("x-request-id", ""))

@@ -1,0 +1,237 @@
+"""FunctionGemma's and Gemma 4's formats: ``call:name{key:value,…}`` with strings between tokens of their own."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from stentor.server.grammar.lark import ANY_TEXT, Lark
+
+from ..interface import Parser, Tool
+from .json_reader import escaped, is_json
+from .layout import Layout, either, free, members
+from .machine import Machine, marked
+from .output import Output
+from .python_reader import word
+from .reader import WHITESPACE, Markers, Reader, Sink, Steps
+from .schemas import STRING, Arguments, ToolArguments, converted
+from .text_values import string_conditions
+
+MAX_DEPTH: Final = 32
+MAX_BARE: Final = 512
+"""Characters of a value that stands between no tokens."""
+_KEY: Final = re.compile(r"[^:{}\[\],\s<]")
+_BARE: Final = re.compile(r"[^{}\[\],<]")
+_CONSTANTS: Final = {"None": "null", "True": "true", "False": "false"}
+_NAME: Final = re.compile(r"[^{\s<]")
+
+
+@dataclass(frozen=True)
+class GemmaCalls:
+    """A :class:`~.format.ToolFormat`."""
+
+    name: str
+    begin: str
+    end: str
+    quote: str
+    """On both sides of a string."""
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """As the protocol says."""
+        return frozenset({self.begin, self.end, self.quote})
+
+    def parser(self, tools: Sequence[Tool]) -> Parser:
+        """As the protocol says."""
+        arguments = ToolArguments(tools)
+        return Machine(lambda reader, output: _Reading(self, arguments, reader, output).read())
+
+    def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        """As the protocol says."""
+        return self._layout.calls(lark, either(lark, tools, self._one), parallel=parallel)
+
+    def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
+        """As the protocol says."""
+        return free(lark, self._layout, either(lark, tools, self._one), self.begin)
+
+    def detects(self, template_source: str) -> bool:
+        """As the protocol says."""
+        return self.begin in template_source
+
+    @cached_property
+    def found(self) -> Markers:
+        """What ends content."""
+        return Markers((self.begin, self.end))
+
+    @cached_property
+    def quotes(self) -> Markers:
+        """What ends a string."""
+        return Markers((self.quote,))
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return Layout(before=f"{self.begin}call:", after=self.end)
+
+    def _one(self, lark: Lark, tool: Tool) -> str:
+        arguments = Arguments(tool.parameters)
+        return f"{lark.literal(tool.name)} {self._object(lark, arguments, tool.parameters or {}, tool.name, 0)}"
+
+    def _object(self, lark: Lark, arguments: Arguments, schema: Mapping[str, Any], tool: str, depth: int) -> str:
+        inner = arguments.resolved(schema)
+        properties = inner.get("properties")
+        known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+        required = inner.get("required")
+        needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        items = [
+            (f"{lark.literal(name + ':')} {self._value(lark, arguments, known.get(name), tool, depth)}", name in needed)
+            for name in [*known, *(name for name in needed if name not in known)]
+        ]
+        return f'"{{" {members(lark, items, ",")} "}}"'
+
+    def _value(self, lark: Lark, arguments: Arguments, schema: Any, tool: str, depth: int) -> str:
+        types = arguments.types_of(schema)
+        inner = arguments.resolved(schema)
+        values = inner.get("enum", [inner["const"]] if "const" in inner else None)
+        if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+            quoted = (lark.literal(f"{self.quote}{value}{self.quote}") for value in values)
+            return f"( {' | '.join(quoted)} )"
+        if "string" in types or depth >= MAX_DEPTH // 4:
+            text = lark.text_until(self.quote, " & ".join([ANY_TEXT, *string_conditions(inner)]))
+            return f"{lark.literal(self.quote)} {text}"
+        if "object" in types:
+            return self._object(lark, arguments, inner, tool, depth + 1)
+        if "array" in types:
+            return self._array(lark, arguments, inner, tool, depth)
+        return lark.json(arguments.whole(inner), f"tools.{tool}.parameters")
+
+    def _array(self, lark: Lark, arguments: Arguments, schema: Mapping[str, Any], tool: str, depth: int) -> str:
+        item = lark.rule(self._value(lark, arguments, schema.get("items"), tool, depth + 1))
+        least, most = schema.get("minItems"), schema.get("maxItems")
+        low = least if isinstance(least, int) and least > 0 else 0
+        if most == 0:
+            return '"[" "]"'
+        further = f'( "," {item} ){{{max(low - 1, 0)},{max(most - 1, 0) if isinstance(most, int) else ""}}}'
+        return f'"[" {item} {further} "]"' if low else f'"[" ( {item} {further} )? "]"'
+
+
+class _Reading:
+    def __init__(self, format: GemmaCalls, tools: ToolArguments, reader: Reader, output: Output) -> None:
+        self._format = format
+        self._tools = tools
+        self._reader = reader
+        self._output = output
+
+    def read(self) -> Steps[None]:
+        format = self._format
+        yield from marked(self._reader, self._output, format.found, self._call, strays=frozenset({format.end}))
+
+    def _call(self, _: str) -> Steps[bool]:
+        reader, output = self._reader, self._output
+        yield from reader.space()
+        if not (yield from reader.accept("call:")):
+            return False
+        yield from reader.space()
+        name = yield from word(reader, _NAME)
+        if not name or (yield from reader.space()) != "{":
+            return False
+        reader.forget()
+        output.start(name)
+        if (yield from self._mapping(output.arguments, self._tools.of(name), 0)):
+            output.end()
+        return True
+
+    def _mapping(self, sink: Sink, arguments: Arguments | None, depth: int) -> Steps[bool]:
+        reader = self._reader
+        yield from reader.character()
+        opening = "{"
+        while True:
+            char = yield from reader.space()
+            if char == "}":
+                yield from reader.character()
+                sink("{}" if opening == "{" else "}")
+                return True
+            if char == "," and opening != "{":
+                yield from reader.character()
+                yield from reader.space()
+            key = yield from self._key()
+            if not key:
+                return False
+            sink(f'{opening}"{escaped(key)}":')
+            opening = ","
+            types = arguments.types(key) if arguments is not None else STRING
+            if not (yield from self._value(sink, types, depth)):
+                return False
+
+    def _key(self) -> Steps[str]:
+        reader = self._reader
+        yield from reader.space()
+        if (yield from reader.accept(self._format.quote)):
+            parts: list[str] = []
+            reader.keep()
+            yield from reader.until(self._format.quotes, parts.append)
+            reader.forget()
+            key = "".join(parts)
+        else:
+            key = yield from word(reader, _KEY)
+        yield from reader.space()
+        return key if (yield from reader.accept(":")) else ""
+
+    def _value(self, sink: Sink, types: frozenset[str], depth: int) -> Steps[bool]:
+        reader, format = self._reader, self._format
+        char = yield from reader.space()
+        if depth > MAX_DEPTH:
+            return False
+        if (yield from reader.accept(format.quote)):
+            return (yield from self._string(sink, types))
+        if char == "{":
+            return (yield from self._mapping(sink, None, depth + 1))
+        if char == "[":
+            return (yield from self._sequence(sink, depth))
+        bare: list[str] = []
+        while len(bare) < MAX_BARE and (char := (yield from reader.peek())) and _BARE.match(char):
+            bare.append((yield from reader.character()))
+        text = "".join(bare).strip(WHITESPACE)
+        if not text or not char:
+            return False
+        text = _CONSTANTS.get(text, text)
+        sink(text if is_json(text) else json.dumps(text, ensure_ascii=False))
+        return True
+
+    def _string(self, sink: Sink, types: frozenset[str]) -> Steps[bool]:
+        reader, quotes = self._reader, self._format.quotes
+        if types == STRING:
+            sink('"')
+            whole = bool((yield from reader.until(quotes, lambda text: sink(escaped(text)))))
+            if whole:
+                sink('"')
+            return whole
+        parts: list[str] = []
+        reader.keep()
+        whole = bool((yield from reader.until(quotes, parts.append)))
+        reader.forget()
+        if whole:
+            sink(converted("".join(parts), types))
+        return whole
+
+    def _sequence(self, sink: Sink, depth: int) -> Steps[bool]:
+        reader = self._reader
+        yield from reader.character()
+        opening = "["
+        while True:
+            char = yield from reader.space()
+            if char == "]":
+                yield from reader.character()
+                sink("[]" if opening == "[" else "]")
+                return True
+            if char == "," and opening != "[":
+                yield from reader.character()
+            sink(opening)
+            opening = ","
+            if not (yield from self._value(sink, STRING, depth + 1)):
+                return False
+
+
+FUNCTIONGEMMA: Final = GemmaCalls("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
+GEMMA4: Final = GemmaCalls("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')

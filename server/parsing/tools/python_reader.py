@@ -1,0 +1,170 @@
+"""Python's literals, read while they come and handed on as JSON; JSON itself is read as well."""
+
+import re
+from typing import Final
+
+from .json_reader import code_point, escaped, is_number, json_escape, quoted
+from .reader import Reader, Sink, Steps
+
+MAX_DEPTH: Final = 64
+MAX_WORD: Final = 512
+"""Characters of a name, a number or a constant."""
+NAME: Final = re.compile(r"[\w.\-]")
+_WORD: Final = re.compile(r"[\w.+\-]")
+_CONSTANTS: Final = {
+    "True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null",
+}  # fmt: skip
+_INSIDE: Final = {quote: re.compile(rf"[^{quote}\\]+") for quote in "'\""}
+_OCTAL: Final = frozenset("01234567")
+_LENGTHS: Final = {"x": 2, "u": 4, "U": 8}
+_CLOSED_BY: Final = {"[": "]", "(": ")"}
+_LETTERS: Final = {"a": "\a", "v": "\v", "\n": "", "/": "/", "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
+
+def word(reader: Reader, pattern: re.Pattern[str]) -> Steps[str]:
+    """Characters that ``pattern`` matches, so many at most."""
+    found: list[str] = []
+    while len(found) < MAX_WORD:
+        char = yield from reader.peek()
+        if not char or not pattern.match(char):
+            break
+        found.append((yield from reader.character()))
+    return "".join(found)
+
+
+def python_value(reader: Reader, sink: Sink, depth: int = 0) -> Steps[bool]:
+    """Hands on one value as JSON. False where what comes is none, or it is cut short or nested too deeply."""
+    char = yield from reader.space()
+    if not char or depth > MAX_DEPTH:
+        return False
+    if char in "'\"":
+        return (yield from _string(reader, sink, char))
+    if char in _CLOSED_BY:
+        return (yield from _sequence(reader, sink, _CLOSED_BY[char], depth))
+    if char == "{":
+        return (yield from _mapping(reader, sink, depth))
+    text = yield from word(reader, _WORD)
+    value = _CONSTANTS.get(text) or _number(text)
+    if value is None:
+        return False
+    sink(value)
+    return True
+
+
+def _number(text: str) -> str | None:
+    plain = text.replace("_", "").removeprefix("+")
+    if is_number(plain):
+        return plain
+    if is_number(plain + "0") and plain.endswith("."):
+        return plain + "0"
+    if plain.lstrip("-").startswith(".") and is_number(plain.replace(".", "0.", 1)):
+        return plain.replace(".", "0.", 1)
+    return None
+
+
+def _string(reader: Reader, sink: Sink, quote: str) -> Steps[bool]:
+    opening = yield from reader.accept(quote * 3, quote * 2, quote)
+    sink('"')
+    whole = len(opening) == 2 or (
+        yield from quoted(reader, lambda text: sink(escaped(text)), opening, _INSIDE[quote], _escape)
+    )
+    if whole:
+        sink('"')
+    return whole
+
+
+def _escape(reader: Reader) -> Steps[str]:
+    letter = yield from reader.peek()
+    if letter in _LENGTHS:
+        yield from reader.character()
+        return (yield from code_point(reader, _LENGTHS[letter]))
+    if letter in _LETTERS:
+        yield from reader.character()
+        return _LETTERS[letter]
+    if letter in _OCTAL:
+        digits = ""
+        while len(digits) < 3 and (yield from reader.peek()) in _OCTAL:
+            digits += yield from reader.character()
+        return chr(int(digits, 8))
+    if letter in {"'", '"', "\\"}:
+        return (yield from json_escape(reader))
+    return "\\" if letter else ""
+
+
+def _sequence(reader: Reader, sink: Sink, close: str, depth: int) -> Steps[bool]:
+    yield from reader.character()
+    sink("[")
+    any = False
+    while True:
+        char = yield from reader.space()
+        if char == close:
+            yield from reader.character()
+            sink("]")
+            return True
+        if any:
+            if char != ",":
+                return False
+            yield from reader.character()
+            if (yield from reader.space()) == close:
+                continue
+            sink(", ")
+        if not (yield from python_value(reader, sink, depth + 1)):
+            return False
+        any = True
+
+
+def _mapping(reader: Reader, sink: Sink, depth: int) -> Steps[bool]:
+    yield from reader.character()
+    sink("{")
+    any = False
+    while True:
+        char = yield from reader.space()
+        if char == "}":
+            yield from reader.character()
+            sink("}")
+            return True
+        if any:
+            if char != ",":
+                return False
+            yield from reader.character()
+            char = yield from reader.space()
+            if char == "}":
+                continue
+            sink(", ")
+        if not char or not (yield from _key(reader, sink, char)):
+            return False
+        yield from reader.space()
+        if not (yield from reader.accept(":")):
+            return False
+        sink(": ")
+        if not (yield from python_value(reader, sink, depth + 1)):
+            return False
+        any = True
+
+
+def _key(reader: Reader, sink: Sink, char: str) -> Steps[bool]:
+    if char in "'\"":
+        return (yield from _string(reader, sink, char))
+    text = yield from word(reader, _WORD)
+    key = _CONSTANTS.get(text) or _number(text)
+    if key is not None:
+        sink(f'"{key}"')
+    return key is not None
+
+
+def python_json(text: str) -> str | None:
+    """The JSON of a text that is one Python literal; None where it is none."""
+    reader = Reader()
+    reader.feed(text)
+    reader.ended = True
+    parts: list[str] = []
+    value = python_value(reader, parts.append)
+    try:
+        next(value)
+    except StopIteration as stop:
+        rest = reader.space()
+        try:
+            next(rest)
+        except StopIteration as end:
+            return "".join(parts) if stop.value and not end.value else None
+    return None

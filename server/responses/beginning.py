@@ -1,0 +1,67 @@
+"""The three ways in which a response is made: at once, as a stream, and in the background."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack
+
+import anyio
+
+from ..conversation.turn import begin_turn
+from ..overload.ticket import Ticket
+from ..state import ServerState
+from .log import EventLog
+from .naming import in_our_words
+from .preparing import Prepared
+from .running import Run
+
+
+async def run_of(state: ServerState, prepared: Prepared, ticket: Ticket, *, watched: bool) -> Run:
+    """One that has not begun; ``watched``: its events are to be read. Raises what :func:`begin_turn` raises."""
+    with in_our_words():
+        turn = await begin_turn(state, prepared.chat, prepared.caller, ticket)
+    log = None
+    if watched:
+        store = state.store if prepared.request.stored else None
+        ahead = prepared.response.background and state.store.durable
+        log = EventLog(store, prepared.response.id, ahead=ahead)
+    return Run(state, prepared, turn, log)
+
+
+async def run_in_background(state: ServerState, prepared: Prepared) -> Run:
+    """One that goes on by itself and has been stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
+    state.responses.check_room()
+    with ExitStack() as stack:
+        # its own place in the queue: that of the request is given back with the answer
+        ticket = stack.enter_context(state.live(state.overload.request_timeout))
+        run = await run_of(state, prepared, ticket, watched=True)
+        run.begin()
+        await run.write()
+        task = run.start(ticket.bounded)
+        state.responses.keep(task)
+        kept = stack.pop_all()
+        task.add_done_callback(lambda _: kept.close())
+    return run
+
+
+class Attached:
+    """The events of a run that lives as long as somebody reads them."""
+
+    def __init__(self, run: Run, bounds: Callable[[], AbstractContextManager[None]]) -> None:
+        assert run.log is not None
+        self._run = run
+        self._bounds = bounds
+        self._events: AsyncGenerator[list[bytes], None] = run.log.read()
+        self._began = False
+
+    def __aiter__(self) -> AsyncIterator[list[bytes]]:
+        self._began = True
+        self._run.start(self._bounds)
+        return self._events
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            if self._began and self._run.log is not None and not self._run.log.ended:
+                self._run.cancel()
+                await self._run.ended()
+            await self._events.aclose()
+            if not self._began:
+                await self._run.abandon()

@@ -1,0 +1,189 @@
+"""``/v1/files``."""
+
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Message, Receive
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.files import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
+
+from ..auth import caller_of
+from ..state import ServerState
+from ..store import files
+from .described import Operation, Operations
+from .endpoint import json_response
+from .pages import limit_of, page_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+OPERATIONS: Final[Operations] = {
+    "/v1/files": Operation("Bring a file, or list those that are kept", FileList),
+    "/v1/files/{id}": Operation("One file; DELETE forgets it", File, finds=True),
+    "/v1/files/{id}/content": Operation("What is in it", str, media_type="application/octet-stream", finds=True),
+}
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what clients send
+
+_FORM_BYTES: Final = 64 << 10
+"""Of an upload beside the file."""
+_MOST_LISTED: Final = 10_000
+
+
+def routes(state: ServerState) -> list[Route]:
+    def with_state(handler: Any) -> Any:
+        return partial(handler, state)
+
+    return [
+        Route("/v1/files", with_state(upload), methods=["POST"]),
+        Route("/v1/files", with_state(listed), methods=["GET"]),
+        Route("/v1/files/{id}", with_state(found), methods=["GET"]),
+        Route("/v1/files/{id}", with_state(deleted), methods=["DELETE"]),
+        Route("/v1/files/{id}/content", with_state(content), methods=["GET"]),
+    ]
+
+
+async def upload(state: ServerState, request: Request) -> Response:
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise BadRequest("A file is brought as multipart/form-data, with `file` and `purpose`.", "file")
+    bounded = Request(request.scope, _bounded(request.receive, state.max_file_bytes + _FORM_BYTES))
+    async with _form(bounded) as form:
+        given, purpose = form.get("file"), form.get("purpose")
+        if not isinstance(given, UploadFile):
+            raise BadRequest("`file` is required.", "file", "missing_required_parameter")
+        if purpose not in UPLOADED:
+            raise BadRequest(f"`purpose` must be one of {', '.join(UPLOADED)}.", "purpose", "invalid_value")
+        if (given.size or 0) > state.max_file_bytes:
+            raise _too_large(state.max_file_bytes)
+        name = (given.filename or "file")[:MAX_NAME_CHARS]
+        stored = await _keep(state, caller_of(request.scope).owner, given, str(purpose), name)
+    return json_response(_shown(stored))
+
+
+async def _keep(state: ServerState, owner: str, given: UploadFile, purpose: str, name: str) -> files.Stored:
+    file, store, place = f"file-{uuid.uuid4().hex}", state.store, 0
+    await store.write(partial(files.begin, owner=owner, file=file, purpose=purpose, name=name))
+    try:
+        while part := await given.read(files.PART_BYTES):
+            await store.write(partial(files.append, file=file, place=place, data=part))
+            place += 1
+    except BaseException:
+        await store.write(partial(files.delete, owner=owner, file=file))
+        raise
+    await store.write(partial(files.finish, file=file))
+    stored = await store.read(partial(files.find, owner=owner, file=file))
+    if stored is None:  # the store has no room for it
+        raise _too_large(state.max_file_bytes)
+    return stored
+
+
+async def listed(state: ServerState, request: Request) -> Response:
+    limit = limit_of(request, _MOST_LISTED, _MOST_LISTED)
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequest("`order` must be asc or desc.", "order", "invalid_value")
+    purpose = request.query_params.get("purpose")
+    if purpose is not None and purpose not in PURPOSES:
+        raise BadRequest(f"`purpose` must be one of {', '.join(PURPOSES)}.", "purpose", "invalid_value")
+    rows = await state.store.read(
+        partial(
+            files.listed,
+            owner=caller_of(request.scope).owner,
+            limit=limit + 1,
+            after=request.query_params.get("after"),
+            purpose=purpose,
+            newest_first=order == "desc",
+        )
+    )
+    if rows is None:
+        raise BadRequest("`after` names no file.", "after", "invalid_value")
+    shown, more = page_of([_shown(row) for row in rows], limit)
+    return json_response(FileList(shown, *_ends(shown), more))
+
+
+async def found(state: ServerState, request: Request) -> Response:
+    return json_response(_shown(await _find(state, request)))
+
+
+async def deleted(state: ServerState, request: Request) -> Response:
+    file = request.path_params["id"]
+    if not await state.store.write(partial(files.delete, owner=caller_of(request.scope).owner, file=file)):
+        raise _missing()
+    return json_response(FileDeleted(file))
+
+
+async def content(state: ServerState, request: Request) -> Response:
+    file = await _find(state, request)
+
+    async def parts() -> AsyncIterator[bytes]:
+        place = 0
+        while part := await state.store.write(partial(files.part, file=file.id, place=place)):
+            yield part
+            place += 1
+
+    headers = {"content-length": str(file.size), "x-content-type-options": "nosniff"}
+    return StreamingResponse(parts(), headers=headers, media_type="application/octet-stream")
+
+
+async def _find(state: ServerState, request: Request) -> files.Stored:
+    def work(db: "sqlite3.Connection") -> files.Stored | None:
+        return files.find(db, caller_of(request.scope).owner, request.path_params["id"])
+
+    file = await state.store.read(work)
+    if file is None:
+        raise _missing()
+    return file
+
+
+@contextlib.asynccontextmanager
+async def _form(request: Request) -> AsyncIterator[FormData]:
+    try:
+        form = await request.form(max_files=1, max_fields=8, max_part_size=_FORM_BYTES)
+    except HTTPException as error:
+        raise BadRequest(f"The form cannot be read: {error.detail}", "file") from None
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+def _bounded(receive: Receive, most: int) -> Receive:
+    """The same, until too much has come."""
+    seen = 0
+
+    async def bounded() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > most:
+            raise _too_large(most - _FORM_BYTES)
+        return message
+
+    return bounded
+
+
+def _shown(file: files.Stored) -> File:
+    return File(file.id, file.size, file.created, file.name, file.purpose)
+
+
+def _ends(shown: list[File]) -> tuple[str | None, str | None]:
+    return (shown[0].id, shown[-1].id) if shown else (None, None)
+
+
+def _missing() -> BadRequest:
+    return BadRequest("There is no file of this name.", "id", "file_not_found", status=404)
+
+
+def _too_large(most: int) -> BadRequest:
+    return BadRequest(
+        f"The file is larger than the {most} bytes that this server keeps of one.", "file", "file_too_large", status=413
+    )

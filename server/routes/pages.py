@@ -1,0 +1,25 @@
+"""Lists that come a page at a time."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from stentor.protocols.openai.errors import BadRequest
+
+T = TypeVar("T")
+
+
+def limit_of(request: Request, default: int, most: int) -> int:
+    """The query's ``limit``. Raises BadRequest."""
+    text = request.query_params.get("limit")
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise BadRequest(f"`limit` must be a number from 1 to {most}.", "limit", "invalid_value")
+    return int(text)
+
+
+def page_of(rows: Sequence[T], limit: int) -> tuple[list[T], bool]:
+    """The first ``limit`` of one more than that, and whether there are more."""
+    return list(rows[:limit]), len(rows) > limit

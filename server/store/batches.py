@@ -1,0 +1,135 @@
+"""Batches and the answers that they have so far.
+
+Every function but those of the runner and those that keep bounds looks only at its caller's rows.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import sqlite3
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS batches (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    salt TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    used REAL NOT NULL,
+    open INTEGER NOT NULL,
+    input TEXT NOT NULL,
+    object BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS batches_by_use ON batches (open, used);
+CREATE TABLE IF NOT EXISTS batch_answers (
+    batch TEXT NOT NULL REFERENCES batches ON DELETE CASCADE,
+    line INTEGER NOT NULL,
+    good INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (batch, line)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Stored:
+    id: str
+    owner: str
+    salt: str
+    """Of the caller's prefix cache."""
+    open: bool
+    """It has not ended."""
+    input: str
+    """The file of its requests."""
+    object: bytes
+    """JSON."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    line: int
+    """Of the request in the input, counted from 1."""
+    good: bool
+    data: bytes
+    """A line of JSON with its end."""
+
+
+def insert(db: "sqlite3.Connection", row: Stored) -> None:
+    db.execute(
+        "INSERT INTO batches SELECT ?, ?, ?, COALESCE(MAX(number), 0) + 1, ?, 1, ?, ? FROM batches",
+        (row.id, row.owner, row.salt, time.time(), row.input, row.object),
+    )
+
+
+def find(db: "sqlite3.Connection", owner: str, batch: str) -> Stored | None:
+    found = load(db, batch)
+    return found if found is not None and found.owner == owner else None
+
+
+def load(db: "sqlite3.Connection", batch: str) -> Stored | None:
+    """Whoever's it is."""
+    row = db.execute("SELECT id, owner, salt, open, input, object FROM batches WHERE id = ?", (batch,)).fetchone()
+    return None if row is None else Stored(row[0], row[1], row[2], bool(row[3]), row[4], row[5])
+
+
+def update(db: "sqlite3.Connection", batch: str, object_: bytes, *, open: bool = True) -> None:
+    """Its answers are dropped once it has ended: they are in its files."""
+    db.execute("UPDATE batches SET object = ?, open = ?, used = ? WHERE id = ?", (object_, open, time.time(), batch))
+    if not open:
+        db.execute("DELETE FROM batch_answers WHERE batch = ?", (batch,))
+
+
+def add_answers(db: "sqlite3.Connection", batch: str, answers: Sequence[Answer]) -> None:
+    """One that is there already stays."""
+    db.executemany(
+        "INSERT OR IGNORE INTO batch_answers SELECT id, ?, ?, ? FROM batches WHERE id = ?",
+        [(answer.line, answer.good, answer.data, batch) for answer in answers],
+    )
+
+
+def answered(db: "sqlite3.Connection", batch: str) -> dict[int, bool]:
+    """Whether the answer is good, by line."""
+    rows = db.execute("SELECT line, good FROM batch_answers WHERE batch = ?", (batch,))
+    return {line: bool(good) for line, good in rows}
+
+
+def answers(db: "sqlite3.Connection", batch: str, *, good: bool, after: int, limit: int) -> list[tuple[int, bytes]]:
+    """Lines behind ``after`` and their answers, in order."""
+    return db.execute(
+        "SELECT line, data FROM batch_answers WHERE batch = ? AND good = ? AND line > ? ORDER BY line LIMIT ?",
+        (batch, good, after, limit),
+    ).fetchall()
+
+
+def listed(db: "sqlite3.Connection", owner: str, *, limit: int, after: str | None) -> list[bytes] | None:
+    """Newest first; None where ``after`` names no batch."""
+    number = 1 << 62
+    if after is not None:
+        row = db.execute("SELECT number FROM batches WHERE id = ? AND owner = ?", (after, owner)).fetchone()
+        if row is None:
+            return None
+        number = row[0]
+    rows = db.execute(
+        "SELECT object FROM batches WHERE owner = ? AND number < ? ORDER BY number DESC LIMIT ?", (owner, number, limit)
+    )
+    return [row[0] for row in rows]
+
+
+def unfinished(db: "sqlite3.Connection") -> list[str]:
+    """Of every caller, in order of their beginning."""
+    return [row[0] for row in db.execute("SELECT id FROM batches WHERE open ORDER BY number")]
+
+
+def expire(db: "sqlite3.Connection", before: float) -> None:
+    db.execute("DELETE FROM batches WHERE NOT open AND used < ?", (before,))
+
+
+def oldest(db: "sqlite3.Connection") -> float | None:
+    row = db.execute("SELECT MIN(used) FROM batches WHERE NOT open").fetchone()
+    return None if row[0] is None else float(row[0])
+
+
+def drop_oldest(db: "sqlite3.Connection") -> None:
+    db.execute("DELETE FROM batches WHERE id = (SELECT id FROM batches WHERE NOT open ORDER BY used LIMIT 1)")

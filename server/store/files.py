@@ -1,0 +1,136 @@
+"""Files that clients bring or get. Every function but those that keep bounds looks only at its caller's rows.
+
+A file's contents lie in parts of one size, so that it is written and read a part at a time.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import sqlite3
+
+PART_BYTES: Final = 256 << 10
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS files (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    used REAL NOT NULL,
+    held INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    purpose TEXT NOT NULL,
+    name TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS files_by_use ON files (held, used);
+CREATE TABLE IF NOT EXISTS file_parts (
+    file TEXT NOT NULL REFERENCES files ON DELETE CASCADE,
+    place INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (file, place)
+) WITHOUT ROWID;
+"""
+_COLUMNS: Final = "id, created, size, purpose, name"
+
+
+@dataclass(frozen=True)
+class Stored:
+    id: str
+    created: int
+    size: int
+    """Bytes."""
+    purpose: str
+    name: str
+
+
+def begin(db: "sqlite3.Connection", owner: str, file: str, purpose: str, name: str) -> None:
+    """An empty file, which nothing deletes until :func:`finish`."""
+    now = time.time()
+    db.execute(
+        "INSERT INTO files SELECT ?, ?, COALESCE(MAX(number), 0) + 1, ?, ?, 1, 0, ?, ? FROM files",
+        (file, owner, int(now), now, purpose, name),
+    )
+
+
+def append(db: "sqlite3.Connection", file: str, place: int, data: bytes) -> None:
+    """Part ``place``, counted from 0; all but the last have :data:`PART_BYTES`."""
+    db.execute("INSERT INTO file_parts VALUES (?, ?, ?)", (file, place, data))
+    db.execute("UPDATE files SET size = size + ? WHERE id = ?", (len(data), file))
+
+
+def finish(db: "sqlite3.Connection", file: str) -> None:
+    db.execute("UPDATE files SET held = held - 1, used = ? WHERE id = ?", (time.time(), file))
+
+
+def hold(db: "sqlite3.Connection", file: str) -> None:
+    """Nothing but its owner deletes it until as many calls of :func:`finish` have come."""
+    db.execute("UPDATE files SET held = held + 1 WHERE id = ?", (file,))
+
+
+def release_all(db: "sqlite3.Connection") -> None:
+    """Of a server that has ended: what was being written is dropped, what was held is not."""
+    db.execute("DELETE FROM files WHERE held AND id NOT IN (SELECT input FROM batches)")
+    db.execute("UPDATE files SET held = 0")
+
+
+def find(db: "sqlite3.Connection", owner: str, file: str) -> Stored | None:
+    row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE id = ? AND owner = ?", (file, owner)).fetchone()
+    return None if row is None else Stored(*row)
+
+
+def part(db: "sqlite3.Connection", file: str, place: int) -> bytes | None:
+    """The owner must have been looked at; None behind the last one."""
+    db.execute("UPDATE files SET used = ? WHERE id = ?", (time.time(), file))
+    row = db.execute("SELECT data FROM file_parts WHERE file = ? AND place = ?", (file, place)).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def listed(
+    db: "sqlite3.Connection", owner: str, *, limit: int, after: str | None, purpose: str | None, newest_first: bool
+) -> list[Stored] | None:
+    """None where ``after`` names no file."""
+    order, side = ("DESC", "<") if newest_first else ("ASC", ">")
+    conditions, values = ["owner = ?"], [owner]
+    if purpose is not None:
+        conditions.append("purpose = ?")
+        values.append(purpose)
+    if after is not None:
+        row = db.execute("SELECT number FROM files WHERE id = ? AND owner = ?", (after, owner)).fetchone()
+        if row is None:
+            return None
+        conditions.append(f"number {side} ?")
+        values.append(row[0])
+    where = " AND ".join(conditions)
+    rows = db.execute(f"SELECT {_COLUMNS} FROM files WHERE {where} ORDER BY number {order} LIMIT ?", (*values, limit))
+    return [Stored(*row) for row in rows]
+
+
+def delete(db: "sqlite3.Connection", owner: str, file: str) -> bool:
+    return bool(db.execute("DELETE FROM files WHERE id = ? AND owner = ?", (file, owner)).rowcount)
+
+
+def parts_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut as a file's parts are."""
+    waiting = bytearray()
+    for piece in pieces:
+        waiting += piece
+        while len(waiting) >= PART_BYTES:
+            yield bytes(waiting[:PART_BYTES])
+            del waiting[:PART_BYTES]
+    if waiting:
+        yield bytes(waiting)
+
+
+def expire(db: "sqlite3.Connection", before: float) -> None:
+    db.execute("DELETE FROM files WHERE NOT held AND used < ?", (before,))
+
+
+def oldest(db: "sqlite3.Connection") -> float | None:
+    row = db.execute("SELECT MIN(used) FROM files WHERE NOT held").fetchone()
+    return None if row[0] is None else float(row[0])
+
+
+def drop_oldest(db: "sqlite3.Connection") -> None:
+    db.execute("DELETE FROM files WHERE id = (SELECT id FROM files WHERE NOT held ORDER BY used LIMIT 1)")

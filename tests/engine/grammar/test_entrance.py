@@ -1,0 +1,158 @@
+"""Requests that wait for their grammar: each is answered once, whatever comes meanwhile."""
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from stentor.engine.grammar.entrance import Entrance, Prepared, refused
+from stentor.engine.grammar.keeper import Grammars, Rules
+from stentor.engine.grammar.vocabulary import pieces_of
+from stentor.protocols.actors import Finished, Resumed, Submit, Thinking
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS, VOCABULARY
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def _submit(rid: int = 0, grammar: str = "start: /[ab]{4}/", n: int = 2, **fields: object) -> Submit:
+    params = SamplingParams(max_tokens=9)
+    return Submit(rid, [1], params, list(range(n)), 0, "", 0.0, grammar=grammar, **fields)  # type: ignore[arg-type]
+
+
+def _grammars() -> Grammars:
+    grammars = Grammars()
+    for piece in pieces_of(TOKENS, frozenset(VOCABULARY.special), frozenset([EOS])):
+        grammars.take(piece)
+    return grammars
+
+
+class Gate:
+    """Compiles when it is told to."""
+
+    def __init__(self) -> None:
+        self.open = anyio.Event()
+        self.entered = 0
+
+    async def __call__(self, work: Callable[[], Rules]) -> Rules:
+        self.entered += 1
+        await self.open.wait()
+        return work()
+
+
+async def test_a_request_leaves_with_a_rule_for_each_choice() -> None:
+    entrance = Entrance(_grammars())
+    entrance.enter(_submit())
+    prepared = await entrance.prepare(0)
+    assert prepared is not None
+    assert prepared.rules is not None
+    assert len(prepared.rules.choices) == 2
+    assert prepared.rules.choices[0] is not prepared.rules.choices[1]
+    assert entrance.leave(prepared) == _submit()
+    assert len(entrance) == 0
+
+
+async def test_what_was_drawn_before_is_replayed_and_what_does_not_fit_says_so() -> None:
+    resumed = Resumed([[97, 98], [99], []], [2], True)
+    rules = _grammars().rules_of(_submit(n=3, resumed=resumed))
+    one, _, ended = rules.choices
+    assert one is not None
+    assert one.allowed() == 1 << 97 | 1 << 98
+    assert ended is None
+    assert list(rules.broken) == [1]
+    whole = _grammars().rules_of(_submit(n=1, resumed=Resumed([[97] * 4], [], True)))
+    assert whole.choices[0] is not None
+    assert whole.choices[0].ended
+
+
+async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
+    entrance = Entrance(_grammars())
+    entrance.enter(_submit(0, "start: /a"))
+    entrance.enter(_submit(1))
+    bad, good = await entrance.prepare(0), await entrance.prepare(1)
+    assert bad is not None
+    assert bad.rules is None
+    assert bad.refusal.startswith("the grammar cannot be used")
+    assert good is not None
+    assert good.rules is not None
+    submit = entrance.leave(bad)
+    assert submit is not None
+    ends = refused(submit, bad.refusal).finished
+    assert [(end.index, end.reason, end.message) for end in ends] == [(i, "error", bad.refusal) for i in range(2)]
+
+
+@pytest.mark.parametrize("fields", [{}, {"grammar": "", "thinking": Thinking(3, [], [1], True)}])
+async def test_without_a_vocabulary_there_are_no_rules(fields: dict[str, object]) -> None:
+    entrance = Entrance(Grammars())
+    entrance.enter(_submit(**fields))  # type: ignore[arg-type]
+    prepared = await entrance.prepare(0)
+    assert prepared is not None
+    assert "was not told" in prepared.refusal
+
+
+async def test_an_abort_while_it_compiles_is_answered_at_once_and_for_good() -> None:
+    gate = Gate()
+    entrance = Entrance(_grammars(), gate)
+    found: list[Prepared | None] = []
+
+    async def prepare(rid: int) -> None:
+        found.append(await entrance.prepare(rid))
+
+    async with anyio.create_task_group() as tasks:
+        for rid in range(3):
+            entrance.enter(_submit(rid))
+            tasks.start_soon(prepare, rid)
+        await anyio.wait_all_tasks_blocked()
+        assert gate.entered == 1, "one after the other"
+        assert entrance.choices == 6
+        aborted = entrance.abort(0, -1)
+        assert aborted is not None
+        assert [(end.index, end.reason) for end in aborted.finished] == [(0, "abort"), (1, "abort")]
+        one = entrance.abort(1, 1)
+        assert one is not None
+        assert [end.index for end in one.finished] == [1]
+        again = entrance.abort(1, 1)
+        assert again is not None
+        assert again.finished == []
+        assert entrance.abort(7, -1) is None
+        assert entrance.choices == 3
+        assert entrance.abort(2, 0) is not None
+        assert entrance.abort(2, 1) is not None
+        gate.open.set()
+    assert gate.entered == 2, "nobody compiles for a request that has ended"
+    by_rid = {each.rid: each for each in found if each is not None}
+    assert entrance.leave(by_rid[0]) is None
+    left = entrance.leave(by_rid[1])
+    assert left is not None
+    assert left.resumed == Resumed([[], []], [1], False)
+    assert len(entrance) == 0
+
+
+async def test_when_nothing_can_run_all_that_wait_are_told() -> None:
+    entrance = Entrance(_grammars())
+    entrance.enter(_submit(0))
+    entrance.enter(_submit(1, n=1, resumed=Resumed([[]], [], True)))
+    ended = entrance.end_all("error", "gone").finished
+    assert ended == [Finished(rid, index, "error", None, "gone") for rid, index in [(0, 0), (0, 1), (1, 0)]]
+    assert entrance.end_all("error", "gone").finished == []
+
+
+async def test_a_grammar_is_compiled_once_for_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stentor.engine.grammar import keeper
+
+    grammars = _grammars()
+    compiled: list[str] = []
+    inner = keeper.Compiler.compile
+    monkeypatch.setattr(
+        keeper.Compiler, "compile", lambda self, source: (compiled.append(source), inner(self, source))[1]
+    )
+    monkeypatch.setattr(keeper, "_CACHED", 2)
+    sources = [f'start: "{letter}"' for letter in "abacb"]
+    for source in sources:
+        grammars.rules_of(_submit(grammar=source))
+    assert compiled == [sources[0], sources[1], sources[3], sources[1]]

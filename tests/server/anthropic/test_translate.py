@@ -1,0 +1,236 @@
+"""What Anthropic's requests mean as chat requests, and which of them are refused, by which name."""
+
+import json
+from typing import Any
+
+import pytest
+
+from stentor.protocols.anthropic.request import messages_decoder
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.decoding import decode
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.limits import Limits
+from stentor.server.anthropic.translate import chat_request, in_their_names
+
+HELLO = {"role": "user", "content": "hello"}
+WEATHER = {"name": "weather", "description": "of a place", "input_schema": {"type": "object", "properties": {}}}
+LIMITS = Limits()
+
+
+def translated(*, beta: bool = False, **fields: Any) -> ChatRequest:
+    body = {"model": "m", "max_tokens": 2000, "messages": [HELLO], **fields}
+    request = decode(messages_decoder, json.dumps(body).encode(), LIMITS)
+    request.check(thinks_between_calls=beta)
+    wanted = chat_request(request)
+    with in_their_names(request):
+        wanted.check(LIMITS)
+    return wanted
+
+
+def conversation(*messages: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    return translated(messages=list(messages), **fields).messages
+
+
+def user(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": list(blocks)}
+
+
+def assistant(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def text(said: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": said, **more}
+
+
+def use(id: str = "toolu_1", **input: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": "weather", "input": input}
+
+
+def result(content: Any, id: str = "toolu_1", **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
+
+
+def plain(said: str, **more: Any) -> dict[str, Any]:
+    return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": said}, **more}
+
+
+def test_what_both_protocols_have_is_passed_on() -> None:
+    request = translated(stop_sequences=["a", "b"], temperature=0.5, top_p=0.9, top_k=7, stream=True)
+    assert (request.max_tokens, request.stop_strings) == (2000, ("a", "b"))
+    assert (request.temperature, request.top_p, request.top_k, request.stream) == (0.5, 0.9, 7, True)
+    assert request.add_generation_prompt
+    assert not request.continue_final_message
+
+
+def test_system_texts_come_first_wherever_they_stood() -> None:
+    said = conversation(
+        {"role": "system", "content": "two"},
+        HELLO,
+        {"role": "assistant", "content": "yes"},
+        {"role": "system", "content": [text("three", cache_control={"type": "ephemeral"})]},
+        HELLO,
+        system=[text("one", cache_control={"type": "ephemeral", "ttl": "1h"})],
+    )
+    assert said[0] == {"role": "system", "content": "one\ntwo\nthree"}
+    assert [message["role"] for message in said] == ["system", "user", "assistant", "user"]
+
+
+def test_neighbours_of_one_role_are_one_message() -> None:
+    said = conversation(HELLO, user(text("a"), text("b")), assistant(text("x"), text("y")), assistant(text("z")), HELLO)
+    assert said == [
+        {"role": "user", "content": "hello\na\nb"},
+        {"role": "assistant", "content": "xy\nz"},
+        {"role": "user", "content": "hello"},
+    ]
+
+
+def test_a_last_message_of_the_assistant_s_is_continued() -> None:
+    request = translated(messages=[HELLO, {"role": "assistant", "content": "The answer is ("}])
+    assert request.continue_final_message
+    assert not request.add_generation_prompt
+    for nothing in ("", []):
+        request = translated(messages=[HELLO, {"role": "assistant", "content": nothing}])
+        assert request.add_generation_prompt, "there is nothing to continue"
+        assert len(request.messages) == 1
+
+
+def test_calls_results_and_thoughts_are_where_chat_has_them() -> None:
+    said = conversation(
+        HELLO,
+        assistant(
+            {"type": "thinking", "thinking": "Hm.", "signature": "of another server"},
+            {"type": "redacted_thinking", "data": "x"},
+            text("I look."),
+            use("toolu_1", place="Rome"),
+            use("toolu_2"),
+        ),
+        user(result("sunny", "toolu_2"), text("And now?"), result([text("wet"), text("cold")], is_error=True)),
+    )
+    assert said[1] == {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning_content": "Hm.",
+        "tool_calls": [
+            {"id": "toolu_1", "type": "function", "function": {"name": "weather", "arguments": '{"place": "Rome"}'}},
+            {"id": "toolu_2", "type": "function", "function": {"name": "weather", "arguments": "{}"}},
+        ],
+    }
+    assert said[2:] == [
+        {"role": "tool", "tool_call_id": "toolu_2", "name": "weather", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "toolu_1", "name": "weather", "content": "Error: wet\ncold"},
+        {"role": "user", "content": "And now?"},
+    ]
+
+
+def test_documents_of_text_are_text() -> None:
+    chunks = {"type": "document", "source": {"type": "content", "content": [text("one"), text("two")]}}
+    said = conversation(user(plain("Once upon", title="A tale", context="old"), text("Sum it up."), chunks))
+    assert said == [{"role": "user", "content": "A tale\nold\nOnce upon\nSum it up.\none\ntwo"}]
+
+
+def test_tools_and_their_choice() -> None:
+    request = translated(tools=[WEATHER | {"strict": True, "cache_control": {"type": "ephemeral"}, "type": "custom"}])
+    assert request.tools == [
+        {
+            "type": "function",
+            "function": {
+                "name": "weather",
+                "description": "of a place",
+                "parameters": {"type": "object", "properties": {}},
+                "strict": True,
+            },
+        }
+    ]
+    assert (request.tool_choice, request.parallel_tool_calls) == ("auto", None)
+    for choice, wanted in [
+        ({"type": "any"}, "required"),
+        ({"type": "none"}, "none"),
+        ({"type": "tool", "name": "weather"}, {"type": "function", "function": {"name": "weather"}}),
+    ]:
+        assert translated(tools=[WEATHER], tool_choice=choice).tool_choice == wanted
+    one = translated(tools=[WEATHER], tool_choice={"type": "auto", "disable_parallel_tool_use": True})
+    assert one.parallel_tool_calls is False
+    assert translated(tool_choice={"type": "auto"}).tool_choice is None, "there are no tools"
+
+
+def test_how_much_to_think() -> None:
+    enabled = translated(thinking={"type": "enabled", "budget_tokens": 1024})
+    assert enabled.thinking_token_budget == 1024
+    assert enabled.chat_template_kwargs == {"enable_thinking": True}
+    assert translated(thinking={"type": "adaptive"}).thinking_token_budget is None
+    disabled = translated(thinking={"type": "disabled"}).chat_template_kwargs
+    assert disabled == {"enable_thinking": False}
+    assert translated().chat_template_kwargs is None, "the model decides"
+    assert translated(beta=True, thinking={"type": "enabled", "budget_tokens": 9999}).thinking_token_budget == 9999
+
+
+@pytest.mark.parametrize("effort", ["low", "medium", "high", "xhigh", "max"])
+def test_every_effort_is_one_of_chat_s(effort: str) -> None:
+    assert translated(output_config={"effort": effort}).reasoning_effort == effort
+
+
+def test_what_is_without_effect_is_taken() -> None:
+    translated(
+        metadata={"user_id": "me"},
+        service_tier="auto",
+        cache_control={"type": "ephemeral"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        betas=["a"],
+        mcp_servers=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [user()]}, "messages[0].content"),
+        ({"messages": [user(text("a"), {"type": "text"})]}, "messages[0].content[1].text"),
+        ({"messages": [user({"type": "telepathy"})]}, "messages[0].content[0].type"),
+        ({"messages": [user({"type": "image", "source": {}})]}, "messages[0].content[0]"),
+        ({"messages": [user({"type": "search_result"})]}, "messages[0].content[0]"),
+        ({"messages": [user({"type": "document", "source": {"type": "base64"}})]}, "messages[0].content[0].source"),
+        ({"messages": [user(plain("a", citations={"enabled": True}))]}, "messages[0].content[0].citations"),
+        ({"messages": [HELLO, assistant({"type": "image"})]}, "messages[1].content[0]"),
+        ({"messages": [user(use())]}, "messages[0].content[0].type"),
+        ({"messages": [HELLO, assistant(result("x"))]}, "messages[1].content[0].type"),
+        ({"messages": [user(result("x"))]}, "messages[0].content[0].tool_use_id"),
+        ({"messages": [HELLO, assistant(use())]}, "messages[1]"),
+        ({"messages": [HELLO, assistant(use(), use())]}, "messages[1].content[1].id"),
+        (
+            {"messages": [HELLO, assistant(use()), user(result([{"type": "image"}]))]},
+            "messages[2].content[0].content[0]",
+        ),
+        ({"messages": [{"role": "system", "content": [{"type": "image"}]}, HELLO]}, "messages[0].content[0].type"),
+        ({"system": [{"type": "image"}]}, "system[0].type"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": 1.5}, "temperature"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]"),
+        ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
+        ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
+        ({"tools": [WEATHER | {"name": "a b"}]}, "tools[0].name"),
+        ({"tools": [WEATHER | {"input_schema": {"type": "string"}}]}, "tools[0].input_schema.type"),
+        ({"tools": [WEATHER | {"allowed_callers": ["code_execution_20250825"]}]}, "tools[0].allowed_callers"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1023}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking.budget_tokens"),
+        ({"output_config": {"effort": "none"}}, "output_config.effort"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"container": "c"}, "container"),
+        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_its_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        translated(**fields)
+    assert refusal.value.param == param
+    assert f"`{param.split('[')[0].split('.')[0]}" in refusal.value.message
+    assert param in refusal.value.message

@@ -1,0 +1,51 @@
+"""Tools told in plain messages, for templates that know nothing of them."""
+
+import json
+from typing import Any
+
+from stentor.server.conversation.tools import with_functions_as_tools
+from stentor.server.conversation.untrained import speaks_of_tools, told
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+ASKED: dict[str, Any] = {"role": "user", "content": "Rain?"}
+CALLED: dict[str, Any] = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Köln"}'}}],
+}
+ANSWERED: dict[str, Any] = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "wet"}]}
+
+
+def test_tools_stand_in_a_system_message_of_their_own_or_after_the_clients() -> None:
+    own, asked = told([ASKED], [TOOL])
+    assert own["role"] == "system"
+    assert json.dumps(TOOL["function"]) in own["content"]
+    assert asked == ASKED
+    system, _ = told([{"role": "system", "content": "Be brief."}, ASKED], [TOOL])
+    assert system["content"] == f"Be brief.\n\n{own['content']}"
+
+
+def test_earlier_calls_and_results_become_text() -> None:
+    messages = told([ASKED, CALLED, ANSWERED], [TOOL])[1:]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+    call = messages[1]["content"].removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+    assert json.loads(call) == {"name": "weather", "arguments": {"city": "Köln"}}
+    assert messages[2]["content"] == "<tool_response>\nwet\n</tool_response>"
+    assert told([ASKED, CALLED, ANSWERED], []) == messages
+
+
+def test_a_conversation_without_tools_is_told_apart() -> None:
+    assert not speaks_of_tools([ASKED, {"role": "assistant", "content": "Yes."}])
+    assert speaks_of_tools([CALLED])
+    assert speaks_of_tools([ANSWERED])
+
+
+def test_older_and_other_forms_of_calls_become_tools() -> None:
+    old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    result = {"role": "function", "name": "f", "content": "5"}
+    custom = {"role": "assistant", "tool_calls": [{"id": "2", "type": "custom", "custom": {"name": "c", "input": "a"}}]}
+    ready = with_functions_as_tools([ASKED, old, result, custom])
+    assert ready[0] is ASKED
+    assert ready[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert (ready[2]["role"], ready[2]["tool_call_id"]) == ("tool", ready[1]["tool_calls"][0]["id"])
+    assert ready[3]["tool_calls"][0]["function"] == {"name": "c", "arguments": {"input": "a"}}

@@ -1,0 +1,284 @@
+"""What is written under a schema validates, whatever a model would like to write."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
+
+from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
+from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.protocols.openai.errors import BadRequest
+from stentor.server.grammar.lark import Lark
+from stentor.server.grammar.schema import MAX_DEPTH, prepare
+from stentor.tests.server.grammar.schemas import BY_HAND, NAME, SCHEMAS, SMALL, all_schemas, record
+from stentor.tests.server.grammar.walking import written
+
+FIELD = "response_format.json_schema.schema"
+
+
+def _source(special: Mapping[str, int], schema: Any, **options: Any) -> str:
+    lark = Lark(special)
+    return lark.source(lark.json(schema, FIELD, **options))
+
+
+def _matches(compiler: Compiler, vocabulary: TokenBytes, source: str, text: str) -> bool:
+    """Byte by byte, so that no token stands across a border; bytes that have no token are refused by all."""
+    matcher = compiler.compile(source)
+    bytes_ = _single_bytes(vocabulary)
+    return all(matcher.consume(bytes_[byte]) for byte in text.encode()) and matcher.accepting()
+
+
+def _single_bytes(vocabulary: TokenBytes) -> dict[int, int]:
+    return {token[0]: id for id, token in enumerate(vocabulary.tokens) if len(token) == 1}
+
+
+def _faults(schema: dict[str, Any], text: str) -> list[str]:
+    validator = validator_for(schema, default=Draft202012Validator)
+    value = json.loads(text)
+    return [error.message for error in validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(value)]
+
+
+def test_there_are_two_hundred_schemas_to_prove_it_with() -> None:
+    assert len(all_schemas()) >= 200
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_random_walk_ends_and_validates(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], seed: int
+) -> None:
+    for number, schema in enumerate(all_schemas()):
+        text, ended = written(compiler, vocabulary, _source(special, schema), 1000 * seed + number)
+        assert ended, (schema, text)
+        assert _faults(schema, text) == [], (schema, text)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SCHEMAS, st.integers(0, 2**32))
+def test_a_random_walk_under_any_schema_validates(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], schema: dict[str, Any], seed: int
+) -> None:
+    text, ended = written(compiler, vocabulary, _source(special, schema), seed)
+    assert ended, (schema, text)
+    assert _faults(schema, text) == [], (schema, text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "object"}, {"a": 1, "b": [1, 2]}),
+        ({}, [None, True, -1.5, "é", {"k": {}}]),
+        (True, "text"),
+        (record({"a": SMALL, "b": {"type": "array", "items": SMALL}}), {"a": 1, "b": [1, 2]}),
+        ({"type": "array"}, [{"a": 1}, []]),
+    ],
+)
+def test_json_as_people_write_it_is_allowed(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], schema: Any, value: Any
+) -> None:
+    source = _source(special, schema)
+    for separators in ((", ", ": "), (",", ":")):
+        text = json.dumps(value, ensure_ascii=False, separators=separators)
+        assert _matches(compiler, vocabulary, source, text)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(value=st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-10**15, 10**15), st.text("ab\"\\/\n\t é日{}[]<>:,", max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text("ab\"\\/\n é{}", max_size=3), inner,
+                                                                         max_size=3)),
+))  # fmt: skip
+def test_a_const_of_any_value_matches_that_value_and_none_other(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], value: Any
+) -> None:
+    source = _source(special, {"const": value})
+    text, ended = written(compiler, vocabulary, source, 0)
+    assert ended
+    assert json.loads(text) == value
+    assert type(json.loads(text)) is type(value)
+
+
+def _whitespace_run(matcher: GuidanceMatcher, ids: list[int]) -> int:
+    """The longest run of white space that may stand here, up to 100."""
+    longest = 0
+    frontier = [matcher]
+    while frontier and longest < 100:
+        following = []
+        for one in frontier[:8]:
+            allowed = one.allowed()
+            for id in ids:
+                if allowed >> id & 1:
+                    copy = one.copy()
+                    assert copy.consume(id)
+                    following.append(copy)
+        if not following:
+            return longest
+        longest += 1
+        frontier = following
+    return longest
+
+
+@pytest.mark.parametrize(
+    ("whitespace", "most"),
+    [
+        ({}, 1),
+        ({"whitespace": {"whitespace_flexible": False}}, 0),
+        ({"whitespace": {"whitespace_pattern": "[ \\n]{0,4}"}}, 4),
+    ],
+)
+def test_white_space_is_bounded_at_every_place(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], whitespace: Any, most: int
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer"},
+            "b": {"type": "array"},
+            "c": {"type": "object"},
+            "d": {"type": "null"},
+        },
+        "required": ["a", "b", "c", "d"],
+    }
+    text = '{"a":1,"b":[1,{"x":true},[]],"c":{"y":[],"z":-1.5},"d":null,"e":{}}'
+    matcher = compiler.compile(_source(special, schema, **whitespace))
+    bytes_ = _single_bytes(vocabulary)
+    ids = [bytes_[byte] for byte in b" \n\t\r" if byte in bytes_]
+    in_string = False
+    longest = 0
+    for character in text:
+        if not in_string:
+            longest = max(longest, _whitespace_run(matcher, ids))
+        in_string ^= character == '"'
+        assert matcher.consume(bytes_[ord(character)]), text
+    assert longest == most
+
+
+@pytest.mark.parametrize("kind", ["number", "integer", "any", "enum", "const"])
+def test_digits_come_to_an_end(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], kind: str
+) -> None:
+    schema: Any = {"any": {}, "enum": {"enum": [1.5]}, "const": {"const": 2.0}}.get(kind, {"type": kind})
+    for start in ("0.", "1", "-9", "1.50", "2.0", "1e", "0.0"):
+        matcher = compiler.compile(_source(special, schema))
+        bytes_ = _single_bytes(vocabulary)
+        if not all(matcher.consume(bytes_[ord(character)]) for character in start):
+            continue
+        count = 0
+        while count < 100 and matcher.allows(bytes_[ord("0")]):
+            assert matcher.consume(bytes_[ord("0")])
+            count += 1
+        assert count < 20, (schema, start)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place", "keyword"),
+    [
+        ({"properties": {"a": {"not": {"type": "string"}}}}, "properties.a", "not"),
+        ({"if": {}, "then": {}}, "", "if"),
+        ({"type": "array", "contains": SMALL}, "", "contains"),
+        ({"type": "array", "items": SMALL, "uniqueItems": True}, "", "uniqueItems"),
+        ({"items": {"dependentRequired": {"a": ["b"]}}}, "items", "dependentRequired"),
+        ({"anyOf": [SMALL, {"unevaluatedProperties": False}]}, "anyOf[1]", "unevaluatedProperties"),
+        ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "$defs.a", "not"),
+        ({"$defs": {"a b": {"not": {}}}, "$ref": "#/$defs/a b"}, "$defs[0]", "not"),
+        ({"oneOf": [SMALL, {"type": "number"}]}, "", "oneOf"),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "", "oneOf"),
+        ({"type": "object", "minProperties": 2}, "", "minProperties"),
+        ({"propertyNames": {"maxLength": 3}, "properties": {"a": SMALL}}, "", "propertyNames"),
+    ],
+)
+def test_a_keyword_that_is_not_supported_is_named_with_its_place(schema: Any, place: str, keyword: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        prepare(schema, FIELD)
+    where = f"{FIELD}.{place}".rstrip(".")
+    assert f"`{where}`" in refused.value.message
+    assert f"`{keyword}`" in refused.value.message
+    assert refused.value.param == f"{where}.{keyword}"
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("schema", "param"),
+    [
+        (False, ""),
+        ({"type": "strin"}, ".type"),
+        ({"type": []}, ".type"),
+        ({"properties": []}, ".properties"),
+        ({"properties": {"a": 3}}, ".properties.a"),
+        ({"properties": {"a-b": 3}}, ".properties[0]"),
+        ({"required": "a"}, ".required"),
+        ({"enum": []}, ".enum"),
+        ({"enum": "a"}, ".enum"),
+        ({"anyOf": []}, ".anyOf"),
+        ({"minLength": -1}, ".minLength"),
+        ({"maxItems": "3"}, ".maxItems"),
+        ({"minItems": 10**7}, ".minItems"),
+        ({"pattern": 3}, ".pattern"),
+        ({"minimum": "0"}, ".minimum"),
+        ({"multipleOf": 0}, ".multipleOf"),
+        ({"multipleOf": 1e-12}, ".multipleOf"),
+        ({"type": "integer", "minimum": 2**60}, ".minimum"),
+        ({"const": 2**60}, ".const"),
+        ({"const": [1e-12]}, ".const"),
+        ({"$ref": "https://example.com/schema"}, ".$ref"),
+        ({"$ref": "other.json#/a"}, ".$ref"),
+        ({"$ref": "#/$defs/none"}, ".$ref"),
+        ({"$ref": "#anchor"}, ".$ref"),
+        ({"$ref": 3}, ".$ref"),
+        ({"items": {"type": "array", "prefixItems": {}}}, ".items.prefixItems"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_its_place(schema: Any, param: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        prepare(schema, FIELD)
+    assert refused.value.param == FIELD + param
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    ["$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
+     "x-order", "x-guidance", "contentEncoding", "discriminator", "nullable", "xml", "made up"],
+)  # fmt: skip
+def test_an_annotation_is_never_refused_and_changes_nothing(annotation: str) -> None:
+    plain = record({"a": NAME})
+    noted = record({"a": {**NAME, annotation: {"whitespace_flexible": True}}}, **{annotation: "0"})
+    assert prepare(noted, FIELD) == prepare(plain, FIELD)
+
+
+@pytest.mark.parametrize("name", ["int32", "int64", "double", "password", "binary", "uri-reference", "regex", "iri"])
+def test_an_unknown_format_is_dropped(name: str) -> None:
+    assert prepare({"type": "string", "format": name}, FIELD) == prepare({"type": "string"}, FIELD)
+
+
+def test_references_too_deep_for_the_stack_are_refused() -> None:
+    deep: Any = SMALL
+    for _ in range(MAX_DEPTH + 1):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(BadRequest):
+        prepare(deep, FIELD)
+
+
+def test_the_demands_of_the_field_are_not_dropped_with_the_client_s_own_options() -> None:
+    """A schema's own ``x-guidance`` would bring back endless white space."""
+    made = prepare({"type": "object", "x-guidance": {"whitespace_flexible": True}}, FIELD)
+    assert made["x-guidance"]["whitespace_flexible"] is False
+
+
+def test_closed_objects_have_none_but_their_own_properties() -> None:
+    schema = {"type": "object", "properties": {"a": SMALL}}
+    assert prepare(schema, FIELD, closed=True)["additionalProperties"] is False
+    assert prepare(schema, FIELD)["additionalProperties"] is not False
+    open_ = {**schema, "additionalProperties": True}
+    assert prepare(open_, FIELD, closed=True)["additionalProperties"] is not False
+
+
+def test_every_schema_by_hand_is_prepared_once_and_again_to_the_same() -> None:
+    for schema in BY_HAND:
+        before = json.dumps(schema)
+        assert prepare(schema, FIELD) == prepare(schema, FIELD)
+        assert json.dumps(schema) == before

@@ -1,0 +1,54 @@
+"""A stand-in for a model that writes at a high temperature: any token that a grammar allows."""
+
+import random
+from collections.abc import Callable, Mapping
+
+from stentor.engine.grammar.matcher import Compiler
+from stentor.engine.grammar.token_sets import ids_in
+from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.server.grammar.lark import Lark
+
+
+def written(compiler: Compiler, vocabulary: TokenBytes, source: str, seed: int, most: int = 1024) -> tuple[str, bool]:
+    """A text that the grammar allows, and whether it came to its end within so many tokens.
+
+    Half of the tokens are short ones, for most are words, of which some places take thousands.
+    """
+    matcher = compiler.compile(source)
+    choose = random.Random(seed)
+    ends = frozenset(vocabulary.eos)
+    text = bytearray()
+    for _ in range(most):
+        if matcher.stopped():
+            break
+        allowed = ids_in_sample(matcher.allowed(), choose)
+        assert allowed, (text, matcher.error())
+        short = [id for id in allowed if len(vocabulary.tokens[id]) == 1]
+        token = choose.choice(short if short and choose.random() < 0.5 else allowed)
+        if token in ends:
+            break
+        assert matcher.consume(token), (bytes(text), token, matcher.error())
+        text += vocabulary.tokens[token]
+    else:
+        return text.decode(errors="replace"), False
+    assert matcher.accepting(), (bytes(text), matcher.error())
+    return text.decode(), True
+
+
+def ids_in_sample(tokens: int, choose: random.Random, most: int = 64) -> list[int]:
+    """Of a set of tokens: all, or so many taken at random."""
+    count = tokens.bit_count()
+    if count <= most:
+        return ids_in(tokens)
+    size = tokens.bit_length()
+    found: list[int] = []
+    for _ in range(8 * most):
+        bit = choose.randrange(size)
+        if tokens >> bit & 1:
+            found.append(bit)
+    return found[:most] or [size - 1]
+
+
+def grammar_of(special: Mapping[str, int], body: Callable[[Lark], str]) -> str:
+    lark = Lark(special)
+    return lark.source(body(lark))

@@ -1,0 +1,99 @@
+"""Which formats a model's output is read by: from flags, from its chat template, and what its prompt has begun."""
+
+import pytest
+
+from stentor.server.options import ConfigError, read_config
+from stentor.server.parsing.harmony import HarmonyParser
+from stentor.server.parsing.interface import Content, Thought, Tool
+from stentor.server.parsing.output import OutputFormat, UnknownFormat, settle_output
+from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
+from stentor.tests.server.parsing.pieces import parse
+
+PLAIN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+TEMPLATES = {
+    "qwen3": PLAIN + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
+    "mistral": "[SYSTEM_PROMPT]Think in [THINK]…[/THINK].[/SYSTEM_PROMPT][INST]{{ messages[0].content }}[/INST]",
+    "gpt_oss": "<|start|>user<|message|>{{ messages[0].content }}<|end|><|start|>assistant<|channel|>",
+    "seed_oss": "{{ bos }}<seed:think>{{ thinking_budget }}</seed:think>",
+    "granite": "Write your thoughts after 'Here is my thought process:' and then 'Here is my response:'.",
+    "granite_3_3": "<|start_of_role|>system<|end_of_role|>Use <think></think> and <response></response> tags.",
+    "minimax_m2": "]~b]ai\n<think>\n{# calls: <minimax:tool_call> #}",
+    "minimax_m3": "{% set think_begin_token = '<mm:think>' %}",
+    "kimi_k2": "<|im_assistant|>assistant<|im_middle|><think>{{ m.reasoning_content }}</think>",
+    "deepseek_v3": (
+        "{% if not thinking is defined %}{% set thinking = false %}{% endif %}"
+        "<\uff5cAssistant\uff5c>{% if thinking %}<think>{% else %}</think>{% endif %}"
+    ),
+    "deepseek_r1": "{% set content = content.split('</think>')[-1] %}<\uff5cAssistant\uff5c><think>\n",
+    "glm45": "[gMASK]<sop>{% if enable_thinking is false %}<think></think>{% endif %}",
+    "hunyuan_a13b": "<|startoftext|><think>\n\n</think>\n<answer>\n",
+    "ernie45": "<|im_start|>assistant\n<think>\n{{ r }}\n</think>\n\n<response>\n",
+    "cohere_command3": "<|CHATBOT_TOKEN|><|START_THINKING|><|END_THINKING|>",
+    "nemotron_v3": "<SPECIAL_11>Assistant\n<think>\n</think>",
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_chat_template_says_which_format_its_model_reasons_in(name: str) -> None:
+    output = settle_output("auto", "auto", TEMPLATES[name], "LlamaForCausalLM")
+    assert output.reasoning is not None
+    assert output.reasoning.name == name
+
+
+def test_a_model_that_does_not_reason_has_no_parser() -> None:
+    output = settle_output("auto", "none", PLAIN, "LlamaForCausalLM")
+    assert output == OutputFormat(None, None)
+    assert output.parser([Tool("f", None, None)], opened=False) is None
+    assert output.visible == frozenset()
+    assert not output.thinking_opened("<think>\n")
+    assert str(output) == "reasoning none, tool calls none"
+
+
+def test_an_architecture_speaks_where_the_template_says_nothing() -> None:
+    assert settle_output("auto", "none", "", "GptOssForCausalLM").harmony
+    assert not settle_output("auto", "none", TEMPLATES["qwen3"], "GptOssForCausalLM").harmony
+    assert settle_output("none", "none", "", "GptOssForCausalLM").reasoning is None
+
+
+def test_a_flag_counts_more_than_the_template() -> None:
+    assert settle_output("none", "none", TEMPLATES["qwen3"], "") == OutputFormat(None, None)
+    named = settle_output("openai_gptoss", "none", TEMPLATES["qwen3"], "")
+    assert named.reasoning is REASONING_FORMATS["gpt_oss"]
+
+
+@pytest.mark.parametrize("option", ["reasoning-parser", "tool-call-parser"])
+def test_an_unknown_name_is_refused_in_one_line_that_lists_those_there_are(option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_config({option: "no-such-format"}, {})
+    message = str(caught.value)
+    assert message.startswith(f"--{option}: there is no ")
+    assert "'no-such-format'; choose one of auto, none" in message
+    assert "\n" not in message
+    if option == "reasoning-parser":
+        assert all(name in message for name in REASONING_FORMATS)
+
+
+def test_an_unknown_name_that_no_option_gave_is_refused_too() -> None:
+    with pytest.raises(UnknownFormat, match="choose one of auto, none"):
+        settle_output("x", "auto", "", "")
+
+
+def test_markers_are_what_the_parser_must_see() -> None:
+    assert OutputFormat(REASONING_FORMATS["mistral"]).visible == {"[THINK]", "[/THINK]"}
+    assert "<|call|>" in OutputFormat(REASONING_FORMATS["gpt_oss"]).visible
+
+
+def test_the_prompt_settles_how_a_parser_begins() -> None:
+    output = OutputFormat(REASONING_FORMATS["qwen3"])
+    for tail, expected in (
+        ("assistant\n<think>\n", [Thought("Hm"), Content("Hi")]),
+        ("assistant\n", [Content("Hm</think>Hi")]),
+    ):
+        parser = output.parser((), opened=output.thinking_opened(tail))
+        assert parser is not None
+        assert parse(parser, ["Hm</think>Hi"]) == expected
+
+
+def test_channels_have_one_parser_for_all_they_carry() -> None:
+    output = OutputFormat(REASONING_FORMATS["gpt_oss"])
+    assert isinstance(output.parser((), opened=False), HarmonyParser)
