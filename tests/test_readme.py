@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS
 from stentor.server.option_tables import OPTIONS
 from stentor.server.options import CONFIG_FILE
@@ -195,3 +196,5 @@ def test_the_files_that_are_linked_exist() -> None:
 def test_every_field_that_is_ignored_is_listed() -> None:
     (paragraph,) = re.findall(r"are accepted and ignored: (.*?)\. What would", README, flags=re.DOTALL)
     assert set(re.findall(r"`(\w+)`", paragraph)) == set(IGNORED_FIELDS)
+    (theirs,) = re.findall(r"^Of Anthropic's, (.*?)\n\n", README, flags=re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", theirs)) >= {*messages.IGNORED_FIELDS, *messages.REFUSED}

@@ -27,7 +27,7 @@ async def run_of(state: ServerState, prepared: Prepared, ticket: Ticket, *, watc
 
 
 async def run_in_background(state: ServerState, prepared: Prepared) -> Run:
-    """One that goes on by itself and has been stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
+    """One that goes on by itself, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
     state.responses.check_room()
     with ExitStack() as stack:
         # its own place in the queue: that of the request is given back with the answer

@@ -15,6 +15,7 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 from stentor.protocols.openai.responses.request import ENCRYPTED_REASONING, ResponseRequest
+from stentor.protocols.steps import TokenLogprobs
 
 from ..conversation.turn import Turn
 from ..encoders.responses import ResponseEncoder
@@ -289,7 +290,7 @@ def failure_of(error: Exception) -> ResponseFailure:
 def _step(batch: Iterable[Delta]) -> Step | None:
     """The tokens of a batch of one choice."""
     tokens: list[int] = []
-    logprobs = []
+    logprobs: list[TokenLogprobs] = []
     for delta in batch:
         if isinstance(delta, Text | Reasoning):
             tokens += delta.tokens

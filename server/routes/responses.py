@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import (
     Compaction,
     InputTokens,
@@ -120,7 +121,7 @@ async def input_items(state: ServerState, request: Request) -> Response:
     return json_response(page_of(request, given))
 
 
-def page_of(request: Request, items: list[keeping.Item]) -> ItemList:
+def page_of(request: Request, items: list[Item]) -> ItemList:
     """The page that the query asks for. Raises BadRequest."""
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):

@@ -1,4 +1,7 @@
-"""Conversations and their items. Every function but those that keep bounds looks only at its caller's rows."""
+"""Conversations and their items.
+
+An ``owner`` is the caller whose rows are looked at; a function without one is for ids that were found with it.
+"""
 
 import time
 from collections.abc import Sequence

