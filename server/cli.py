@@ -34,6 +34,7 @@ GROUPS: Final = {
     "recovery": "recovery",
     "overload": "overload",
     "media": "media that requests name",
+    "store": "what is kept for later",
     "limits": "limits on requests",
     "server": "the server",
     "door": "who comes in",

@@ -46,7 +46,11 @@ class _Anthropic:
     id_header = b"request-id"
 
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
-        return _encode(MessageErrorResponse(MessageError(kind_of(status), error.message), request_id or None))
+        message = error.message
+        if error.code == "context_length_exceeded":
+            # there is no code in this shape; clients that shorten conversations by themselves look for these words
+            message = f"prompt is too long: {message}"
+        return _encode(MessageErrorResponse(MessageError(kind_of(status), message), request_id or None))
 
     def frame(self, status: int, error: ErrorBody) -> bytes:
         return b"event: error\ndata: " + self.body(status, error, current_request_id()) + b"\n\n"

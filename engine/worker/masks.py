@@ -32,10 +32,15 @@ def mask_bytes(vocab_size: int) -> int:
     return -(-vocab_size // (8 * WORD_BYTES)) * WORD_BYTES
 
 
-def forbidden(mask: npt.NDArray[np.uint8], vocab_size: int) -> torch.Tensor:
-    """bool [vocabulary]: the tokens that may not be drawn."""
-    bits = np.unpackbits(mask, count=vocab_size, bitorder="little")
-    return torch.from_numpy(bits == 0)
+def restrict_row_(logits: torch.Tensor, mask: npt.NDArray[np.uint8]) -> None:
+    """Sets, in place, what may not be drawn to -inf, in logits [vocabulary] that lie in this process's memory.
+
+    Not by torch: it would share so little work among threads of its own, which fight for the cores with ours.
+    """
+    values = logits.numpy()
+    # inverted, the bits are bytes of 0 and 1, which are booleans without another copy
+    forbidden = np.unpackbits(np.bitwise_not(mask), count=len(values), bitorder="little").view(np.bool_)
+    np.copyto(values, -np.inf, where=forbidden)
 
 
 def lowest(mask: npt.NDArray[np.uint8]) -> int:

@@ -1,7 +1,6 @@
 """Draws the tokens of a step: what each row asked for, applied to its logits and to nothing else."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 
 from .logprobs import logprob_entries
-from .masks import NO_MASKS, SlotMasks, forbidden, lowest
+from .masks import NO_MASKS, SlotMasks, lowest, restrict_row_
 from .sampler_rows import SampledRow
 
 
@@ -159,7 +158,7 @@ class Sampler:
             sampling.restrict_(logits, *restricted.flat(self._device))
         for position, slot in enumerate(slots):
             if (mask := masks.get(slot)) is not None:
-                logits[position].masked_fill_(forbidden(mask, self._vocab_size).to(self._device), -math.inf)
+                restrict_row_(logits[position], mask)
 
     def _draw(self, logits: torch.Tensor, slots: Sequence[int], rows: list[SampledRow]) -> list[int]:
         if all(row.greedy for row in rows):

@@ -140,7 +140,8 @@ def _check_tool(tool: Tool, where: str) -> None:
 
 
 class MessagesRequest(ConversationFields, kw_only=True):
-    max_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)]
+    max_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)]
+    """0: the prompt is only to be found in the cache later."""
     stream: bool | None = None
     stop_sequences: list[Annotated[str, Meta(min_length=1)]] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None

@@ -148,19 +148,24 @@ def json_answer(schema: Any, field: str, limits: Limits) -> JsonAnswer:
 
 def check_schema(schema: Schema, field: str, limits: Limits) -> None:
     """Its size and depth. Raises BadRequest."""
-    level = [schema]
+    level: list[Any] = [schema] if isinstance(schema, dict) else []
+    values = 0
     for _ in range(limits.max_schema_depth):
-        level = [inner for part in level for inner in _inside(part)]
-        if not level:
+        values += sum(map(len, level))
+        # each takes two characters and more: so one that is far too large is not written to be measured
+        if not level or 2 * values > limits.max_schema_chars:
             break
+        level = [inner for part in level for inner in _inside(part)]
     else:
         raise BadRequest(
             f"`{field}` is nested too deeply; this server allows {limits.max_schema_depth} levels of a schema.", field
         )
-    size = len(msgspec.json.encode(schema))
+    size = 2 * values
+    if size <= limits.max_schema_chars:
+        size = len(msgspec.json.encode(schema))
     if size > limits.max_schema_chars:
         raise BadRequest(
-            f"`{field}` has {size} bytes as JSON; this server allows at most {limits.max_schema_chars}.",
+            f"`{field}` has {size} bytes or more as JSON; this server allows at most {limits.max_schema_chars}.",
             field,
             "string_above_max_length",
         )

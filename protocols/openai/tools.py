@@ -17,7 +17,7 @@ from .structured import check_schema
 
 CUSTOM_INPUT: Final = "input"
 """The one argument of the function that stands for a custom tool."""
-_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 Mode = Literal["none", "auto", "required"]
 _MODES: Final = ("none", "auto", "required")
@@ -209,7 +209,7 @@ def _name_of(read: _NamedFunction | _NamedCustom, tools: tuple[OfferedTool, ...]
 
 def _known(name: str, tools: tuple[OfferedTool, ...], field: str, among: str = "tools") -> str:
     if all(tool.name != name for tool in tools):
-        shown = name if len(name) <= 64 else name[:64] + "…"
+        shown = name if len(name) <= 128 else name[:128] + "…"
         raise BadRequest(f"`{field}`: there is no tool `{shown}` in `{among}`.", field, "invalid_value")
     return name
 
@@ -261,7 +261,7 @@ def _custom(custom: _Custom, where: str, limits: Limits) -> OfferedTool:
 def _check_name(name: str, where: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise BadRequest(
-            f"`{where}.name` must be 1 to 64 characters of a-z, A-Z, 0-9, underscores, dots and dashes.",
+            f"`{where}.name` must be 1 to 128 characters of a-z, A-Z, 0-9, underscores, dots and dashes.",
             f"{where}.name",
             "invalid_value",
         )

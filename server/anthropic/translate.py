@@ -40,7 +40,7 @@ _NAMES: Final = {
 def chat_request(body: MessagesRequest) -> ChatRequest:
     """Raises BadRequest."""
     fields = _conversation(body)
-    fields["max_tokens"] = body.max_tokens
+    fields["max_tokens"] = max(1, body.max_tokens)
     fields["stream"] = body.stream
     fields["stop"] = body.stop_sequences or None
     fields["temperature"] = body.temperature

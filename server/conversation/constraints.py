@@ -1,14 +1,20 @@
 """What an answer must look like, and how it is read: grammar, thinking budget and parser of one request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+import anyio.to_thread
+import msgspec
+
 from stentor.protocols.actors import Thinking
+from stentor.protocols.openai.bounds import TEXT_TOO_LONG
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.structured import Answer, wanted_answer
-from stentor.protocols.openai.tools import ToolUse
+from stentor.protocols.openai.limits import Limits
+from stentor.protocols.openai.structured import Answer, JsonAnswer, wanted_answer
+from stentor.protocols.openai.tools import NO_TOOLS, ToolUse
 
 from ..grammar.answers import answer_expression
 from ..grammar.compose import compose
@@ -24,6 +30,8 @@ from .tools import callable_tools
 
 PROMPT_TAIL: Final = 48
 """Tokens at a prompt's end that say whether the model begins inside its reasoning."""
+INLINE_BYTES: Final = 16 << 10
+"""Of schemas that are turned into a grammar at once; more is done in a thread."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,8 @@ async def answer_constraints(state: ServerState, answer: Answer | None) -> Const
     """Of a text that no conversation asks for: nothing is thought, and nothing is called. Raises BadRequest."""
     if answer is None:
         return FREE
-    lark = Lark(state.special_tokens)
-    source = lark.source(answer_expression(lark, answer))
-    await state.grammars.check(source, answer.field)
-    return Constraints(source)
+    write = partial(_source, state.special_tokens, NO_TOOLS, answer, OutputFormat(), None, False)
+    return Constraints(await _checked(state, write, _answer_bytes(answer), answer.field))
 
 
 def parser_of(output: OutputFormat, use: ToolUse, opened: bool) -> Callable[[], Parser] | None:
@@ -113,18 +119,55 @@ async def _grammar(state: ServerState, use: ToolUse, answer: Answer | None, open
     format = state.output.tools if use.mode != "none" and (calls or answer is not None) else None
     if format is None and answer is None:
         return ""
-    lark = Lark(state.special_tokens)
-    body = _body(lark, use, answer, state.output, format)
-    reasoning = state.output.reasoning
-    source = compose(
+    size = _answer_bytes(answer) + (0 if format is None else _schema_bytes(use, state.limits))
+    write = partial(_source, state.special_tokens, use, answer, state.output, format, opened)
+    tools = "functions" if use.legacy else "tools"
+    return await _checked(state, write, size, tools if answer is None or use.mode == "required" else answer.field)
+
+
+async def _checked(state: ServerState, write: Callable[[], str], size: int, field: str) -> str:
+    # other streams need not wait for what takes tenths of a second
+    source = write() if size <= INLINE_BYTES else await anyio.to_thread.run_sync(write)
+    await state.grammars.check(source, field)
+    return source
+
+
+def _answer_bytes(answer: Answer | None) -> int:
+    return len(msgspec.json.encode(answer.schema)) if isinstance(answer, JsonAnswer) else 0
+
+
+def _schema_bytes(use: ToolUse, limits: Limits) -> int:
+    """Of all tools that may be called, as JSON. Raises BadRequest where they are too many for one grammar."""
+    size = sum(len(msgspec.json.encode(tool.parameters)) for tool in use.usable)
+    if size > limits.max_schema_chars:
+        field = "functions" if use.legacy else "tools"
+        raise BadRequest(
+            f"`{field}`: the schemas of the tools that calls are held to come to {size} bytes as JSON; this server "
+            f"allows at most {limits.max_schema_chars}. Require fewer tools, or none strictly.",
+            field,
+            TEXT_TOO_LONG,
+        )
+    return size
+
+
+def _source(
+    special_tokens: Mapping[str, int],
+    use: ToolUse,
+    answer: Answer | None,
+    output: OutputFormat,
+    format: ToolFormat | None,
+    opened: bool,
+) -> str:
+    lark = Lark(special_tokens)
+    body = _body(lark, use, answer, output, format)
+    reasoning = output.reasoning
+    return compose(
         lark,
         thinking_end=None if reasoning is None else reasoning.end,
         opened=opened,
         body=body,
         thinking_begin=None if reasoning is None else reasoning.begin,
     )
-    await state.grammars.check(source, "tools" if answer is None or use.mode == "required" else answer.field)
-    return source
 
 
 def _body(lark: Lark, use: ToolUse, answer: Answer | None, output: OutputFormat, format: ToolFormat | None) -> str:

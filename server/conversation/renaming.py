@@ -8,7 +8,7 @@ from typing import Final
 
 from stentor.protocols.openai.errors import BadRequest
 
-_NAMED: Final = re.compile(r"`([a-z_][^`\s]*)`")
+_NAMED: Final = re.compile(r"`([a-z_][^`]*)`")
 _INDEX: Final = r"\[(\d+)\]"
 
 

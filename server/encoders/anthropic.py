@@ -19,7 +19,7 @@ from stentor.protocols.deltas import Delta, Finish, PromptProcessed
 
 from ..error_shapes import ANTHROPIC
 from ..errors import GenerationFailed, error_frame
-from .anthropic_blocks import BlockEvent, Blocks, Closed, Grown, Opened, Signed
+from .anthropic_blocks import BlockEvent, Blocks, Closed, Grown, Opened, Signed, ThinkingShown
 from .chunks import encode
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -42,7 +42,9 @@ class MessageShape:
     prompt_tokens: int
     in_context: bool
     """The client asked for more tokens than there is room for: where they end, the context does."""
-    omit_thinking: bool = False
+    thinking: ThinkingShown = "whole"
+    warm_up: bool = False
+    """The client asked for no tokens at all: its prompt is to be in the cache, and what is drawn is dropped."""
 
 
 class _Progress:
@@ -50,8 +52,11 @@ class _Progress:
 
     def __init__(self, shape: MessageShape) -> None:
         self._shape = shape
-        self.blocks = Blocks(omit_thinking=shape.omit_thinking)
+        self.blocks = Blocks(shape.thinking)
         self.cached_tokens = 0
+
+    def take(self, delta: Delta) -> list[BlockEvent]:
+        return [] if self._shape.warm_up else self.blocks.take(delta)
 
     def usage(self) -> MessageUsage:
         blocks = self.blocks
@@ -60,6 +65,8 @@ class _Progress:
         )
 
     def ending(self, finish: Finish) -> tuple[StopReason, str | None]:
+        if self._shape.warm_up:
+            return "max_tokens", None
         if finish.reason == "length":
             return ("model_context_window_exceeded" if self._shape.in_context else "max_tokens"), None
         if isinstance(finish.stop_reason, str):
@@ -84,7 +91,7 @@ async def whole_message(shape: MessageShape, batches: AsyncIterable[list[Delta]]
             elif type(delta) is Finish:
                 finish = delta
             else:
-                _gather(gathered, progress.blocks.take(delta))
+                _gather(gathered, progress.take(delta))
     if finish is None or finish.reason not in ("stop", "length"):
         raise GenerationFailed
     _gather(gathered, progress.blocks.end())
@@ -155,7 +162,7 @@ class MessageStream:
             if not self._begun:
                 frames.append(self._begin())
             if type(delta) is not Finish:
-                frames += map(self._frame, self._progress.blocks.take(delta))
+                frames += map(self._frame, self._progress.take(delta))
             elif delta.reason in ("stop", "length"):
                 self._finish = delta
             else:

@@ -3,6 +3,7 @@
 import hashlib
 import uuid
 from base64 import b64encode
+from typing import Literal
 
 import msgspec
 
@@ -38,15 +39,18 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
 BlockEvent = Opened | Grown | Signed | Closed
 
 
+ThinkingShown = Literal["whole", "empty", "never"]
+"""What of its thinking a client gets: all, blocks that say no more than that there was some, or nothing."""
+
+
 class Blocks:
     """The blocks of one choice, one after another.
 
     White space between two other blocks is no block of its own: it is held back until there is more.
     """
 
-    def __init__(self, *, omit_thinking: bool = False) -> None:
-        """``omit_thinking``: blocks of thinking are empty, but they are there."""
-        self._omit_thinking = omit_thinking
+    def __init__(self, shown: ThinkingShown = "whole") -> None:
+        self._shown = shown
         self._open: type[Content] | None = None
         self._index = -1
         self._held = ""
@@ -64,7 +68,7 @@ class Blocks:
             case Reasoning():
                 self.output_tokens += len(delta.tokens)
                 self.thinking_tokens += len(delta.tokens)
-                return self._thinking(delta.text) if delta.text else []
+                return self._thinking(delta.text) if delta.text and self._shown != "never" else []
             case ToolCallStart():
                 self._held = ""
                 self.calls += 1
@@ -101,7 +105,7 @@ class Blocks:
             self._digest = hashlib.sha256()
             events = self._begin(ThinkingContent("", ""))
         self._digest.update(text.encode())
-        return events if self._omit_thinking else [*events, Grown(self._index, text)]
+        return events if self._shown == "empty" else [*events, Grown(self._index, text)]
 
     def _begin(self, block: Content) -> list[BlockEvent]:
         events = self._close()

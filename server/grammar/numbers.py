@@ -46,7 +46,7 @@ def bounded_number(given: Mapping[str, Any], integer: bool, path: str) -> dict[s
 
 def exact_number(value: float, path: str) -> dict[str, Any]:
     """A schema of this number alone, written without exponent. Raises BadRequest."""
-    if isinstance(value, float) and value.is_integer():
+    if float(value).is_integer():
         value = int(value)
     if abs(value) > MAX_INTEGER:
         raise _refusal(path, f"numbers beyond {MAX_INTEGER} are not supported")

@@ -24,17 +24,18 @@ MAX_ITEMS: Final = 100_000
 """Of ``minItems``, ``maxItems``, ``minLength`` and ``maxLength``: each costs an expression."""
 
 TYPES: Final = ("null", "boolean", "number", "integer", "string", "array", "object")
-UNSUPPORTED: Final = (
+UNSUPPORTED: Final = frozenset((
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependentRequired", "dependentSchemas",
     "dependencies", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef",
-)  # fmt: skip
+))  # fmt: skip
 _COUNTS: Final = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_TYPED: Final = (
+_TYPED: Final = frozenset((
     *_COUNTS, *_NUMBERS, "pattern", "format", "items", "prefixItems", "additionalItems", "properties", "required",
     "patternProperties", "additionalProperties", "propertyNames", "uniqueItems",
-)  # fmt: skip
+))  # fmt: skip
 _APPLICATORS: Final = ("anyOf", "oneOf", "allOf", "$ref")
+_CONSTRAINTS: Final = _TYPED.union(_APPLICATORS, ("const", "enum"))
 _PLAIN: Final = re.compile(r"[$A-Za-z_][A-Za-z0-9_]{0,63}")
 _ANY: Final = "any"
 
@@ -99,18 +100,16 @@ class _Preparation:
             return self._anything()
         if not isinstance(schema, dict):
             raise _refusal(path, "expected a schema, which is an object, or true or false")
-        for keyword in UNSUPPORTED:
-            if keyword in schema:
-                raise _unsupported(path, keyword)
+        if not UNSUPPORTED.isdisjoint(schema):
+            raise _unsupported(path, next(key for key in schema if key in UNSUPPORTED))
         types = self._types(schema, path)
-        keys = [key for key in schema if key in _TYPED or key in _APPLICATORS or key in ("const", "enum")]
-        if types is None and not keys:
+        if types is None and _CONSTRAINTS.isdisjoint(schema):
             return self._anything()
         made: Schema = {}
         if types is not None:
             made["type"] = types[0] if len(types) == 1 else types
         every: list[Schema] = []
-        if any(key in _TYPED for key in keys) or (types is not None and not _has_values(schema)):
+        if not _TYPED.isdisjoint(schema) or (types is not None and not _has_values(schema)):
             self._typed(schema, types, path, depth, made, every)
         for key in ("const", "enum"):
             if key in schema:
@@ -349,20 +348,17 @@ def _most_items(schema: Schema, items: Any, first: list[Any]) -> float:
 
 
 def _constrains(names: Schema) -> bool:
-    return any(key in names for key in (*_TYPED, *_APPLICATORS, "const", "enum", "not")) or names.get("type") not in (
-        None,
-        "string",
-    )
+    return not _CONSTRAINTS.union(("not",)).isdisjoint(names) or names.get("type") not in (None, "string")
 
 
 def _name_pattern(names: Schema) -> str | None:
-    keys = {key for key in names if key in _TYPED or key in _APPLICATORS or key in ("const", "enum")}
+    keys = _CONSTRAINTS.intersection(names)
     if names.get("type") not in (None, "string"):
         return None
     if keys == {"pattern"} and isinstance(names["pattern"], str):
         return names["pattern"]
     if keys == {"const"}:
-        names, keys = {"enum": [names["const"]]}, {"enum"}
+        names, keys = {"enum": [names["const"]]}, frozenset(("enum",))
     if keys == {"enum"} and isinstance(names["enum"], list):
         texts = [name for name in names["enum"] if isinstance(name, str)]
         return f"^({'|'.join(map(_escaped, texts))})$" if texts else None
@@ -399,7 +395,8 @@ def _unescape(segment: str) -> str:
 
 
 def _spelled(root: Schema, reference: str) -> str:
-    path, target = "", root
+    path = ""
+    target: Any = root
     for segment in reference[1:].strip("/").split("/") if reference.strip("#/") else []:
         name = _unescape(segment)
         path += _step(target, name) if isinstance(target, dict) else f"[{name}]"
@@ -430,7 +427,7 @@ def _intersects(part: Schema) -> bool:
         return False
     if "allOf" in part and isinstance(part["allOf"], list) and len(part["allOf"]) > 1:
         return True
-    return combined > 1 or any(key in part for key in (*_TYPED, "type", "const", "enum"))
+    return combined > 1 or "type" in part or not _CONSTRAINTS.difference(_APPLICATORS).isdisjoint(part)
 
 
 def _refusal(path: str, why: str) -> BadRequest:

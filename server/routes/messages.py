@@ -14,7 +14,9 @@ from stentor.protocols.anthropic.objects import Message, TokensCount
 from stentor.protocols.anthropic.request import (
     CountTokensRequest,
     MessagesRequest,
+    Thinking,
     ThinkingAdaptive,
+    ThinkingDisabled,
     ThinkingEnabled,
     count_tokens_decoder,
     messages_decoder,
@@ -25,6 +27,7 @@ from ..anthropic.translate import chat_request, in_their_names, prompt_request
 from ..auth import caller_of
 from ..conversation.turn import Turn, begin_turn, prompt_of
 from ..encoders.anthropic import PING, MessageShape, MessageStream, whole_message
+from ..encoders.anthropic_blocks import ThinkingShown
 from ..error_shapes import ANTHROPIC
 from ..errors import error_frame
 from ..overload.ticket import Ticket
@@ -61,9 +64,8 @@ def routes(state: ServerState) -> list[Route]:
 async def messages(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
     body = decode(messages_decoder, content, state.limits)
     body.check(thinks_between_calls=any(_BETWEEN_CALLS in value for value in request.headers.getlist("anthropic-beta")))
-    wanted = chat_request(body)
     with in_their_names(body):
-        turn = await begin_turn(state, wanted, caller_of(request.scope), ticket, fill_context=True)
+        turn = await begin_turn(state, chat_request(body), caller_of(request.scope), ticket, fill_context=True)
     shape = _shape(body, turn)
     if body.stream:
         to_frame = partial(error_frame, shape=ANTHROPIC)
@@ -77,18 +79,26 @@ async def messages(state: ServerState, request: Request, content: bytes, ticket:
 async def count_tokens(state: ServerState, _request: Request, content: bytes, _ticket: Ticket) -> Response:
     body = decode(count_tokens_decoder, content, state.limits)
     body.check_conversation()
-    wanted = prompt_request(body)
     with in_their_names(body):
-        return json_response(TokensCount(len(await prompt_of(state, wanted))))
+        return json_response(TokensCount(len(await prompt_of(state, prompt_request(body)))))
 
 
 def _shape(body: MessagesRequest, turn: Turn) -> MessageShape:
-    thinking = body.thinking
-    omits = isinstance(thinking, ThinkingEnabled | ThinkingAdaptive) and thinking.display == "omitted"
     return MessageShape(
         message_id=f"msg_{uuid.uuid4().hex}",
         model=turn.model,
         prompt_tokens=len(turn.prompt),
         in_context=turn.max_tokens < body.max_tokens,
-        omit_thinking=omits,
+        thinking=_shown(body.thinking),
+        warm_up=body.max_tokens == 0,
     )
+
+
+def _shown(thinking: Thinking | None) -> ThinkingShown:
+    match thinking:
+        case ThinkingDisabled():
+            return "never"  # also of a model that cannot but think
+        case ThinkingEnabled(display="omitted") | ThinkingAdaptive(display="omitted"):
+            return "empty"
+        case _:
+            return "whole"

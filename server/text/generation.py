@@ -122,7 +122,11 @@ class _Choice:
     def _push_watched(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, matcher: StopMatcher) -> Text:
         text = ""
         for place, token in enumerate(tokens):
-            text += self._read(token)
+            self._produced += 1
+            late_enough = not self._min_tokens or self._produced > self._min_tokens
+            if token in self._ends and late_enough:
+                continue
+            text += matcher.push(self._detokenizer.push((token,)), armed=late_enough)
             if matcher.matched is not None:
                 taken = place + 1
                 return Text(self.index, text, tokens[:taken], None if logprobs is None else logprobs[:taken])
@@ -144,7 +148,7 @@ class _Choice:
             parsed.finish("", deltas)
 
     def _read(self, token: int) -> str:
-        """The text that one token made final."""
+        """The text that one token made final, as :meth:`_push_watched` has it for several."""
         self._produced += 1
         late_enough = not self._min_tokens or self._produced > self._min_tokens
         if token in self._ends and late_enough:

@@ -30,7 +30,9 @@ OUTPUT: Final = "lognormal:60:0.6:1:400"
 """Bounded: among thousands of draws without bounds are some that no context of this size holds."""
 GROWTH_BYTES: Final = 6 << 20
 GROWTH_SHARE: Final = 0.01
-"""What a process may grow by in the span that is judged, by the trend: bytes or a share of it, whichever is more."""
+"""What a process may grow by in the span that is judged, by the trend: bytes or a share of it, whichever is more.
+
+The rings of its channels are part of it, 2 MiB each pair, which are touched page by page until so much has passed."""
 THIRDS_SHARE: Final = 0.03
 """What the median of the last third of that span may be above that of the second."""
 _SAMPLE_SECONDS: Final = 1.0

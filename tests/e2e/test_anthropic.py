@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import pytest
@@ -93,7 +93,7 @@ def test_a_last_message_of_the_assistant_s_is_continued(client: anthropic.Anthro
 
 def test_more_tokens_than_there_is_room_for_end_with_the_context(client: anthropic.Anthropic) -> None:
     long: Any = [{"role": "user", "content": "word " * 1980}]
-    message = ask(client, messages=long, max_tokens=32000)
+    message = ask(client, messages=long, max_tokens=20000)
     assert message.stop_reason in ("model_context_window_exceeded", "end_turn")
 
 
@@ -133,6 +133,37 @@ def test_an_answer_is_parsed_into_a_model(client: anthropic.Anthropic) -> None:
     assert parsed.stop_reason == "end_turn"
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_tool_runner_calls_the_function_and_hands_its_result_back(
+    client: anthropic.Anthropic, streamed: bool
+) -> None:
+    asked: list[str] = []
+
+    @anthropic.beta_tool
+    def get_population(city: Literal["Paris", "Rome"]) -> str:
+        """How many people live in a city.
+
+        Args:
+            city: which one
+        """
+        asked.append(city)
+        return "Many."
+
+    runner: Any = client.beta.messages.tool_runner(
+        model=NAME,
+        max_tokens=100,
+        messages=[{"role": "user", "content": "How many people live in Rome?"}],
+        tools=[get_population],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        max_iterations=2,
+        stream=streamed,
+    )
+    messages = [one.get_final_message() if streamed else one for one in runner]
+    assert [message.stop_reason for message in messages] == ["tool_use"] * 2
+    assert len(asked) >= 1
+    assert set(asked) <= {"Paris", "Rome"}
+
+
 def test_beta_s_path_and_its_fields_are_the_same(client: anthropic.Anthropic) -> None:
     message = client.beta.messages.create(
         model=NAME,
@@ -162,7 +193,7 @@ def test_errors_are_the_sdk_s_classes_and_name_the_field(client: anthropic.Anthr
     with pytest.raises(anthropic.NotFoundError) as missing:
         ask(client, model="other")
     assert missing.value.type == "not_found_error"
-    with pytest.raises(anthropic.BadRequestError):
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
         ask(client, messages=[{"role": "user", "content": "word " * 3000}])
     with pytest.raises(anthropic.GatewayTimeoutError) as late:
         ask(client, max_tokens=1500, messages=QUESTION, extra_headers={"x-request-timeout": "0.01"})

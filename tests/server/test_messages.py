@@ -1,5 +1,6 @@
 """Anthropic's messages over a fake engine: shapes against the SDK's own types, stream against whole."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,6 +8,8 @@ import anthropic.types
 import pytest
 from anthropic.types import Message, MessageTokensCount, ModelInfo
 
+from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
+from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.wire.messages import check_stream
@@ -93,6 +96,11 @@ async def test_where_the_context_ends_before_the_tokens_that_were_asked_for_it_i
     assert (await post(engine, max_tokens=4)).json()["stop_reason"] == "max_tokens"
 
 
+async def test_no_tokens_at_all_are_a_prompt_for_the_cache() -> None:
+    message = (await post(max_tokens=0)).json()
+    assert (message["content"], message["stop_reason"], message["usage"]["output_tokens"]) == ([], "max_tokens", 0)
+
+
 async def test_an_empty_answer_has_no_content() -> None:
     engine = FakeEngine(answer=says(""))
     assert (await post(engine)).json()["content"] == []
@@ -147,6 +155,75 @@ async def test_a_failure_in_a_stream_is_an_error_event_and_the_last() -> None:
     assert error.error.type == "api_error"
     assert error.request_id == response.headers["request-id"]
     assert "0xdeadbeef" not in frame.data
+
+
+QWEN = OutputFormat(REASONING_FORMATS["qwen3"], TOOL_FORMATS["hermes"])
+SAID = (
+    "<think>\nHm, héllo.\n</think>\n\nI look. "
+    '<tool_call>\n{"name": "look", "arguments": {"at": "the 😀 sky"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+)
+LOOK = {"name": "look", "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}}
+
+
+async def answer(stream: bool, **body: Any) -> dict[str, Any]:
+    engine = FakeEngine(max_model_len=2048, answer=says(SAID))
+    wanted = {"model": "fake", "messages": HELLO, "max_tokens": 900, "tools": [LOOK], "stream": stream, **body}
+    async with in_memory(fake_state(engine, output=QWEN)) as client:
+        response = await client.post(MESSAGES, json=wanted)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = check_stream(response.content) if stream else response.json()
+    check_object(Message, found)
+    return found
+
+
+async def test_what_a_model_thinks_says_and_calls_are_blocks() -> None:
+    message = await answer(False)
+    assert_same_answer(message, await answer(True), IGNORED)
+    thinking, said, first, second = message["content"]
+    assert (thinking["type"], thinking["thinking"].strip()) == ("thinking", "Hm, héllo.")
+    assert said["text"].strip() == "I look."
+    assert (first["input"], second["input"]) == ({"at": "the 😀 sky"}, {})
+    assert message["stop_reason"] == "tool_use"
+    assert 0 < message["usage"]["output_tokens_details"]["thinking_tokens"] < message["usage"]["output_tokens"]
+
+
+async def test_thinking_is_left_out_and_one_call_made_where_that_is_asked() -> None:
+    message = await answer(
+        True,
+        thinking={"type": "adaptive", "display": "omitted"},
+        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+    )
+    assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
+    assert message["content"][0]["thinking"] == ""
+    assert message["content"][0]["signature"]
+
+
+async def test_without_tools_what_looks_like_a_call_is_text() -> None:
+    message = await answer(False, tools=[])
+    assert [block["type"] for block in message["content"]] == ["thinking", "text"]
+    assert message["stop_reason"] == "end_turn"
+
+
+async def test_a_long_silence_is_broken_by_pings() -> None:
+    engine = FakeEngine(answer=says("ok"))
+    engine.gate.clear()
+
+    async def open_gate() -> None:
+        await asyncio.sleep(0.15)
+        engine.gate.set()
+
+    body = {"model": "fake", "messages": HELLO, "max_tokens": 9, "stream": True}
+    async with in_memory(fake_state(engine, keep_alive=0.02)) as client, asyncio.TaskGroup() as tasks:
+        tasks.create_task(open_gate())
+        response = await client.post(MESSAGES, json=body)
+    frames = frames_of(response.content)
+    assert [frame.event for frame in frames[:3]] == ["ping"] * 3
+
+
+async def test_a_prompt_that_is_too_long_is_told_in_the_words_that_clients_look_for() -> None:
+    refused = await post(FakeEngine(max_model_len=64), status=400, system="x" * 200)
+    assert refused.json()["error"]["message"].startswith("prompt is too long: ")
 
 
 async def test_models_are_listed_in_the_shape_of_the_client_s_protocol() -> None:

@@ -118,7 +118,7 @@ def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": "fake",
-        "max_tokens": draw(st.sampled_from([1, 16, 32000])),
+        "max_tokens": draw(st.sampled_from([0, 1, 16, 32000])),
         "messages": draw(conversations()),
         "metadata": {"user_id": "user_0123_account__session_4567"},
     }

@@ -24,6 +24,8 @@ class MarkedFormat:
     """What begins a tool call, where that ends reasoning too."""
     wrapper: tuple[str, str] | None = None
     """What may stand around the answer, and is no part of it."""
+    tokens: tuple[str, ...] = ()
+    """Special tokens that are part of a marker."""
     says: Callable[[str], bool] = field(default=lambda source: False)
     """As :meth:`detects`."""
 
@@ -37,7 +39,7 @@ class MarkedFormat:
 
     @cached_property
     def markers(self) -> frozenset[str]:
-        return frozenset((*self.begins, *self.ends, *(self.wrapper or ())))
+        return frozenset((*self.begins, *self.ends, *self.tokens, *(self.wrapper or ())))
 
     def detects(self, template_source: str) -> bool:
         return self.says(template_source)

@@ -181,9 +181,9 @@ def is_number(text: str) -> bool:
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is one JSON value."""
+    """Whether a text is one JSON value, with finite numbers."""
     try:
-        json.loads(text, parse_constant=_refuse, parse_int=str)
+        json.loads(text, parse_constant=_refuse, parse_int=str, parse_float=_finite)
     except (ValueError, RecursionError):
         return False
     return True
@@ -191,3 +191,8 @@ def is_json(text: str) -> bool:
 
 def _refuse(_: str) -> None:
     raise ValueError
+
+
+def _finite(text: str) -> None:
+    if not math.isfinite(float(text)):
+        raise ValueError

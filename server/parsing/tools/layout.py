@@ -27,11 +27,11 @@ class Layout:
 
     def calls(self, lark: Lark, one: str, *, parallel: bool, without: str = "") -> str:
         """One call or more. ``without`` is the beginning that has been matched already."""
-        first = (self.opening + self.before).removeprefix(without)
-        after, further = lark.literal(self.after), lark.literal(self.after + self.between + self.before)
-        call = lark.rule(one)
-        more = f"( {further} {call} )*" if parallel else ""
-        return f"{lark.literal(first)} {call} {more} {after} {lark.literal(self.closing)}"
+        first = lark.literal((self.opening + self.before).removeprefix(without))
+        # one literal must not begin another: the longer one would win, and there is no way back
+        call = lark.rule(f"{one} {lark.literal(self.after)}")
+        more = f"( {lark.literal(self.between + self.before)} {call} )*" if parallel else ""
+        return f"{first} {call} {more} {lark.literal(self.closing)}"
 
 
 def free(lark: Lark, layout: Layout, one: str, marker: str) -> str:

@@ -89,6 +89,7 @@ def test_a_last_message_of_the_assistant_s_is_continued() -> None:
     request = translated(messages=[HELLO, {"role": "assistant", "content": "The answer is ("}])
     assert request.continue_final_message
     assert not request.add_generation_prompt
+    nothing: Any
     for nothing in ("", []):
         request = translated(messages=[HELLO, {"role": "assistant", "content": nothing}])
         assert request.add_generation_prompt, "there is nothing to continue"
@@ -207,7 +208,7 @@ def test_what_is_without_effect_is_taken() -> None:
         ),
         ({"messages": [{"role": "system", "content": [{"type": "image"}]}, HELLO]}, "messages[0].content[0].type"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"temperature": 1.5}, "temperature"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"stop_sequences": ["a"] * 17}, "stop_sequences"),

@@ -113,11 +113,20 @@ def test_a_signature_is_that_of_the_text() -> None:
 
 
 def test_thinking_that_is_to_be_omitted_leaves_an_empty_block() -> None:
-    shape = MessageShape("msg_1", "fake", 9, in_context=False, omit_thinking=True)
+    shape = MessageShape("msg_1", "fake", 9, in_context=False, thinking="empty")
     message = both([PROMPT, thought("secret"), text("Yes."), STOP], shape)
     assert kinds(message) == ["thinking", "text"]
     assert message["content"][0]["thinking"] == ""
     assert message["usage"]["output_tokens_details"]["thinking_tokens"] == 1
+    shape = MessageShape("msg_1", "fake", 9, in_context=False, thinking="never")
+    assert kinds(both([PROMPT, thought("secret"), text("Yes."), STOP], shape)) == ["text"]
+
+
+def test_of_a_warm_up_nothing_is_said() -> None:
+    shape = MessageShape("msg_1", "fake", 9, in_context=False, warm_up=True)
+    message = both([PROMPT, thought("a"), text("b"), *call("{}"), Finish(0, "length", None, None)], shape)
+    assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
+    assert (message["usage"]["output_tokens"], message["usage"]["cache_read_input_tokens"]) == (0, 4)
 
 
 @pytest.mark.parametrize(

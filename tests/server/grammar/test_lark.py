@@ -22,7 +22,8 @@ SPECIAL = {"<s>": 256, "</s>": 257}
 
 HOSTILE = [
     'a"\nr1: "b', '"', "\\", '\\"', "\n", "\r\n", "\x00", "\x7f", "\x85", "\u2028", "}\nstart: /.*/", "/ | /.*/", "/i",
-    "%json {}", "@g0", "<s>", "a<s>b", "</s>", "//", "#", "# c\nr0: /.*/", "%ignore /.*/", "é日😀", "\\u0041", "\\x41", "\\/",
+    "%json {}", "@g0", "<s>", "a<s>b", "</s>", "//", "#", "# c\nr0: /.*/", "%ignore /.*/", "é日😀", "\\u0041", "\\x41",
+    "\\/",
 ]  # fmt: skip
 
 
@@ -86,8 +87,8 @@ def test_one_of_several_texts_matches_each_and_nothing_else(bytewise: Compiler, 
 @given(st.one_of(st.text(max_size=8), st.sampled_from(HOSTILE)))
 def test_a_schema_of_any_text_stays_a_schema(bytewise: Compiler, text: str) -> None:
     lark = Lark(SPECIAL)
-    schema = {"type": "object", "properties": {text: {"const": text}}, "required": [text], "additionalProperties": False,
-              "description": text, text + "x": text}  # fmt: skip
+    schema = {"type": "object", "properties": {text: {"const": text}}, "required": [text],
+              "additionalProperties": False, "description": text, text + "x": text}  # fmt: skip
     source = lark.source(lark.rule(f"{lark.json(schema)} {lark.literal('!')}"))
     # what stands for itself in JSON and in Python alike
     plain = all(character.isprintable() or character in "\n\r\t" for character in text)
@@ -161,9 +162,10 @@ def test_rules_of_a_clients_grammar_are_its_own(bytewise: Compiler) -> None:
     source = lark.source(f"{inner} {outer}")
     assert accepts(bytewise, source, "innerouter")
     assert not accepts(bytewise, source, "outerouter")
+    lark = Lark(SPECIAL)
+    broken = lark.source(lark.grammar('start: "a"\n}\nr0: /.*/'))
     with pytest.raises(GrammarError):
-        lark = Lark(SPECIAL)
-        bytewise.compile(lark.source(lark.grammar('start: "a"\n}\nr0: /.*/')))
+        bytewise.compile(broken)
 
 
 class TestThinking:
@@ -206,7 +208,7 @@ def test_the_demo_models_own_tokens_serve_too(
     compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int]
 ) -> None:
     lark = Lark(special)
-    matcher = compiler.compile(compose(lark, thinking_end="<|im_end|>", opened=True, body=lark.literal("ok")))
-    assert matcher.allows(special["<|im_end|>"])
-    assert matcher.consume(special["<|im_end|>"])
+    matcher = compiler.compile(compose(lark, thinking_end="<repo_name>", opened=True, body=lark.literal("ok")))
+    assert matcher.allows(special["<repo_name>"])
+    assert matcher.consume(special["<repo_name>"])
     assert all(b"ok".startswith(vocabulary.tokens[id]) for id in range(len(vocabulary.tokens)) if matcher.allows(id))

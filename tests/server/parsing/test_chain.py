@@ -109,7 +109,9 @@ def test_what_a_template_writes_is_read_back(family: str) -> None:
         content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
         assert content.strip() == said.strip()
         call, body = (piece for piece in pieces if isinstance(piece, CallStart | CallArguments))
-        assert isinstance(call, CallStart) and call.name == "f"
-        assert isinstance(body, CallArguments) and json.loads(body.text) == given
+        assert isinstance(call, CallStart)
+        assert call.name == "f"
+        assert isinstance(body, CallArguments)
+        assert json.loads(body.text) == given
 
     check()

@@ -82,7 +82,9 @@ def test_a_required_call_is_read_back_as_one_call_that_its_schema_allows(seed: i
     parser = HARMONY.parser(TOOLS, opened=False)
     assert parser is not None
     start, arguments, end = parse(parser, [text])
-    assert isinstance(start, CallStart) and isinstance(arguments, CallArguments) and isinstance(end, CallEnd)
+    assert isinstance(start, CallStart)
+    assert isinstance(arguments, CallArguments)
+    assert isinstance(end, CallEnd)
     found = json.loads(arguments.text)
     jsonschema.validate(found, SCHEMA if start.name == "get_weather" else {"type": "object", "maxProperties": 0})
 

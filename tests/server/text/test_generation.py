@@ -40,6 +40,7 @@ class Script:
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
+        resumed: list[list[int]] | None = None,
     ) -> Self:
         self.submitted = (prompt, params, seeds, priority, salt)
         return self

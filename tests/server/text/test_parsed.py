@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -60,15 +61,15 @@ def says(text: str, index: int = 0, *, logprobs: bool = False) -> ChoiceTokens:
     return ChoiceTokens(1, index, tokens, [TokenLogprobs(t, -1.0, 1, []) for t in tokens] if logprobs else None)
 
 
-def request(output: OutputFormat = QWEN, *, n: int = 1, min_tokens: int = 0, **fields: object) -> GenerationRequest:
-    stop_token_ids = fields.pop("stop_token_ids", ())
-    params = SamplingParams(max_tokens=100, min_tokens=min_tokens, eos_token_ids=(EOS,), stop_token_ids=stop_token_ids)  # type: ignore[arg-type]
-
-    def parser() -> object:
-        return output.parser((), opened=False)
-
-    settled: dict[str, object] = {"parser": parser, "visible": output.visible} | fields
-    return GenerationRequest(prompt=[1, 2], params=params, seeds=list(range(n)), **settled)  # type: ignore[arg-type]
+def request(*, n: int = 1, min_tokens: int = 0, **fields: Any) -> GenerationRequest:
+    params = SamplingParams(
+        max_tokens=100,
+        min_tokens=min_tokens,
+        eos_token_ids=(EOS,),
+        stop_token_ids=fields.pop("stop_token_ids", ()),
+    )
+    settled: dict[str, Any] = {"parser": lambda: QWEN.parser((), opened=False), "visible": QWEN.visible} | fields
+    return GenerationRequest(prompt=[1, 2], params=params, seeds=list(range(n)), **settled)
 
 
 def run(batches: list[list[EngineEvent]], wanted: GenerationRequest) -> list[Delta]:
@@ -142,7 +143,8 @@ def test_log_probabilities_stay_with_their_tokens() -> None:
 
 
 def test_a_stop_string_ends_a_thought_and_flushes_what_the_parser_held() -> None:
-    for batches in ([[says("<think>Hm </thSTOP no")]], [[says(char)] for char in ["<think>", *"Hm </thSTOP no"]]):
+    for texts in (["<think>Hm </thSTOP no"], ["<think>", *"Hm </thSTOP no"]):
+        batches: list[list[EngineEvent]] = [[says(text)] for text in texts]
         deltas = run([*batches, [ends("stop")]], request(stop=("STOP",)))
         whole = gathered(deltas).choices[0]
         assert (whole.thoughts, whole.text) == ("Hm </th", "")
@@ -192,7 +194,7 @@ CALLS = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
 CALLS += '<|channel|>commentary to=functions.weather json<|message|>{"city": "Ü"}<|call|>'
 
 
-def harmony() -> dict[str, object]:
+def harmony() -> dict[str, Any]:
     return {"parser": lambda: HarmonyParser([WEATHER], opened=False), "visible": HARMONY.markers}
 
 

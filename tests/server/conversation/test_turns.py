@@ -1,0 +1,231 @@
+"""Tools, thinking and forms of answers put together: what the engine is given, and how its text comes back."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion
+
+from stentor.protocols.actors import Thinking
+from stentor.server.grammar.checker import Grammars
+from stentor.server.grammar.limits import GrammarLimits
+from stentor.server.grammar.vocabulary import token_bytes_of
+from stentor.server.parsing.output import OutputFormat
+from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
+from stentor.server.parsing.tools.registry import TOOL_FORMATS
+from stentor.server.state import ServerState
+from stentor.tests.fakes import EOS, FakeEngine, byte_tokenizer, fake_state, says
+from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
+from stentor.tests.wire.chat import check_stream
+from stentor.tests.wire.validate import CHAT_EXTENSIONS, assert_same_answer, check_object
+
+pytestmark = pytest.mark.anyio
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}é"}}\n</tool_call>'
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}},
+}
+STRICT: Any = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+OTHER: Any = {"type": "function", "function": {"name": "g"}}
+CUSTOM: Any = {"type": "custom", "custom": {"name": "c"}}
+F: Any = {"type": "function", "function": {"name": "f"}}
+ALLOWED: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [F]}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Iterator[Grammars]:
+    """One process for all tests."""
+    tokenizer = byte_tokenizer()
+    grammars = Grammars(lambda: token_bytes_of(tokenizer, (EOS,)), GrammarLimits())
+    yield grammars
+    grammars.close()
+
+
+@pytest.fixture
+async def state(grammars: Grammars) -> ServerState:
+    """Over a model that thinks as Qwen 3 does and calls tools as Hermes does."""
+    output = OutputFormat(REASONING_FORMATS["qwen3"], TOOL_FORMATS["hermes"])
+    state = fake_state(FakeEngine(max_model_len=1 << 20), output=output)
+    state.grammars = grammars
+    return state
+
+
+def engine_of(state: ServerState) -> FakeEngine:
+    engine = state.client
+    assert isinstance(engine, FakeEngine)
+    return engine
+
+
+async def ask(state: ServerState, path: str = CHAT, **body: Any) -> dict[str, Any]:
+    """The whole answer; that of a stream is the same."""
+    given = {"prompt": "hello"} if path == COMPLETIONS else {"messages": HELLO}
+    body = {**given, "max_tokens": 400, **body}
+    async with in_memory(state) as client:
+        response = await client.post(path, json=body)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        if path == CHAT and not body.get("functions"):
+            check_object(ChatCompletion, response.content, CHAT_EXTENSIONS)
+            options = {"stream": True, "stream_options": {"include_usage": True}}
+            streamed = await client.post(path, json={**body, **options})
+            assert_same_answer(answer, check_stream(streamed.content))
+    return answer
+
+
+async def refused(state: ServerState, **body: Any) -> str:
+    async with in_memory(state) as client:
+        response = await client.post(CHAT, json={"messages": HELLO, **body})
+    assert response.status_code == 400, response.text
+    assert engine_of(state).streams == []
+    param: str = response.json()["error"]["param"]
+    return param
+
+
+async def test_thoughts_text_and_calls_are_told_apart(state: ServerState) -> None:
+    engine_of(state).answer = says(f"<think>hm</think>So: {CALL}{CALL}")
+    answer = await ask(state, tools=[TOOL], n=2)
+    for choice in answer["choices"]:
+        assert choice["message"]["reasoning_content"] == "hm"
+        assert choice["message"]["content"].strip() == "So:"
+        assert [call["function"] for call in choice["message"]["tool_calls"]] == [
+            {"name": "f", "arguments": '{"a": "}é"}'}
+        ] * 2
+        assert choice["finish_reason"] == "tool_calls"
+    assert 0 < answer["usage"]["completion_tokens_details"]["reasoning_tokens"] < 50
+    assert engine_of(state).grammars == ["", ""], "an open choice of lenient tools holds the model to nothing"
+
+
+async def test_reasoning_may_be_left_out_and_is_counted_all_the_same(state: ServerState) -> None:
+    engine_of(state).answer = says("<think>hm</think>Yes")
+    answer = await ask(state, include_reasoning=False)
+    assert "reasoning" not in answer["choices"][0]["message"]
+    assert answer["choices"][0]["message"]["content"] == "Yes"
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+
+
+async def test_without_parallel_calls_the_first_one_counts(state: ServerState) -> None:
+    engine_of(state).answer = says(CALL + CALL)
+    answer = await ask(state, tools=[TOOL], parallel_tool_calls=False)
+    assert len(answer["choices"][0]["message"]["tool_calls"]) == 1
+    legacy = await ask(state, functions=[TOOL["function"]])
+    assert legacy["choices"][0]["message"]["function_call"] == {"name": "f", "arguments": '{"a": "}é"}'}
+    assert legacy["choices"][0]["finish_reason"] == "function_call"
+
+
+async def test_a_custom_tool_gets_its_text(state: ServerState) -> None:
+    engine_of(state).answer = says('<tool_call>\n{"name": "c", "arguments": {"input": "a\\n\\u00e9"}}\n</tool_call>')
+    answer = await ask(state, tools=[CUSTOM, TOOL])
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert (call["type"], call["custom"]) == ("custom", {"name": "c", "input": "a\né"})
+
+
+async def test_without_tools_or_choice_a_call_is_text(state: ServerState) -> None:
+    engine_of(state).answer = says(CALL)
+    for body in ({}, {"tools": [TOOL], "tool_choice": "none"}):
+        answer = await ask(state, **body)
+        assert answer["choices"][0]["message"]["content"] == CALL
+        assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def prompt_of(state: ServerState) -> str:
+    return bytes(engine_of(state).streams[-1].prompt).decode()
+
+
+async def test_tools_are_told_where_the_template_does_not_know_them_and_one_may_be_called(state: ServerState) -> None:
+    await ask(state, tools=[TOOL, OTHER])
+    assert '"name": "f"' in prompt_of(state)
+    assert '"name": "g"' in prompt_of(state)
+    await ask(state, tools=[TOOL], tool_choice="none")
+    assert '"name": "f"' not in prompt_of(state)
+
+
+@pytest.mark.parametrize(
+    ("body", "held"),
+    [
+        ({"tools": [TOOL]}, False),
+        ({"tools": [TOOL], "tool_choice": "none"}, False),
+        ({"tools": [TOOL], "tool_choice": "required"}, True),
+        ({"tools": [TOOL, OTHER], "tool_choice": F}, True),
+        ({"tools": [STRICT]}, True),
+        ({"tools": [TOOL], "tool_choice": ALLOWED}, True),
+        ({"response_format": SCHEMA}, True),
+        ({"response_format": {"type": "text"}}, False),
+        ({"tools": [TOOL], "response_format": SCHEMA}, True),
+        ({"tools": [TOOL], "tool_choice": "required", "response_format": SCHEMA}, True),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, True),
+        ({"guided_regex": "a+"}, True),
+    ],
+)
+async def test_what_holds_the_model(state: ServerState, body: dict[str, Any], held: bool) -> None:
+    engine_of(state).answer = says(CALL)
+    await ask(state, **body)
+    grammar = engine_of(state).grammars[-1]
+    assert bool(grammar) is held
+    if held:
+        assert "</think>" in grammar, "it may think first"
+
+
+async def test_a_named_tool_is_the_only_one_in_its_grammar(state: ServerState) -> None:
+    engine_of(state).answer = says(CALL)
+    await ask(state, tools=[TOOL, OTHER], tool_choice=F)
+    grammar = engine_of(state).grammars[-1]
+    assert '\\"f\\"' in grammar
+    assert '\\"g\\"' not in grammar
+
+
+async def test_completions_are_held_without_thinking(state: ServerState) -> None:
+    await ask(state, COMPLETIONS, response_format=SCHEMA)
+    grammar = engine_of(state).grammars[-1]
+    assert grammar
+    assert "think" not in grammar
+    await ask(state, COMPLETIONS)
+    assert engine_of(state).grammars[-1] == ""
+
+
+async def test_thinking_is_bounded(state: ServerState) -> None:
+    await ask(state, thinking_token_budget=7)
+    found = engine_of(state).thinking[-1]
+    assert found == Thinking(7, list(b"<think>"), list(b"</think>"), False)
+    await ask(state)
+    assert engine_of(state).thinking[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#/nowhere"}}}],
+                "tool_choice": "required",
+            },
+            "tools[0].function.parameters",
+        ),
+        ({"tools": [TOOL], "tool_choice": "required", "structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"}, "guided_regex"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "x"}}}}, None),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+    ],
+)
+async def test_what_cannot_be_held_is_refused_before_the_engine_sees_it(
+    state: ServerState, body: dict[str, Any], param: str | None
+) -> None:
+    found = await refused(state, **body)
+    assert found.startswith(param or "response_format.json_schema.schema")
+
+
+async def test_schemas_that_are_too_many_for_one_grammar_are_refused_only_where_they_hold(state: ServerState) -> None:
+    large = {"type": "object", "description": "x" * 100_000}
+    tools = [{"type": "function", "function": {"name": f"f{number}", "parameters": large}} for number in range(6)]
+    assert await refused(state, tools=tools, tool_choice="required") == "tools"
+
+
+async def test_a_server_that_reads_no_calls_says_so() -> None:
+    state = fake_state(FakeEngine(max_model_len=4096))
+    assert await refused(state, tools=[TOOL], tool_choice="required") == "tool_choice"
+    engine_of(state).answer = says(CALL)
+    answer = await ask(state, tools=[TOOL])
+    assert answer["choices"][0]["message"]["content"] == CALL
+    assert json.dumps(TOOL["function"]["parameters"]) in prompt_of(state)

@@ -1,0 +1,261 @@
+"""Grammars are tried in a process that may die: the event loop, and whoever else asks, do not notice."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stentor.engine.grammar.matcher import Compiler, GrammarError
+from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.loadtest.processes import alive
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.limits import Limits
+from stentor.server.errors import Overloaded
+from stentor.server.grammar.answers import answer_expression
+from stentor.server.grammar.checker import TOO_COMPLEX_CODE, Grammars, GrammarsUnavailable
+from stentor.server.grammar.lark import Lark
+from stentor.server.grammar.limits import GrammarLimits
+from stentor.server.grammar.schema import encoded, prepare
+from stentor.server.grammar.told import told
+from stentor.tests.server.grammar.asked import asked
+from stentor.tests.server.grammar.bombs import BOMBS
+
+FIELD = "structured_outputs.grammar"
+SLOW = Lark({}).source(f"%json {encoded(prepare(BOMBS['4,000 properties']['json'], FIELD))}")
+"""Takes some hundreds of milliseconds to compile."""
+REFUSED = {
+    "deep nesting", "100,000 properties", "4,000 optional properties", "a product of options", "a reference to itself",
+    "repeats of repeats", "more repeats of repeats", "too long a pattern", "brackets in brackets", "doubling rules",
+    "repeats in a grammar", "many choices", "patterns that must all hold",
+}  # fmt: skip
+"""Bombs that nothing could be done with; of the others some are harmless, where the engine stops at its limits."""
+REFUSED_WITHIN = 2.0
+MAX_LAG = 0.05
+
+
+@asynccontextmanager
+async def grammars(vocabulary: TokenBytes, **limits: float) -> AsyncIterator[Grammars]:
+    made = Grammars(lambda: vocabulary, GrammarLimits(**limits))  # type: ignore[arg-type]
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+async def _lag(until: asyncio.Event) -> float:
+    """The longest that a timer of the loop came too late, in seconds."""
+    worst = 0.0
+    while not until.is_set():
+        began = time.monotonic()
+        await asyncio.sleep(0.005)
+        worst = max(worst, time.monotonic() - began - 0.005)
+    return worst
+
+
+def test_bombs_are_refused_in_time_or_harmless_and_the_loop_goes_on(
+    vocabulary: TokenBytes, special: Mapping[str, int]
+) -> None:
+    late: list[str] = []
+    refused: dict[str, BadRequest] = {}
+
+    async def main() -> None:
+        async with grammars(vocabulary) as checker:
+            await checker.check('start: "a"\n', FIELD)
+            for name, wanted in BOMBS.items():
+                done = asyncio.Event()
+                timer = asyncio.create_task(_lag(done))
+                await asyncio.sleep(0)
+                began = time.monotonic()
+                try:
+                    answer = asked(wanted, Limits())
+                    lark = Lark(special)
+                    await checker.check(lark.source(answer_expression(lark, answer)), answer.field)
+                except BadRequest as error:
+                    refused[name] = error
+                took = time.monotonic() - began
+                done.set()
+                if took > REFUSED_WITHIN or await timer > 2 * MAX_LAG:
+                    late.append(f"{name}: {took:.2f} s, timer late by {await timer:.3f} s")
+
+    asyncio.run(main())
+    assert late == []
+    assert set(refused) >= REFUSED
+    for error in refused.values():
+        assert (error.param or "").startswith("structured_outputs")
+        assert len(error.message) < 400
+        assert "\n" not in error.message
+
+
+def test_one_that_is_late_is_killed_and_the_next_is_served(vocabulary: TokenBytes) -> None:
+    async def main() -> None:
+        async with grammars(vocabulary, timeout=0.02) as checker:
+            await checker.check('start: "a"\n', FIELD)
+            before = checker.pid
+            assert before is not None
+            done = asyncio.Event()
+            timer = asyncio.create_task(_lag(done))
+            with pytest.raises(BadRequest) as refused:
+                await checker.check(SLOW, FIELD)
+            done.set()
+            assert refused.value.code == TOO_COMPLEX_CODE
+            assert refused.value.param == FIELD
+            assert not alive(before)
+            assert await timer < MAX_LAG
+            await checker.check('start: "b"\n', FIELD)
+            assert checker.pid not in (None, before)
+
+    asyncio.run(main())
+
+
+def test_a_verdict_is_remembered_and_the_oldest_forgotten(vocabulary: TokenBytes) -> None:
+    async def main() -> None:
+        async with grammars(vocabulary, cache=2) as checker:
+            await checker.check('start: "a"\n', FIELD)
+            with pytest.raises(BadRequest):
+                await checker.check("start: nothing\n", FIELD)
+            pid = checker.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)  # whatever is answered from now on is remembered
+            began = time.monotonic()
+            await checker.check('start: "a"\n', FIELD)
+            with pytest.raises(BadRequest):
+                await checker.check("start: nothing\n", FIELD)
+            assert time.monotonic() - began < 0.05
+            assert checker.pid == pid
+            await checker.check('start: "c"\n', FIELD)
+            assert checker.known == 2
+            assert checker.pid != pid
+
+    asyncio.run(main())
+
+
+def test_a_child_that_is_killed_meanwhile_costs_no_verdict(vocabulary: TokenBytes) -> None:
+    async def main() -> None:
+        async with grammars(vocabulary, timeout=10.0) as checker:
+            await checker.check('start: "a"\n', FIELD)
+            pid = checker.pid
+            assert pid is not None
+            waiting = asyncio.create_task(checker.check(SLOW, FIELD))
+            await asyncio.sleep(0.03)
+            os.kill(pid, signal.SIGKILL)
+            await waiting
+
+    asyncio.run(main())
+
+
+def test_too_many_at_once_are_turned_away_and_the_same_one_is_tried_once(vocabulary: TokenBytes) -> None:
+    async def main() -> None:
+        async with grammars(vocabulary, max_waiting=1, timeout=10.0) as checker:
+            first = asyncio.create_task(checker.check(SLOW, FIELD))
+            second = asyncio.create_task(checker.check('start: "b"\n', FIELD))
+            again = asyncio.create_task(checker.check('start: "b"\n', FIELD))
+            await asyncio.sleep(0.01)
+            with pytest.raises(Overloaded) as refused:
+                await checker.check('start: "c"\n', FIELD)
+            assert refused.value.code == "grammars_full"
+            await asyncio.gather(first, second, again)
+            await checker.check('start: "c"\n', FIELD)
+            assert checker.known == 3
+
+    asyncio.run(main())
+
+
+def test_one_that_nobody_waits_for_any_more_makes_room(vocabulary: TokenBytes) -> None:
+    async def main() -> None:
+        async with grammars(vocabulary, max_waiting=1, timeout=10.0) as checker:
+            first = asyncio.create_task(checker.check(SLOW, FIELD))
+            second = asyncio.create_task(checker.check('start: "b"\n', FIELD))
+            await asyncio.sleep(0.01)
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+            await checker.check('start: "c"\n', FIELD)
+            await first
+            assert checker.known == 2
+
+    asyncio.run(main())
+
+
+def test_a_process_that_cannot_be_started_is_said_so_and_tried_again() -> None:
+    broken = [True]
+
+    def vocabulary() -> TokenBytes:
+        if broken[0]:
+            raise OSError("no more processes")
+        return TokenBytes([bytes([byte]) for byte in range(256)], [], [])
+
+    async def main() -> None:
+        checker = Grammars(vocabulary, GrammarLimits())
+        with pytest.raises(GrammarsUnavailable):
+            await checker.check('start: "a"\n', FIELD)
+        broken[0] = False
+        await checker.check('start: "a"\n', FIELD)
+        checker.close()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_started_before_the_first_grammar(vocabulary: TokenBytes) -> None:
+    checker = Grammars(lambda: vocabulary, GrammarLimits())
+    assert checker.pid is None
+    checker.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"regex": "a("}, "unclosed group"),
+        ({"regex": "(?=a)b"}, "look-around"),
+        ({"regex": "[z-a]"}, "invalid"),
+        ({"grammar": "start: other"}, "other"),
+        ({"grammar": "no grammar at all"}, "Expected"),
+        ({"json": {"type": "string", "pattern": "("}}, "unclosed group"),
+        ({"json": {"type": "object", "properties": {}, "required": ["a"], "additionalProperties": False}}, "'a'"),
+        ({"json": {"type": "integer", "minimum": 3, "maximum": 2}}, "minimum"),
+        ({"json": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "incompatible"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(
+    compiler: Compiler, special: Mapping[str, int], wanted: dict[str, object], said: str
+) -> None:
+    lark = Lark(special)
+    source = lark.source(answer_expression(lark, asked(wanted, Limits())))
+    with pytest.raises(GrammarError) as broken:
+        compiler.compile(source)
+    why = told(str(broken.value))
+    assert said in why
+    assert not any(mark in why for mark in ("\n", "%json", "|", "^^", "r0", "x-guidance"))
+    assert len(why) < 300
+
+
+def test_what_is_wrong_reaches_the_client_with_its_field(vocabulary: TokenBytes, special: Mapping[str, int]) -> None:
+    async def main() -> None:
+        async with grammars(vocabulary) as checker:
+            lark = Lark(special)
+            source = lark.source(answer_expression(lark, asked({"regex": "a("}, Limits())))
+            for _ in range(2):  # as it was tried, and as it is remembered
+                with pytest.raises(BadRequest) as refused:
+                    await checker.check(source, "structured_outputs.regex")
+                assert refused.value.message == (
+                    "`structured_outputs.regex`: the pattern is not valid or not supported: unclosed group."
+                )
+                assert refused.value.param == "structured_outputs.regex"
+
+    asyncio.run(main())
+
+
+def test_what_passes_compiles_in_the_engine(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int]
+) -> None:
+    async def main() -> None:
+        async with grammars(vocabulary) as checker:
+            for wanted in ({"json": {}}, {"regex": "[a-z]+"}, {"choice": ["a", "b"]}, {"grammar": 'root ::= "a"+'}):
+                lark = Lark(special)
+                source = lark.source(answer_expression(lark, asked(wanted, Limits())))
+                await checker.check(source, FIELD)
+                assert compiler.compile(source).allowed()
+
+    asyncio.run(main())

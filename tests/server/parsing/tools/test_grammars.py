@@ -1,0 +1,180 @@
+"""What a format's grammar allows, its parser reads as calls of the tools with arguments that fit their schemas."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import pytest
+
+from stentor.engine.grammar.matcher import Compiler
+from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.protocols.openai.errors import BadRequest
+from stentor.server.grammar.lark import Lark
+from stentor.server.grammar.vocabulary import special_tokens_of, token_bytes_of
+from stentor.server.parsing.interface import Tool
+from stentor.server.parsing.tools.format import ToolFormat
+from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
+from stentor.server.text.loading import load_tokenizer
+from stentor.tests.server.grammar.walking import written
+from stentor.tests.server.parsing.tools.reading import Reading, cut, read
+
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 1, "maxLength": 6},
+        "days": {"type": "integer", "minimum": -5, "maximum": 5},
+        "unit": {"type": "string", "enum": ["°C", 'f"']},
+        "rain": {"type": "boolean"},
+        "hours": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
+        "place": {
+            "type": "object",
+            "properties": {"x": {"type": "integer"}, "why": {"type": "string", "maxLength": 2}},
+            "required": ["x"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["city", "place"],
+    "additionalProperties": False,
+}
+REFERRED: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "word": {"type": "string", "pattern": "^[a/b]{1,3}$"},
+        "maybe": {"type": ["string", "null"], "maxLength": 4},
+        "numbers": {"$ref": "#/$defs/N"},
+    },
+    "$defs": {"N": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}},
+    "required": ["word", "numbers"],
+    "additionalProperties": False,
+}
+TOOLS: Final = (Tool("get_weather", None, SCHEMA), Tool("now", None, None), Tool("z-9_B", None, REFERRED))
+EMPTY: Final[dict[str, Any]] = {"type": "object", "maxProperties": 0}
+BYTES: Final = 256
+END: Final = BYTES
+
+
+def vocabulary_with(markers: list[str]) -> TokenBytes:
+    """Every byte, an end and special tokens."""
+    tokens = [bytes([value]) for value in range(BYTES)] + [b"<end>"] + [marker.encode() for marker in markers]
+    return TokenBytes(tokens, list(range(END, len(tokens))), [END])
+
+
+def ids_of(markers: list[str]) -> dict[str, int]:
+    return {marker: END + 1 + number for number, marker in enumerate(markers)}
+
+
+def check(reading: Reading, text: str) -> None:
+    assert all(call.whole for call in reading.calls), text
+    for name, value in reading.named:
+        tool = next(tool for tool in TOOLS if tool.name == name)
+        jsonschema.validate(value, tool.parameters or EMPTY)
+
+
+def texts(format: ToolFormat, markers: list[str], parallel: bool, seeds: range) -> Iterator[str]:
+    vocabulary = vocabulary_with(markers)
+    lark = Lark(ids_of(markers))
+    source = lark.source(format.grammar(lark, TOOLS, parallel=parallel))
+    compiler = Compiler(vocabulary)
+    for seed in seeds:
+        text, ended = written(compiler, vocabulary, source, seed, most=4000)
+        if ended:
+            yield text
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_required_calls_always_parse(format: ToolFormat, special: bool) -> None:
+    markers = sorted(format.markers) if special else []
+    found = 0
+    for text in texts(format, markers, True, range(2)):
+        reading = read(format, *cut(text, 5), tools=TOOLS)
+        check(reading, text)
+        assert reading.calls, text
+        assert reading.content == "", text
+        found += 1
+    for text in texts(format, markers, False, range(2, 4)):
+        reading = read(format, text, tools=TOOLS)
+        check(reading, text)
+        assert len(reading.calls) == 1, text
+        assert reading.content == "", text
+        found += 1
+    assert found >= 3
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_a_free_answer_may_be_any_text_or_well_formed_calls(format: ToolFormat, special: bool) -> None:
+    markers = sorted(format.markers) if special else []
+    ids = ids_of(markers)
+    lark = Lark(ids)
+    compiler = Compiler(vocabulary_with(markers))
+    free = lark.source(format.free_grammar(lark, TOOLS))
+
+    def tokens(text: str) -> list[int]:
+        """As a tokenizer would cut it: markers first."""
+        for marker in sorted(ids, key=len, reverse=True):
+            before, found, after = text.partition(marker)
+            if found:
+                return [*tokens(before), ids[marker], *tokens(after)]
+        return list(text.encode())
+
+    def fits(text: str) -> bool:
+        matcher = compiler.compile(free)
+        return all(matcher.consume(token) for token in tokens(text)) and matcher.accepting()
+
+    assert fits("")
+    assert fits("Hello, wörld. 1 < 2\n")
+    call = next(texts(format, markers, False, range(3)))
+    assert fits(call), call
+    reading = read(format, call, tools=TOOLS)
+    broken = call.replace(reading.calls[0].name, "no_such_tool", 1)
+    assert not fits(broken), broken
+    if not read(format, "A. " + call, tools=TOOLS).calls:
+        return  # calls can only begin the answer
+    assert fits("A. " + call), call
+    assert fits(f"A. {call}\n\nand {call}"), call
+    assert not fits("A. " + broken)
+
+
+@pytest.fixture(scope="module")
+def demo(demo_gguf: Path) -> tuple[TokenBytes, Compiler, Mapping[str, int]]:
+    tokenizer = load_tokenizer(demo_gguf)
+    assert tokenizer.eos_token_id is not None
+    vocabulary = token_bytes_of(tokenizer, (tokenizer.eos_token_id,))
+    return vocabulary, Compiler(vocabulary), special_tokens_of(tokenizer)
+
+
+@pytest.mark.parametrize("name", ["plain", "qwen3_coder", "pythonic", "glm45", "functiongemma"])
+def test_required_calls_of_a_real_vocabulary_always_parse(
+    name: str, demo: tuple[TokenBytes, Compiler, Mapping[str, int]]
+) -> None:
+    vocabulary, compiler, special = demo
+    lark = Lark(special)
+    format = TOOL_FORMATS[name]
+    source = lark.source(format.grammar(lark, TOOLS, parallel=False))
+    for seed in range(2):
+        text, ended = written(compiler, vocabulary, source, seed)
+        assert ended
+        reading = read(format, *cut(text, 7), tools=TOOLS)
+        check(reading, text)
+        assert len(reading.calls) == 1
+
+
+def test_a_string_between_tags_cannot_hold_what_would_end_it() -> None:
+    format = TOOL_FORMATS["qwen3_coder"]
+    lark = Lark({})
+    source = lark.source(
+        format.grammar(lark, [Tool("f", None, {"properties": {"a": {"type": "string"}}})], parallel=False)
+    )
+    matcher = Compiler(vocabulary_with([])).compile(source)
+    begun = "<tool_call>\n<function=f>\n<parameter=a>\nx</function"
+    assert all(matcher.consume(byte) for byte in begun.encode())
+    assert not matcher.consume(ord(">"))
+
+
+def test_a_schema_that_cannot_be_held_is_refused_with_its_tool() -> None:
+    tool = Tool("f", None, {"type": "object", "properties": {"a": {"type": "object", "if": {}}}})
+    for name in ("hermes", "qwen3_coder", "pythonic"):
+        with pytest.raises(BadRequest, match=r"tools\.f\.parameters"):
+            TOOL_FORMATS[name].grammar(Lark({}), [tool], parallel=True)

@@ -1,0 +1,103 @@
+"""However a text is cut, what a parser hands out is the same, joined; and it never raises."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stentor.server.parsing.tools.format import ToolFormat
+from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
+from stentor.tests.server.parsing.tools.reading import cut, read
+from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template
+from stentor.tests.server.parsing.tools.test_round_trips import ARGUMENTS, rendered
+
+FRAGMENTS = (
+    *(
+        '{"name": "f"',
+        '"arguments": ',
+        '{"a": "é}{\\"\\u00e9\\ud83d\\ude00"}',
+        "[1, {}]",
+        "}",
+        "]",
+        ", ",
+        "; ",
+        ": ",
+        '"',
+        "null",
+    ),
+    *(
+        "\n",
+        "  ",
+        "Füße 日本😀",
+        "\\",
+        "'",
+        "(",
+        ")",
+        "=",
+        "f(a='x', b=[1, None])",
+        "call:f{a:1,b:",
+        "<",
+        "```",
+        "json",
+        "get_weather",
+    ),
+    *(
+        '"{\\"x\\": 1}"',
+        '{"arguments": {}, "name": "g"}',
+        "True",
+        "1e5",
+        '"id": "1", ',
+        "functions.f:0",
+        "function",
+        "city",
+        "days",
+        "rain",
+    ),
+)
+
+
+def material(format: ToolFormat) -> st.SearchStrategy[str]:
+    """Texts made of the format's own markers, of pieces of calls and of anything else."""
+    own = [*format.markers, *(marker[: len(marker) // 2] for marker in format.markers)]
+    parts = st.one_of(st.sampled_from(FRAGMENTS), st.sampled_from([*own, "x"]), st.text(max_size=4))
+    return st.lists(parts, max_size=25).map("".join)
+
+
+def split(data: st.DataObject, text: str) -> list[str]:
+    places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    return [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_any_text_is_read_the_same_however_it_is_cut(format: ToolFormat) -> None:
+    @settings(max_examples=25, deadline=None)
+    @given(text=material(format), data=st.data())
+    def check(text: str, data: st.DataObject) -> None:
+        whole = read(format, text)
+        assert read(format, *cut(text, 1)) == whole
+        assert read(format, *split(data, text)) == whole
+
+    check()
+
+
+@pytest.mark.parametrize("name", sorted({*CALLS, *BARE}))
+def test_calls_are_read_the_same_at_every_single_cut(name: str) -> None:
+    calls = [("get_weather", ARGUMENTS), ("now", {})]
+    body, content = (CALLS[name], "Größe 😀") if name in CALLS else (BARE[name], "")
+    text = rendered(template(body), content, calls)
+    format = TOOL_FORMATS[name]
+    whole = read(format, text)
+    assert whole.named == calls
+    for place in range(len(text)):
+        assert read(format, text[:place], text[place:]) == whole
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_text_without_calls_comes_out_unchanged(format: ToolFormat) -> None:
+    @settings(max_examples=10, deadline=None)
+    @given(st.text(alphabet=st.characters(exclude_characters="[{<`f|", exclude_categories=["Cs"]), max_size=60))
+    def check(text: str) -> None:
+        reading = read(format, *cut(text, 3))
+        assert reading.content == text
+        assert not reading.calls
+
+    check()
