@@ -64,6 +64,9 @@ chaos: $(STAMP) ## kill processes under live streams, send random requests, pois
 soak: $(STAMP) ## ten minutes of full load, and the memory of every process; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.chaos.full soak --output $(RESULTS)/2026-11-soak-cpu.json $(ARGS)
 
+schemas: $(STAMP) ## 200 JSON schemas through the real server at temperature 1.5: what ends must validate; figures go to RESULTS
+	$(BIN)/python -P -m stentor.tests.e2e.schema_proof --output $(RESULTS)/2026-11-schemas-cpu.json $(ARGS)
+
 format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 import msgspec
+from msgspec import UNSET
 
-from stentor.protocols.anthropic.errors import MessageError, MessageErrorResponse, kind_of
+from stentor.protocols.anthropic.errors import CODES, ErrorDetails, MessageError, MessageErrorResponse, kind_of
 from stentor.protocols.openai.errors import ErrorBody, ErrorResponse
 
 from .observe.request import current_request_id
@@ -50,7 +51,8 @@ class _Anthropic:
         if error.code == "context_length_exceeded":
             # there is no code in this shape; clients that shorten conversations by themselves look for these words
             message = f"prompt is too long: {message}"
-        return _encode(MessageErrorResponse(MessageError(kind_of(status), message), request_id or None))
+        details = ErrorDetails(error.code) if error.code in CODES else UNSET
+        return _encode(MessageErrorResponse(MessageError(kind_of(status), message, details), request_id or None))
 
     def frame(self, status: int, error: ErrorBody) -> bytes:
         return b"event: error\ndata: " + self.body(status, error, current_request_id()) + b"\n\n"

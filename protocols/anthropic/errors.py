@@ -3,6 +3,7 @@
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 ErrorKind = Literal[
     "invalid_request_error",
@@ -27,9 +28,19 @@ _KINDS: Final[dict[int, ErrorKind]] = {
 }
 
 
+THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
+CODES: Final = frozenset({THREAD_UNSUPPORTED})
+"""Those of Anthropic's that are told. The SDK acts on them: on this one it sends conversations whole, as before."""
+
+
+class ErrorDetails(msgspec.Struct, frozen=True):
+    error_code: str
+
+
 class MessageError(msgspec.Struct, frozen=True):
     type: ErrorKind
     message: str
+    details: ErrorDetails | UnsetType = UNSET
 
 
 class MessageErrorResponse(msgspec.Struct, frozen=True):

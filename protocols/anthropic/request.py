@@ -9,10 +9,11 @@ from ..openai import limits
 from ..openai.errors import BadRequest
 from ..openai.sampling import Name, not_served
 from .content import Identifier, InputMessage, TextBlock
+from .errors import THREAD_UNSUPPORTED
 
 LEAST_BUDGET: Final = 1024
 """Tokens to think in, as Anthropic has it."""
-REFUSED: Final = ("container", "mcp_servers", "compaction", "fallbacks", "thread")
+REFUSED: Final = ("container", "mcp_servers", "compaction", "fallbacks")
 IGNORED_FIELDS: Final = (
     "metadata",
     "service_tier",
@@ -115,6 +116,12 @@ class ConversationFields(msgspec.Struct, kw_only=True):
         for field in REFUSED:
             if getattr(self, field):
                 raise not_served(field)
+        if self.thread is not None:
+            raise BadRequest(
+                "`thread`: this server holds no conversations; send the whole conversation without it.",
+                "thread",
+                THREAD_UNSUPPORTED,
+            )
         names = set()
         for index, tool in enumerate(self.tools or ()):
             _check_tool(tool, f"tools[{index}]")

@@ -72,7 +72,7 @@ def _made(fields: dict[str, Any]) -> ChatRequest:
 
 def _conversation(body: ConversationFields) -> dict[str, Any]:
     messages = chat_messages(body.messages)
-    system = [*_system(body.system), *hoisted(body.messages)]
+    system = [*_system(body.system), *_hoisted(body.messages)]
     if not messages:
         raise BadRequest("`messages` must hold a message of role `user`.", "messages")
     prefill = messages[-1]["role"] == "assistant"
@@ -101,7 +101,7 @@ def _system(system: str | list[TextBlock] | None) -> list[str]:
     return [block.text for block in system or ()]
 
 
-def hoisted(messages: Sequence[InputMessage]) -> list[str]:
+def _hoisted(messages: Sequence[InputMessage]) -> list[str]:
     """Texts of the messages whose role is ``system``, which belong in front. Raises BadRequest for other blocks."""
     texts = []
     for place, message in enumerate(messages):

@@ -69,7 +69,8 @@ class Run:
         self._prepared = prepared
         self._turn = turn
         self._task: asyncio.Task[None] | None = None
-        self._cancelled = False
+        # not the task's own cancellation: that of a task that has not taken its first step leaves no trace
+        self._scope = anyio.CancelScope()
         self._ended = asyncio.Event()
         self._writing = asyncio.Lock()
         self._row_is_there = stored
@@ -125,9 +126,8 @@ class Run:
         return self._task
 
     def cancel(self) -> None:
-        self._cancelled = True
-        if self._task is not None:
-            self._task.cancel()
+        """May be called at any time, and again."""
+        self._scope.cancel()
 
     async def abandon(self) -> None:
         """It has not been started, and is not going to be."""
@@ -142,13 +142,9 @@ class Run:
         failure: Exception | None = None
         flusher = asyncio.create_task(self._flush_for_ever()) if self._survives else None
         try:
-            with bounds():
+            with self._scope, bounds():
                 await self._generate()
-            ending = self._encoder.complete()
-        except asyncio.CancelledError:
-            if self._survives and not self._cancelled:
-                raise  # the server ends; the next one goes on
-            ending = self._encoder.cancel()
+            ending = self._encoder.cancel() if self._scope.cancelled_caught else self._encoder.complete()
         except Exception as error:
             if isinstance(error, Diverged) and self._give_up is not None:
                 with anyio.CancelScope(shield=True):

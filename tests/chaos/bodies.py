@@ -1,4 +1,7 @@
-"""Requests of every kind whose tokens can be compared: half greedy, half drawn with a seed."""
+"""Requests of every kind whose tokens can be compared: half greedy, half drawn with a seed.
+
+Most are completions; some follow a grammar, and some are conversations that must call a tool.
+"""
 
 import random
 from typing import Any, Final
@@ -12,6 +15,38 @@ _TEXTS: Final = (
     "Dear Sir or Madam, I write to you about",
     "One, two, three, four,",
 )
+_SHAPES: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "json": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "tags": {"type": "array", "items": {"enum": ["a", "bc", "def"]}, "minItems": 2, "maxItems": 4},
+                "age": {"type": "integer", "minimum": 0, "maximum": 120},
+            },
+            "required": ["name", "tags", "age"],
+            "additionalProperties": False,
+        }
+    },
+    {"regex": "(yes|no|perhaps)( and (yes|no|perhaps)){8}!"},
+    {"choice": ["a rather long answer, word by word", "another one, which is as long as that"]},
+)
+_TOOLS: Final = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Says how it will be.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "maxLength": 10}, "days": {"enum": [1, 2, 3]}},
+                "required": ["city", "days"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name in ("weather", "traffic")
+]
 _STOPS: Final = ([" the", "."], ["\n"])
 
 
@@ -23,7 +58,12 @@ def make_bodies(seed: int, count: int, least: int, most: int) -> list[dict[str, 
 
 def runs_to_its_length(body: dict[str, Any]) -> bool:
     """Whether every choice must have exactly ``max_tokens`` tokens."""
-    return bool(body["ignore_eos"]) and "stop" not in body
+    return bool(body["ignore_eos"]) and "stop" not in body and not is_constrained(body)
+
+
+def is_constrained(body: dict[str, Any]) -> bool:
+    """Whether what ends before its length has a form that can be checked."""
+    return "structured_outputs" in body or "tools" in body
 
 
 def _body(draw: random.Random, number: int, tokens: int) -> dict[str, Any]:
@@ -44,6 +84,12 @@ def _body(draw: random.Random, number: int, tokens: int) -> dict[str, Any]:
         body["stop"] = draw.choice(_STOPS)
     if number % 16 == 10:
         body["logprobs"] = 2
+    if number % 8 == 7:
+        body |= {"structured_outputs": _SHAPES[number // 8 % len(_SHAPES)], "n": 1 + number // 8 % 2}
+    if number % 16 in (1, 14):
+        del body["prompt"]
+        question = [{"role": "user", "content": f"How will it be in {draw.choice(('Oslo', 'Rome', 'Lima'))}?"}]
+        body |= {"messages": question, "tools": _TOOLS, "tool_choice": "required", "ignore_eos": False}
     if number % 16 == 12:
         body |= {"ignore_eos": False, "min_tokens": tokens // 2}
     return body

@@ -2,16 +2,19 @@
 
 import asyncio
 import itertools
+import json
 import random
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any, Final
 
+import jsonschema
 import msgspec
 
 from stentor.loadtest.recovery import recovery
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.chaos.bodies import MODEL, make_bodies, runs_to_its_length
+from stentor.tests.chaos.bodies import MODEL, is_constrained, make_bodies, runs_to_its_length
 from stentor.tests.chaos.killing import (
     ENGINE_KILLED,
     WORKER_KILLED,
@@ -23,6 +26,7 @@ from stentor.tests.chaos.killing import (
     Note,
     disturb,
 )
+from stentor.tests.chaos.streams import Choice
 
 STREAMS: Final = 32
 SHOWN: Final = 5
@@ -181,12 +185,45 @@ def faults_of(asked: Asked, bodies: Sequence[dict[str, Any]]) -> list[str]:
     stream, body = asked.stream, bodies[asked.number]
     if stream.error is not None:
         return [stream.error]
+    if is_constrained(body):
+        return [fault for choice in stream.choices if (fault := form_of(choice, body)) is not None]
     return [
         f"choice {index} has {len(choice.tokens)} tokens and ended by {choice.reason}, expected {body['max_tokens']}"
         for index, choice in enumerate(stream.choices)
         if len(choice.tokens) > body["max_tokens"]
         or (runs_to_its_length(body) and (len(choice.tokens), choice.reason) != (body["max_tokens"], "length"))
     ]
+
+
+def form_of(choice: Choice, body: dict[str, Any]) -> str | None:
+    """What is wrong with the form of a choice that had to have one; one that was cut off may end anywhere."""
+    if choice.reason == "length":
+        return None
+    if "tools" in body:
+        if choice.reason != "tool_calls" or not choice.calls or choice.text:
+            return f"no call of a tool, but {choice.text[:80]!r} and {choice.reason}"
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
+        for name, arguments in choice.calls:
+            if name not in schemas or not _is_valid(arguments, schemas[name]):
+                return f"a call of {name!r} with {arguments[:80]!r}"
+        return None
+    shape = body["structured_outputs"]
+    good = (
+        _is_valid(choice.text, shape["json"])
+        if "json" in shape
+        else re.fullmatch(shape["regex"], choice.text) is not None
+        if "regex" in shape
+        else choice.text in shape["choice"]
+    )
+    return None if good and choice.reason == "stop" else f"{choice.text[:80]!r} by {choice.reason} is not {shape}"
+
+
+def _is_valid(text: str, schema: dict[str, Any]) -> bool:
+    try:
+        jsonschema.validate(json.loads(text), schema)
+    except (ValueError, jsonschema.ValidationError):
+        return False
+    return True
 
 
 def difference(asked: Asked, reference: Asked) -> str | None:

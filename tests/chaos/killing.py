@@ -17,7 +17,8 @@ from stentor.loadtest.serving.address import parse_address
 from stentor.loadtest.serving.http import HttpClient
 from stentor.tests.chaos.streams import TokenStream
 
-PATH: Final = "/v1/completions"
+COMPLETIONS: Final = "/v1/completions"
+CHAT: Final = "/v1/chat/completions"
 SILENCE: Final = 180.0
 """Seconds for which a stream may stand still before it is taken for lost."""
 _FLOWING: Final = 1
@@ -103,7 +104,7 @@ class Lanes:
                 return
             body = self.bodies[number]
             stream = self.now[lane] = TokenStream(body.get("n", 1))
-            await client.post(PATH, msgspec.json.encode(body), stream)
+            await client.post(CHAT if "messages" in body else COMPLETIONS, msgspec.json.encode(body), stream)
             self.done.append(Asked(number, stream))
 
 

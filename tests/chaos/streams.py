@@ -1,4 +1,4 @@
-"""One stream of ``/v1/completions`` as its client gets it: every token by its id, and when it came."""
+"""One stream of completions or chat as its client gets it: every token by its id, and when it came."""
 
 from time import perf_counter
 from typing import Final
@@ -10,9 +10,25 @@ from stentor.loadtest.serving.sse import EventSplitter
 _DONE: Final = b"[DONE]"
 
 
+class _Function(msgspec.Struct):
+    name: str = ""
+    arguments: str = ""
+
+
+class _Call(msgspec.Struct):
+    index: int
+    function: _Function = msgspec.field(default_factory=_Function)
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_Call] = []
+
+
 class _Piece(msgspec.Struct):
     index: int
     text: str = ""
+    delta: _Delta | None = None
     token_ids: list[int] = []
     finish_reason: str | None = None
 
@@ -28,6 +44,8 @@ class Choice(msgspec.Struct):
     tokens: list[int] = []
     text: str = ""
     reason: str | None = None
+    calls: list[list[str]] = []
+    """Name and arguments of each call of a tool."""
 
 
 _read_event = msgspec.json.Decoder(_Event).decode
@@ -87,7 +105,20 @@ class TokenStream:
                 self.error = self.error or f"choice {piece.index} went on after its end: {event[:200]!r}"
             choice.tokens += piece.token_ids
             choice.text += piece.text
+            if piece.delta is not None:
+                self._take_delta(choice, piece.delta)
             choice.reason = piece.finish_reason
+
+    def _take_delta(self, choice: Choice, delta: _Delta) -> None:
+        choice.text += delta.content or ""
+        for call in delta.tool_calls:
+            if call.index == len(choice.calls):
+                choice.calls.append(["", ""])
+            if call.index != len(choice.calls) - 1:
+                self.error = self.error or f"a call of index {call.index} among {len(choice.calls)}"
+                return
+            choice.calls[-1][0] += call.function.name
+            choice.calls[-1][1] += call.function.arguments
 
     def _end(self, now: float) -> None:
         self.over = True

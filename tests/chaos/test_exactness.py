@@ -46,6 +46,7 @@ def test_requests_are_half_greedy_and_half_drawn_with_a_seed_and_the_same_for_th
     assert len(drawn) == 32
     assert all("seed" in body for body in drawn)
     assert len({body["seed"] for body in drawn}) == 32
-    assert sum(body.get("n", 1) == 2 for body in bodies) == 16
-    assert 50 < sum(map(runs_to_its_length, bodies)) < 64
+    assert sum(body.get("n", 1) == 2 for body in bodies) == 20
+    assert sum("tools" in body for body in bodies) == sum("structured_outputs" in body for body in bodies) == 8
+    assert 35 < sum(map(runs_to_its_length, bodies)) < 48
     assert {body["max_tokens"] for body in bodies} <= set(range(10, 21))

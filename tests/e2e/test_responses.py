@@ -1,9 +1,11 @@
 """The Responses API through the OpenAI SDK against the real server, engine, worker and model."""
 
+import json
 from typing import Any
 
 import openai
 import pytest
+from pydantic import BaseModel
 
 from stentor.tests.e2e.conftest import NAME
 from stentor.tests.e2e.processes import eventually
@@ -45,31 +47,41 @@ def test_a_stored_stream_is_read_again_from_the_middle(client: openai.OpenAI) ->
     assert again == events[4:]
 
 
+def _chat(client: openai.OpenAI, *said: str) -> str:
+    """What chat completions answer after these messages, of user and assistant in turn."""
+    roles = ("user", "assistant")
+    messages: Any = [{"role": roles[place % 2], "content": text} for place, text in enumerate(said)]
+    answer = client.chat.completions.create(model=NAME, messages=messages, temperature=0, max_tokens=20)
+    return answer.choices[0].message.content or ""
+
+
 def test_two_turns_by_the_id_of_the_one_before(client: openai.OpenAI) -> None:
-    first = client.responses.create(model=NAME, input="My name is Ada. Say hello.", temperature=0, max_output_tokens=30)
-    second = client.responses.create(
-        model=NAME, input="What is my name?", previous_response_id=first.id, temperature=0, max_output_tokens=30
-    )
-    assert "Ada" in second.output_text
-    assert first.usage is not None
-    assert second.usage is not None
-    assert second.usage.input_tokens > first.usage.total_tokens
+    options: Any = {"model": NAME, "temperature": 0, "max_output_tokens": 20}
+    first = client.responses.create(**options, input="My name is Ada.")
+    second = client.responses.create(**options, input="What is my name?", previous_response_id=first.id)
+    assert second.output_text == _chat(client, "My name is Ada.", first.output_text, "What is my name?")
+    assert second.output_text != _chat(client, "What is my name?")
 
 
 def test_a_conversation_gathers_what_is_said_in_it(client: openai.OpenAI) -> None:
-    items: Any = [{"type": "message", "role": "user", "content": "My name is Ada."}]
+    items: Any = [
+        {"type": "message", "role": "user", "content": "My name is Ada."},
+        {"type": "message", "role": "assistant", "content": "Hello Ada."},
+    ]
     conversation = client.conversations.create(items=items, metadata={"topic": "names"})
     answer = client.responses.create(
         model=NAME, input="What is my name?", conversation=conversation.id, temperature=0, max_output_tokens=20
     )
-    assert "Ada" in answer.output_text
-    listed = list(client.conversations.items.list(conversation.id, order="asc"))
-    assert [item.type for item in listed] == ["message"] * 3
+    assert answer.output_text == _chat(client, "My name is Ada.", "Hello Ada.", "What is my name?")
+    assert answer.conversation is not None
+    assert answer.conversation.id == conversation.id
+    listed = list(client.conversations.items.list(conversation.id, order="asc", limit=2))
+    assert [item.type for item in listed] == ["message"] * 4
     client.conversations.items.delete(listed[0].id or "", conversation_id=conversation.id)
     assert client.conversations.update(conversation.id, metadata={"a": "b"}).metadata == {"a": "b"}
     assert client.conversations.retrieve(conversation.id).metadata == {"a": "b"}
     added = client.conversations.items.create(conversation.id, items=items)
-    assert len(added.data) == 1
+    assert len(added.data) == 2
     assert client.conversations.delete(conversation.id).deleted
     with pytest.raises(openai.NotFoundError):
         client.conversations.retrieve(conversation.id)
@@ -104,10 +116,66 @@ def test_a_compacted_conversation_goes_on(client: openai.OpenAI) -> None:
     compacted = client.responses.compact(model=NAME, previous_response_id=first.id)
     assert [item.type for item in compacted.output] == ["compaction"]
     items: Any = [item.to_dict() for item in compacted.output]
+    plain = client.responses.create(model=NAME, input="What is my name?", max_output_tokens=1)
     answer = client.responses.create(
-        model=NAME,
-        input=[*items, {"role": "user", "content": "What is my name?"}],
-        temperature=0,
-        max_output_tokens=30,
+        model=NAME, input=[*items, {"role": "user", "content": "What is my name?"}], temperature=0, max_output_tokens=30
     )
-    assert "Ada" in answer.output_text
+    assert answer.usage is not None
+    assert plain.usage is not None
+    assert answer.usage.input_tokens > plain.usage.input_tokens + 10
+    items[0]["encrypted_content"] = items[0]["encrypted_content"][:-4] + "AAAA"
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.responses.create(model=NAME, input=items)
+    assert refusal.value.code == "invalid_encrypted_content"
+
+
+class Country(BaseModel):
+    name: str
+    capital: str
+
+
+def test_an_answer_is_parsed_into_a_model_of_pydantic(client: openai.OpenAI) -> None:
+    answer = client.responses.parse(
+        model=NAME,
+        input="Name a country and its capital.",
+        text_format=Country,
+        temperature=0,
+        max_output_tokens=200,
+    )
+    assert answer.status == "completed", answer.output_text
+    assert isinstance(answer.output_parsed, Country)
+
+
+TOOLS: Any = [
+    {
+        "type": "function",
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    }
+]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
+def test_a_function_is_called_and_its_output_is_taken(client: openai.OpenAI, choice: Any) -> None:
+    asked: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
+    options: Any = {"model": NAME, "tools": TOOLS, "temperature": 0, "max_output_tokens": 120}
+    first = client.responses.create(**options, input=asked, tool_choice=choice)
+    calls = [item for item in first.output if item.type == "function_call"]
+    assert calls, first.output
+    assert calls[0].name == "get_weather"
+    assert set(json.loads(calls[0].arguments)) == {"city"}
+    outputs: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "Sunny."} for call in calls]
+    second = client.responses.create(**options, input=outputs, previous_response_id=first.id, tool_choice="none")
+    assert second.status in ("completed", "incomplete")
+    assert second.output_text
+    with client.responses.stream(**options, input=asked, tool_choice=choice) as stream:
+        final = stream.get_final_response()
+    streamed = [item for item in final.output if item.type == "function_call"]
+    assert [call.arguments for call in streamed] == [call.arguments for call in calls]

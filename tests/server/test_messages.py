@@ -226,6 +226,12 @@ async def test_a_prompt_that_is_too_long_is_told_in_the_words_that_clients_look_
     assert refused.json()["error"]["message"].startswith("prompt is too long: ")
 
 
+async def test_that_no_conversation_is_held_is_told_by_the_code_that_the_sdk_acts_on() -> None:
+    refused = await post(status=400, thread={"type": "create"})
+    assert refused.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    assert "details" not in (await post(status=400, container="c")).json()["error"]
+
+
 async def test_models_are_listed_in_the_shape_of_the_client_s_protocol() -> None:
     headers = {"anthropic-version": "2023-06-01"}
     async with in_memory(fake_state()) as client:

@@ -144,7 +144,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     return body
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=bodies())
 def test_a_well_formed_request_is_served_and_streamed_the_same(target: Target, body: dict[str, Any]) -> None:
     response = target.post(body)

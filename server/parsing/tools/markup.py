@@ -8,7 +8,7 @@ from typing import Final
 from stentor.server.grammar.lark import Lark
 
 from ..interface import Parser, Tool
-from .json_reader import escaped
+from .json_reader import escaped, json_value
 from .layout import Layout, either, free
 from .machine import Machine, marked
 from .output import Output
@@ -214,6 +214,8 @@ class _Reading:
                 output.arguments('"')
             return end
         value = _Value(output)
+        if "string" not in types and (yield from reader.space()) in {"{", "["}:
+            yield from json_value(reader, value.add)  # whose strings may hold what ends a value
         end = yield from reader.until(format.value_ends, value.add)
         if end:
             value.finish(types)

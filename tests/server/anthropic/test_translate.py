@@ -226,6 +226,7 @@ def test_what_is_without_effect_is_taken() -> None:
         ({"output_config": {"effort": "none"}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"container": "c"}, "container"),
+        ({"thread": {"type": "create"}}, "thread"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
     ],
 )

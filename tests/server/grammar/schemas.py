@@ -25,11 +25,13 @@ def listed(items: Schema, least: int = 0, most: int = 3, **more: Any) -> Schema:
     return {"type": "array", "items": items, "minItems": least, "maxItems": most, **more}
 
 
-_TREE: Final = record(
-    {"value": SMALL, "children": {"type": "array", "items": {"$ref": "#/$defs/leaf"}, "maxItems": 2}},
-    **{"$defs": {"leaf": record({"value": SMALL, "next": {"anyOf": [{"$ref": "#/$defs/end"}, {"type": "null"}]}}),
-                 "end": record({"value": SMALL})}},
-)  # fmt: skip
+_TREE: Final = {
+    **record({"value": SMALL, "children": {"type": "array", "items": {"$ref": "#/$defs/leaf"}, "maxItems": 2}}),
+    "$defs": {
+        "leaf": record({"value": SMALL, "next": {"anyOf": [{"$ref": "#/$defs/end"}, {"type": "null"}]}}),
+        "end": record({"value": SMALL}),
+    },
+}
 _LIST: Final = {
     "$defs": {
         "node": record({"head": {"enum": ["a", "b"]}, "tail": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]}})

@@ -60,7 +60,8 @@ def test_a_schema_may_come_as_an_object_or_as_text(allows: Accepts) -> None:
 
 
 def test_choices_patterns_and_their_older_names(allows: Accepts) -> None:
-    for wanted in ({"choice": ["a", "ab", "</s>"]}, asked(guided_choice=["a", "ab", "</s>"])):
+    choices: tuple[Any, ...] = ({"choice": ["a", "ab", "</s>"]}, asked(guided_choice=["a", "ab", "</s>"]))
+    for wanted in choices:
         assert [text for text in ("a", "ab", "b", "abc", "") if allows(wanted, text)] == ["a", "ab"]
     for wanted in ({"regex": r"^\d{2}$"}, asked(guided_regex=r"\d{2}")):
         assert [text for text in ("1", "12", "123", "ab") if allows(wanted, text)] == ["12"]

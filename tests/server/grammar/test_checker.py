@@ -250,9 +250,16 @@ def test_what_is_wrong_reaches_the_client_with_its_field(vocabulary: TokenBytes,
 def test_what_passes_compiles_in_the_engine(
     compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int]
 ) -> None:
+    wishes: list[dict[str, object]] = [
+        {"json": {}},
+        {"regex": "[a-z]+"},
+        {"choice": ["a", "b"]},
+        {"grammar": 'root ::= "a"+'},
+    ]
+
     async def main() -> None:
         async with grammars(vocabulary) as checker:
-            for wanted in ({"json": {}}, {"regex": "[a-z]+"}, {"choice": ["a", "b"]}, {"grammar": 'root ::= "a"+'}):
+            for wanted in wishes:
                 lark = Lark(special)
                 source = lark.source(answer_expression(lark, asked(wanted, Limits())))
                 await checker.check(source, FIELD)

@@ -246,7 +246,7 @@ def test_what_is_no_schema_is_refused_with_its_place(schema: Any, param: str) ->
 )  # fmt: skip
 def test_an_annotation_is_never_refused_and_changes_nothing(annotation: str) -> None:
     plain = record({"a": NAME})
-    noted = record({"a": {**NAME, annotation: {"whitespace_flexible": True}}}, **{annotation: "0"})
+    noted = {**record({"a": {**NAME, annotation: {"whitespace_flexible": True}}}), annotation: "0"}
     assert prepare(noted, FIELD) == prepare(plain, FIELD)
 
 

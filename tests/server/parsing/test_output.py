@@ -1,5 +1,8 @@
 """Which formats a model's output is read by: from flags, from its chat template, and what its prompt has begun."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from stentor.server.options import ConfigError, read_config
@@ -97,3 +100,9 @@ def test_the_prompt_settles_how_a_parser_begins() -> None:
 def test_channels_have_one_parser_for_all_they_carry() -> None:
     output = OutputFormat(REASONING_FORMATS["gpt_oss"])
     assert isinstance(output.parser((), opened=False), HarmonyParser)
+
+
+def test_the_readme_lists_every_format_of_reasoning() -> None:
+    page = (Path(__file__).parents[3] / "README.md").read_text()
+    listed = page[page.index("Formats of reasoning:") :].split("\n\n")[0]
+    assert {format.name for format in REASONING_FORMATS.values()} <= set(re.findall(r"`(\w+)`", listed))

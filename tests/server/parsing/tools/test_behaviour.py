@@ -156,6 +156,11 @@ def test_a_value_follows_the_schema() -> None:
     assert reading.named == [("f", {key: value for key, (_, value) in values.items()})]
 
 
+def test_a_string_inside_an_object_may_hold_what_ends_a_value() -> None:
+    text = '<function=get_weather>\n<parameter=place>\n{"a": "</parameter></function>"}\n</parameter>\n</function>'
+    assert read(QWEN, *cut(text, 3)).named == [("get_weather", {"place": {"a": "</parameter></function>"}})]
+
+
 @pytest.mark.parametrize("text", ["abc", "1.5", "[1", "1e999", "NaN"])
 def test_a_value_that_does_not_fit_its_schema_is_passed_on(text: str) -> None:
     source = f"<tool_call>\n<function=get_weather>\n<parameter=days>\n{text}\n</parameter>\n</function>\n</tool_call>"
