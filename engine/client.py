@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 _SHUTDOWN_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
 """For a process that has let go of its channel to end, so that it can be said how."""
+_LOOK_SECONDS = 0.5
+_QUIET_LOOKS = 3
 _HEALTHY_SECONDS = 3600.0
 """An engine that lives so long has not failed to start: an idle server counts no deaths over months."""
 
@@ -298,9 +300,18 @@ class EngineClient:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._outbox.send_all, engine)
             tasks.start_soon(self._kill_when_hung, child)
+            tasks.start_soon(self._offer_vocabulary)
             end = await self._receive_to_the_end(engine, child)
             tasks.cancel_scope.cancel()
         raise end
+
+    async def _offer_vocabulary(self) -> None:
+        """Once nobody has asked for anything for a while: the engine gets ready for grammars, which stops it shortly."""
+        quiet = 0
+        while quiet < _QUIET_LOOKS:
+            await anyio.sleep(_LOOK_SECONDS)
+            quiet = quiet + 1 if self._serving and not self._journal else 0
+        self._outbox.offer_vocabulary()
 
     async def _kill_when_hung(self, child: Child) -> None:
         await self._pulse.stopped(lambda: self._serving and bool(self._journal), self._outbox.ping)

@@ -175,7 +175,9 @@ class EngineLoop(Actor[Message]):
                     if aborted is not None:
                         _add(out, aborted)
                 case Vocabulary() as piece:
-                    self._entrance.take(piece)
+                    whole = self._entrance.take(piece)
+                    if whole and not self._scheduler.has_work and not self._entrance.choices:
+                        self._tasks.start_soon(self._entrance.warm_up)
                 case WorkerDown() as down:
                     await self._send_batch(out)
                     out = TokensBatch([], [], [])

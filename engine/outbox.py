@@ -34,6 +34,8 @@ class Outbox:
         self._vocabulary: list[bytes] | None = None
         """As frames, once somebody has needed it."""
         self._vocabulary_sent = False
+        self._offered = False
+        """Whether the vocabulary is to go though nobody needs it yet."""
 
     def set_vocabulary(self, source: VocabularySource) -> None:
         """Where the vocabulary comes from when it is needed."""
@@ -64,11 +66,16 @@ class Outbox:
         self._frames[_NOBODY, None] = encoder.encode(Ping())
         self._filled.set()
 
+    def offer_vocabulary(self) -> None:
+        """Sends the vocabulary before anybody needs it, if there is one that this engine has not got."""
+        self._offered = self._source is not None and not self._vocabulary_sent
+        self._filled.set()
+
     def clear(self) -> None:
         """The engine is gone; what is put in from here on is for another."""
         self._frames.clear()
         self._needing.clear()
-        self._vocabulary_sent = False
+        self._vocabulary_sent = self._offered = False
 
     async def send_all(self, engine: Endpoint) -> None:
         """Sends whatever comes. Returns when the engine is gone; the receiving side is told of that."""
@@ -83,6 +90,9 @@ class Outbox:
                     if index is None:
                         self._needing.discard(rid)
                     await engine.send(encoder.encode(message) if isinstance(message, Submit) else message)
+                if self._offered:
+                    await self._send_vocabulary(engine)
+                    continue
             except PeerDied:
                 return
             self._filled.clear()
@@ -95,6 +105,7 @@ class Outbox:
         for frame in self._vocabulary:
             await engine.send(frame)
         self._vocabulary_sent = True
+        self._offered = False
 
 
 def _frames_of(source: VocabularySource) -> list[bytes]:

@@ -133,6 +133,10 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     """Requests that wait behind another one on their connection."""
     keep_alive_timeout: float = 30.0
     """Seconds without a request, after one."""
+    max_message_bytes: int = 32 << 20
+    """Of one message on a WebSocket."""
+    max_messages_per_second: int = 50
+    """That are read from one WebSocket; 0 is no limit. The rest waits at its client."""
 
 
 class TemplateLimits(msgspec.Struct, frozen=True):
@@ -189,6 +193,36 @@ class StoreConfig(msgspec.Struct, frozen=True):
     """Responses that run apart from any connection, at the same time."""
 
 
+class ToolServer(msgspec.Struct, frozen=True):
+    """A server of the Model Context Protocol that the operator offers."""
+
+    name: str
+    url: str
+
+
+class McpConfig(msgspec.Struct, frozen=True):
+    """Tools that the server runs for its clients, elsewhere."""
+
+    servers: tuple[ToolServer, ...] = ()
+    """Offered to requests that name them."""
+    urls: tuple[str, ...] = ()
+    """What the URLs begin with by which requests may name servers; ``https://`` alone is any public host."""
+    allow_private: bool = False
+    """Names in ``urls`` may resolve to loopback and private networks."""
+    connect_timeout: float = 20.0
+    """Seconds to reach a server and to list its tools."""
+    call_timeout: float = 60.0
+    """Seconds for one call."""
+    max_tools: int = 128
+    """That one server may offer."""
+    max_result_chars: int = 64 << 10
+    """Of one call; what is longer is cut."""
+    max_rounds: int = 16
+    """Turns of the model with calls of tools between them, in one response."""
+    max_calls: int = 64
+    """At the same time, of all clients."""
+
+
 class Config(msgspec.Struct, frozen=True):
     """Everything ``stentor serve`` needs."""
 
@@ -202,6 +236,7 @@ class Config(msgspec.Struct, frozen=True):
     observe: ObserveConfig = ObserveConfig()
     media: MediaConfig = MediaConfig()
     store: StoreConfig = StoreConfig()
+    mcp: McpConfig = McpConfig()
 
     def located(self, model: Path, tokenizer: Path | None = None) -> "Config":
         """The same once the model, and a tokenizer of its own, lie on disk."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from .connections import Connections, Place
 from .http_refusals import Refused, response_to, unknown_method
 from .overload.slow_readers import DEFAULT_LIMITS, ReaderLimits, ReaderWatch
 from .request_id import SCOPE_KEY
+from .websocket_protocol import takes_over
 
 LINGER_SECONDS: Final = 2.0
 """For a client to read why its request was refused while it is still sending it. A socket that is closed with bytes
@@ -183,6 +185,18 @@ class HttpProtocol(HttpToolsProtocol):
                     self.parser = httptools.HttpRequestParser(self)
                     continue
             return
+
+    def _should_upgrade(self) -> bool:
+        # behind a request that is being answered, its turn would have to wait for that
+        return not self._live and super()._should_upgrade()
+
+    def handle_websocket_upgrade(self) -> None:
+        kind = self.ws_protocol_class
+        if kind is not None and takes_over(kind):
+            self.ws_protocol_class = partial(kind, place=self._place, reader=self._reader)  # type: ignore[assignment]
+            self._place = self._reader = None
+        self._unset_keepalive_if_required()
+        super().handle_websocket_upgrade()
 
     # ---- what the parser finds
 

@@ -40,6 +40,7 @@ from .door.tls_server import TlsServer
 from .exit_codes import DONE, FAILED
 from .http_protocol import HttpProtocol
 from .listening import StartError, address_of, allow_connections
+from .mcp.gateway import Gateway
 from .metrics import Metrics
 from .observe.opening import open_observer
 from .overload.draining import drain_on_signals
@@ -59,6 +60,7 @@ from .text.loading import has_tokenizer, load_tokenizer
 from .text.number_tokenizer import number_tokenizer
 from .text.pool import TokenizerPool
 from .text.tokenizer import Tokenizer
+from .websocket_protocol import WebSocketProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -265,6 +267,8 @@ async def load_state(
         output=output,
         store=store,
         responses=LiveResponses(config.store.max_background),
+        mcp=Gateway(config.mcp),
+        socket_messages=config.limits.connection.max_messages_per_second,
         limits=config.limits.request,
         grammar_limits=config.limits.grammar,
         overload=config.overload,
@@ -284,7 +288,9 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
             loop="uvloop",
             # whatever makes a protocol will do
             http=partial(HttpProtocol, readers=readers, connections=counted, root_path=state.door.root_path),  # type: ignore[arg-type]
-            ws="none",
+            ws=WebSocketProtocol,
+            ws_max_size=connections.max_message_bytes,
+            ws_per_message_deflate=False,  # what is small on the wire could be as large as it likes
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from .config import ToolServer
+
 UNITS: Final = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("kmgt", 1)
@@ -142,6 +144,39 @@ def folder() -> Kind:
 
 def domains() -> Kind:
     return Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True)
+
+
+def server_urls() -> Kind:
+    def parse(raw: object) -> tuple[str, ...]:
+        from .mcp.reach import check_prefix  # with all that reads URLs; few name one
+
+        return tuple(_of_url(check_prefix, text) for text in _texts(raw))
+
+    return Kind("one or more beginnings of URLs, such as https://mcp.example.com/", parse, "URL", many=True)
+
+
+def tool_servers() -> Kind:
+    def parse(raw: object) -> tuple[ToolServer, ...]:
+        from .mcp.reach import check_prefix  # as above
+
+        found = []
+        for text in _texts(raw):
+            name, equals, url = text.partition("=")
+            if not equals or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+                raise ValueError(raw)
+            found.append(ToolServer(name, _of_url(check_prefix, url)))
+        if len({server.name for server in found}) < len(found):
+            raise Refused("two servers have one name")
+        return tuple(found)
+
+    return Kind("one or more NAME=URL, such as browser=http://127.0.0.1:9000/mcp", parse, "NAME=URL", many=True)
+
+
+def _of_url(check: Callable[[str], str], text: str) -> str:
+    try:
+        return check(text)
+    except Exception as refusal:  # of a kind that is imported late
+        raise Refused(str(refusal)) from None
 
 
 def generation_config() -> Kind:

@@ -13,12 +13,13 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 
 from .batches.runner import BatchRunner
-from .config import OverloadConfig, StoreConfig
+from .config import ConnectionLimits, OverloadConfig, StoreConfig
 from .door.door import Door
 from .errors import Overloaded, ShutDown, Unavailable
 from .grammar.checker import Grammars
 from .grammar.limits import GrammarLimits
 from .grammar.vocabulary import special_tokens_of, token_bytes_of
+from .mcp.gateway import Gateway
 from .metrics import Metrics
 from .observe.observer import Observer
 from .overload.bodies import HeldBodies
@@ -85,8 +86,12 @@ class ServerState:
     """Of a file that a client brings."""
     store: Database = field(default_factory=lambda: make_store(StoreConfig()))
     """What outlives a request."""
+    socket_messages: int = ConnectionLimits().max_messages_per_second
+    """That are read a second from one WebSocket; 0 is no limit."""
     responses: LiveResponses = field(default_factory=LiveResponses)
     """Those of the Responses API that are being made."""
+    mcp: Gateway = field(default_factory=Gateway)
+    """Through which tools on other servers are reached."""
     queue: AdmissionQueue = field(init=False)
     bodies: HeldBodies = field(init=False)
     grammars: Grammars = field(init=False)
@@ -105,7 +110,7 @@ class ServerState:
     @cached_property
     def special_tokens(self) -> Mapping[str, int]:
         """Ids of special tokens by their text, as grammars name them."""
-        return special_tokens_of(self.pool.tokenizer, self.defaults.eos_token_ids)
+        return special_tokens_of(self.pool.tokenizer)
 
     @property
     def max_model_len(self) -> int | None:

@@ -80,6 +80,17 @@ class FakeStream:
         self._ended: list[Finished] = []
         self._prompt_done = False
 
+    def skip(self, resumed: list[list[int]]) -> None:
+        """Goes on after what has been delivered before."""
+        for index, tokens in enumerate(resumed):
+            rest = self._rest[index]
+            assert rest[: len(tokens)] == tokens, "it would not have said that"
+            del rest[: len(tokens)]
+            if tokens and tokens[-1] in self.params.eos_token_ids:
+                self._ended.append(self._end(index, "stop"))
+            elif not rest:
+                self._ended.append(self._end(index, "length"))
+
     def __aiter__(self) -> Self:
         return self
 
@@ -187,6 +198,8 @@ class FakeEngine:
         self.grammars.append(grammar)
         self.thinking.append(thinking)
         self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
+        if resumed is not None:
+            self.streams[-1].skip(resumed)
         return self.streams[-1]
 
     @property

@@ -1,5 +1,6 @@
 """Requests whose grammar is being compiled: they wait here, and nobody else waits for them."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -42,9 +43,15 @@ class Entrance:
         """Of those, that have not ended."""
         return sum(len(_open(submit)) for submit in self._waiting.values())
 
-    def take(self, piece: Vocabulary) -> None:
-        """Raises :class:`.vocabulary.VocabularyError`."""
-        self._grammars.take(piece)
+    def take(self, piece: Vocabulary) -> bool:
+        """Whether this was the last piece. Raises :class:`.vocabulary.VocabularyError`."""
+        return self._grammars.take(piece)
+
+    async def warm_up(self) -> None:
+        """Gets ready for the first grammar, while nobody waits for anything."""
+        async with self._turn:
+            with contextlib.suppress(GrammarError):  # told to the request that needs it
+                await anyio.to_thread.run_sync(self._grammars.warm_up, abandon_on_cancel=True)
 
     def enter(self, submit: Submit) -> None:
         """From here on the request is owed a terminal message for each choice; :meth:`prepare` has to follow."""

@@ -39,14 +39,24 @@ class Grammars:
     def has_vocabulary(self) -> bool:
         return self._vocabulary is not None
 
-    def take(self, piece: Vocabulary) -> None:
-        """Raises :class:`.vocabulary.VocabularyError`."""
+    def take(self, piece: Vocabulary) -> bool:
+        """Whether this was the last piece. Raises :class:`.vocabulary.VocabularyError`."""
         whole = self._reader.take(piece)
-        if whole is not None:
-            self._vocabulary = whole
-            self._compiler = None
-            self._compiled.clear()
-            self._compiled_bytes = 0
+        if whole is None:
+            return False
+        self._vocabulary = whole
+        self._compiler = None
+        self._compiled.clear()
+        self._compiled_bytes = 0
+        return True
+
+    def warm_up(self) -> None:
+        """Does now what the first grammar would wait for. The interpreter's lock is held for most of it: some 100 ms.
+
+        Raises :class:`.matcher.GrammarError`.
+        """
+        if self._compiler is None and self._vocabulary is not None:
+            self._compiler = Compiler(self._vocabulary)
 
     def rules_of(self, submit: Submit) -> Rules:
         """Compiles the grammar of a request, unless it has been lately, and replays what its choices have drawn.
@@ -78,9 +88,8 @@ class Grammars:
         if found is not None:
             self._compiled.move_to_end(source)
             return found
-        if self._compiler is None:
-            self._compiler = Compiler(vocabulary)
-        made = self._compiler.compile(source)
+        compiler = self._compiler = self._compiler or Compiler(vocabulary)
+        made = compiler.compile(source)
         self._compiled[source] = made
         self._compiled_bytes += len(source)
         while len(self._compiled) > _CACHED or self._compiled_bytes > _CACHED_BYTES:

@@ -17,11 +17,9 @@ def write_masks(flight: Flight, epoch: int, output: Output) -> tuple[Masks, list
     """
     writer = MaskWriter()
     finished: list[Finished] = []
-    for row, (choice, incarnation, _, _) in zip(flight.rows, flight.owners, strict=True):
-        if not row.masked or choice.rule is None or choice.state is ChoiceState.FINISHED:
-            continue
+    for row, (choice, _, _, _) in zip(flight.rows, flight.owners, strict=True):
         # one that has lost its row still gets the token that is in flight
-        if choice.incarnation != incarnation and choice.state is not ChoiceState.PREEMPTED:
+        if not row.masked or choice.rule is None or choice.state is ChoiceState.FINISHED:
             continue
         try:
             allowed = choice.rule.allowed()

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from .bounds import prompt_chars_at_most
-from .chat import Messages, check_template
+from .chat import ChatRequest, Messages, check_template
 from .errors import BadRequest
 from .limits import Limits
 from .messages import check_messages
@@ -25,6 +25,22 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
+    tools: list[Any] | None = None
+
+    def chat(self) -> ChatRequest:
+        """The conversation, as chat completions ask for its answer."""
+        assert self.messages is not None
+        return ChatRequest(
+            model=self.model,
+            messages=self.messages,
+            tools=self.tools,
+            add_special_tokens=bool(self.add_special_tokens),
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            chat_template=self.chat_template,
+            chat_template_kwargs=self.chat_template_kwargs,
+            documents=self.documents,
+        )
 
     def check(self, limits: Limits) -> None:
         """Raises BadRequest."""
@@ -32,6 +48,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
             raise BadRequest("Exactly one of `prompt` and `messages` is required.", "prompt")
         prompt_chars_at_most([self.prompt], limits.max_prompt_chars)
         check_template(self, limits)
+        if self.messages is None and self.tools:
+            raise BadRequest("`tools` needs `messages`; a text has none.", "tools")
         if self.messages is not None:
             check_messages(self.messages)
 

@@ -4,11 +4,12 @@ Fields are decoded one by one, so that a mistake is named with its place (``tool
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from .bounds import chars_at_most, items_at_most
+from .bounds import TEXT_TOO_LONG, chars_at_most, items_at_most
 from .decoding import converted
 from .errors import BadRequest
 from .limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
@@ -136,6 +137,7 @@ def tool_use(request: ToolFields, limits: Limits) -> ToolUse:
     items_at_most(request.tools, MAX_TOOLS, "tools")
     tools = tuple(_tool(tool, f"tools[{index}]", limits) for index, tool in enumerate(request.tools or ()))
     _check_unique([tool.name for tool in tools], "tools", ".function.name")
+    _check_length(tools, "tools", limits)
     choice = request.tool_choice
     parallel = request.parallel_tool_calls is not False
     if choice is None:
@@ -158,6 +160,7 @@ def _legacy_use(request: ToolFields, limits: Limits) -> ToolUse:
         where = f"functions[{index}]"
         tools.append(_function(converted(function, _Function, where), where, limits))
     _check_unique([tool.name for tool in tools], "functions", ".name")
+    _check_length(tools, "functions", limits)
     use = ToolUse(tuple(tools), "auto" if tools else "none", parallel=False, legacy=True)
     choice = request.function_call
     if choice is None:
@@ -264,6 +267,17 @@ def _check_name(name: str, where: str) -> None:
             f"`{where}.name` must be 1 to 128 characters of a-z, A-Z, 0-9, underscores, dots and dashes.",
             f"{where}.name",
             "invalid_value",
+        )
+
+
+def _check_length(tools: Sequence[OfferedTool], field: str, limits: Limits) -> None:
+    """All of them are written into the prompt."""
+    length = sum(len(tool.description or "") + len(msgspec.json.encode(tool.parameters)) for tool in tools)
+    if length > limits.max_prompt_chars:
+        raise BadRequest(
+            f"`{field}` come to {length} characters; this server allows at most {limits.max_prompt_chars}.",
+            field,
+            TEXT_TOO_LONG,
         )
 
 

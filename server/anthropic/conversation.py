@@ -118,8 +118,8 @@ class _Writer:
         return message
 
     def _call(self, block: ToolUseBlock, place: str) -> dict[str, Any]:
-        if block.id in self._names:
-            raise BadRequest(f"`{place}.id`: there is a call with this id already.", f"{place}.id")
+        if block.id in self._open:  # an id that has its result may come again: some models count from 0 in each turn
+            raise BadRequest(f"`{place}.id`: there is a call with this id that has no result yet.", f"{place}.id")
         self._names[block.id] = block.name
         self._open.add(block.id)
         arguments = json.dumps(block.input, ensure_ascii=False)

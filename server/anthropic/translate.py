@@ -25,6 +25,8 @@ from stentor.protocols.openai.errors import BadRequest
 from ..conversation.renaming import renamed
 from .conversation import BLOCKS_JOIN, chat_messages
 
+_LEAST_TOP_P: Final = 1e-6
+"""Chat has none of 0; either keeps the likeliest token alone."""
 _NAMES: Final = {
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",
@@ -44,7 +46,7 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
     fields["stream"] = body.stream
     fields["stop"] = body.stop_sequences or None
     fields["temperature"] = body.temperature
-    fields["top_p"] = body.top_p or None  # a model that keeps no token at all is not what 0 can mean
+    fields["top_p"] = None if body.top_p is None else max(body.top_p, _LEAST_TOP_P)
     fields["top_k"] = body.top_k
     return _made(fields)
 
@@ -72,7 +74,7 @@ def _made(fields: dict[str, Any]) -> ChatRequest:
 
 def _conversation(body: ConversationFields) -> dict[str, Any]:
     messages = chat_messages(body.messages)
-    system = [*_system(body.system), *_hoisted(body.messages)]
+    system = [text for text in (*_system(body.system), *_hoisted(body.messages)) if text]
     if not messages:
         raise BadRequest("`messages` must hold a message of role `user`.", "messages")
     prefill = messages[-1]["role"] == "assistant"
@@ -97,7 +99,7 @@ def _conversation(body: ConversationFields) -> dict[str, Any]:
 
 def _system(system: str | list[TextBlock] | None) -> list[str]:
     if isinstance(system, str):
-        return [system] if system else []
+        return [system]
     return [block.text for block in system or ()]
 
 

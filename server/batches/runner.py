@@ -55,7 +55,7 @@ class BatchRunner:
         self._queue: deque[str] = deque()
         self._wanted = anyio.Event()
         self._now: str | None = None
-        self._cancel = anyio.CancelScope()
+        self._cancel: anyio.CancelScope | None = None
         self._cancelled: set[str] = set()
 
     async def run(self, app: ASGIApp) -> None:
@@ -106,7 +106,7 @@ class BatchRunner:
             return found
         self._cancelled.add(batch)
         found = await self._change(batch, status="cancelling", cancelling_at=_now())
-        if self._now == batch:
+        if self._now == batch and self._cancel is not None:
             self._cancel.cancel()
         return found
 

@@ -24,7 +24,7 @@ async def write_prompt(state: ServerState, body: ChatRequest, use: ToolUse, most
     """As :func:`.rendering.render_messages`, with its errors."""
     options = thinking_options(
         state.output,
-        body.chat_template or state.pool.tokenizer.template_source,
+        _template_of(state, body),
         template_kwargs=body.chat_template_kwargs,
         effort=body.reasoning_effort,
         include_reasoning=body.include_reasoning,
@@ -39,3 +39,9 @@ async def write_prompt(state: ServerState, body: ChatRequest, use: ToolUse, most
         fields = msgspec.structs.replace(body, chat_template_kwargs=options.template_kwargs)
     tokens = await render_messages(state, fields, messages, body.add_special_tokens, most_tokens, tools)
     return Prompted(tokens, options)
+
+
+def _template_of(state: ServerState, body: ChatRequest) -> str:
+    """The source of the template that is used; of a model with several, all of them together."""
+    brought = body.chat_template
+    return state.pool.tokenizer.template_source if brought is None or state.pool.chat_template.has(brought) else brought

@@ -4,9 +4,12 @@ The form is that of Hermes (``<tool_call>`` around a JSON object), which its par
 to call tools seldom begins to by itself, but does where ``tool_choice`` requires it, and then its grammar holds.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+import msgspec
+
+encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 _INSTRUCTION: Final = """# Tools
 
@@ -63,4 +66,4 @@ def _text(content: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return encode(value).decode()

@@ -15,7 +15,7 @@ from stentor.protocols.anthropic.objects import (
     ThinkingContent,
     ToolUseContent,
 )
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed
+from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 
 from ..error_shapes import ANTHROPIC
 from ..errors import GenerationFailed, error_frame
@@ -156,7 +156,14 @@ class MessageStream:
     def encode(self, batch: list[Delta]) -> bytes:
         """The frames of one batch, joined; empty while everything is held back."""
         frames = []
+        blocks = self._progress.blocks
         for delta in batch:
+            if type(delta) is Text and blocks.open is TextContent:
+                # as below, in a third of the time: nearly all deltas are this one
+                blocks.output_tokens += len(delta.tokens)
+                if delta.text:
+                    frames.append(self._head + encode(delta.text) + _DELTA_TAIL)
+                continue
             if type(delta) is PromptProcessed:
                 self._progress.cached_tokens = delta.cached_tokens
             if not self._begun:

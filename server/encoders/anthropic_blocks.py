@@ -51,9 +51,10 @@ class Blocks:
 
     def __init__(self, shown: ThinkingShown = "whole") -> None:
         self._shown = shown
-        self._open: type[Content] | None = None
+        self.open: type[Content] | None = None
+        """Of the block that has begun and not ended."""
         self._index = -1
-        self._held = ""
+        self._held: list[str] = []
         self._digest = hashlib.sha256()
         self.calls = 0
         """Begun so far."""
@@ -70,7 +71,7 @@ class Blocks:
                 self.thinking_tokens += len(delta.tokens)
                 return self._thinking(delta.text) if delta.text and self._shown != "never" else []
             case ToolCallStart():
-                self._held = ""
+                self._held.clear()
                 self.calls += 1
                 return self._begin(ToolUseContent(delta.id or f"toolu_{uuid.uuid4().hex[:24]}", delta.name, {}))
             case ToolCallArguments():
@@ -85,23 +86,23 @@ class Blocks:
         events: list[BlockEvent] = []
         if self._held and self._index < 0:
             # all that the model has said
-            events += [*self._begin(TextContent("")), Grown(self._index, self._held)]
+            events += [*self._begin(TextContent("")), Grown(self._index, "".join(self._held))]
         return [*events, *self._close()]
 
     def _text(self, text: str) -> list[BlockEvent]:
-        if self._open is TextContent:
+        if self.open is TextContent:
             return [Grown(self._index, text)]
-        self._held += text
-        if not self._held.strip():
+        self._held.append(text)
+        if text.isspace():
             return []
-        text, self._held = self._held, ""
-        events = self._begin(TextContent(""))
-        return [*events, Grown(self._index, text)]
+        events = [*self._begin(TextContent("")), Grown(self._index, "".join(self._held))]
+        self._held.clear()
+        return events
 
     def _thinking(self, text: str) -> list[BlockEvent]:
         events: list[BlockEvent] = []
-        if self._open is not ThinkingContent:
-            self._held = ""
+        if self.open is not ThinkingContent:
+            self._held.clear()
             self._digest = hashlib.sha256()
             events = self._begin(ThinkingContent("", ""))
         self._digest.update(text.encode())
@@ -110,11 +111,11 @@ class Blocks:
     def _begin(self, block: Content) -> list[BlockEvent]:
         events = self._close()
         self._index += 1
-        self._open = type(block)
+        self.open = type(block)
         return [*events, Opened(self._index, block)]
 
     def _close(self) -> list[BlockEvent]:
-        kind, self._open = self._open, None
+        kind, self.open = self.open, None
         if kind is None:
             return []
         end = Closed(self._index)

@@ -5,7 +5,8 @@ with its ``type``; :func:`frame` makes a server-sent event of it.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,9 @@ from stentor.protocols.openai.responses.objects import (
     FunctionCallItem,
     IncompleteDetails,
     ItemStatus,
+    McpApprovalRequestItem,
+    McpCallItem,
+    McpListToolsItem,
     MessageItem,
     OutputItem,
     OutputText,
@@ -54,6 +58,17 @@ def kind_of(event: bytes) -> bytes:
 def frame(event: bytes) -> bytes:
     """The server-sent event."""
     return b"event: " + kind_of(event) + b"\ndata: " + event + b"\n\n"
+
+
+@dataclass(frozen=True)
+class ServedTool:
+    """A function that the model is offered, and that the server has run by another one."""
+
+    server_label: str
+    name: str
+    """The other server's own."""
+    approval: bool
+    """The client is asked first."""
 
 
 class ResponseEncoder:
@@ -89,6 +104,13 @@ class ResponseEncoder:
         self._delta_head = b""
         self._logprobs: list[TokenLogprob] = []
         """Of tokens whose text is held back, until it is known what it belongs to."""
+        self._served: Mapping[str, ServedTool] = {}
+        self._calls: list[McpCallItem] = []
+        """Calls that the model has written to their end, and that nobody has answered."""
+        self._asks = False
+        self._in_progress = False
+        self._in_call = False
+        """The item that was opened last is a call, whose tokens come without text, also behind its end."""
         self._turns = 0
         self._given = self._cached = self._output = self._reasoned = 0
 
@@ -105,9 +127,8 @@ class ResponseEncoder:
     def begin_turn(self, prompt_tokens: int, names: TokenNames) -> None:
         """Before the first batch of it is taken."""
         self.finish = None
-        if not self._turns:
-            self.response.status = "in_progress"
-            self._lifecycle("in_progress")
+        self._asks = False
+        self._progress()
         self._names = names
         self._turns += 1
         self._given += prompt_tokens
@@ -132,6 +153,7 @@ class ResponseEncoder:
         if not self.response.output and self.finish.reason == "stop":
             self._open_message()
             self._close("completed")
+        self._drop_calls()
         response = self.response
         if self.finish.reason == "length":
             response.status = "incomplete"
@@ -141,8 +163,87 @@ class ResponseEncoder:
             response.completed_at = int(time.time())
         return self._end(response.status)
 
+    def _progress(self) -> None:
+        if not self._in_progress:
+            self._in_progress = True
+            self.response.status = "in_progress"
+            self._lifecycle("in_progress")
+
+    # ---- tools that the server runs, between turns of the model
+
+    def serve(self, tools: Mapping[str, ServedTool]) -> None:
+        """Calls of these functions are the server's to have made from now on."""
+        self._served = tools
+
+    @property
+    def output_tokens(self) -> int:
+        """Of all turns."""
+        return self._output
+
+    @property
+    def calls(self) -> Sequence[McpCallItem]:
+        """Those that wait for :meth:`end_call`."""
+        return tuple(self._calls)
+
+    @property
+    def asks(self) -> bool:
+        """The last turn called what is the client's to run or to approve."""
+        return self._asks
+
+    def begin_list(self, label: str) -> tuple[McpListToolsItem, list[bytes]]:
+        self._progress()
+        item = McpListToolsItem(self._new_id("mcpl"), label)
+        self._open(item)
+        self._emit("response.mcp_list_tools.in_progress", **self._place)
+        return item, self._taken()
+
+    def end_list(self, tools: list[dict[str, Any]], error: str | None = None) -> list[bytes]:
+        item = self._item
+        assert isinstance(item, McpListToolsItem)
+        item.tools, item.error = tools, error
+        self._emit(f"response.mcp_list_tools.{'completed' if error is None else 'failed'}", **self._place)
+        self._close("completed")
+        return self._taken()
+
+    def begin_call(self, asked: McpApprovalRequestItem) -> tuple[McpCallItem, list[bytes]]:
+        """One that the client has approved."""
+        self._progress()
+        item = McpCallItem(self._new_id("mcp"), asked.server_label, asked.name, approval_request_id=asked.id)
+        self._open(item)
+        self._emit("response.mcp_call.in_progress", **self._place)
+        self._set_delta_head("response.mcp_call_arguments.delta")
+        self._arguments(asked.arguments)
+        self._close("completed")
+        return item, self._taken()
+
+    def end_call(self, item: McpCallItem, output: str | None, error: dict[str, Any] | None = None) -> list[bytes]:
+        """One of :attr:`calls` has been answered."""
+        item.output, item.error = output, error
+        item.status = "completed" if error is None else "failed"
+        place = self.response.output.index(item)
+        self._emit(f"response.mcp_call.{item.status}", item_id=item.id, output_index=place)
+        self._emit("response.output_item.done", output_index=place, item=item)
+        self._calls.remove(item)
+        return self._taken()
+
+    def _drop_calls(self) -> None:
+        for item in self._calls:
+            item.status = "incomplete"
+            self._emit("response.output_item.done", output_index=self.response.output.index(item), item=item)
+        self._calls.clear()
+
+    # ---- its end
+
+    def leave_empty(self) -> list[bytes]:
+        """Ends it as completed without asking the model."""
+        self._lifecycle("in_progress")
+        self.response.status = "completed"
+        self.response.completed_at = int(time.time())
+        return self._end("completed")
+
     def fail(self, why: ResponseFailure) -> list[bytes]:
         self._close("incomplete")
+        self._drop_calls()
         self.response.status = "failed"
         self.response.error = why
         return self._end("failed")
@@ -150,6 +251,7 @@ class ResponseEncoder:
     def cancel(self) -> list[bytes]:
         """There is no event for it; the one that ends the stream carries the status."""
         self._close("incomplete")
+        self._drop_calls()
         self.response.status = "cancelled"
         return self._end("incomplete")
 
@@ -169,8 +271,7 @@ class ResponseEncoder:
         if self._top is not None and delta.tokens and self._names is not None:
             self._logprobs += chat_logprobs(delta.logprobs or (), self._names, self._top).content
         if not delta.text:
-            # while a call is written, its tokens come without text
-            if isinstance(self._item, FunctionCallItem | CustomToolCallItem):
+            if self._in_call:
                 self._logprobs.clear()
             return
         if not isinstance(self._item, MessageItem):
@@ -213,6 +314,11 @@ class ResponseEncoder:
                 raise AssertionError(f"no event is known for {type(delta).__name__}")
 
     def _open_call(self, delta: ToolCallStart) -> None:
+        served = self._served.get(delta.name)
+        if served is not None:
+            self._open_served(served)
+            return
+        self._asks = True
         call_id = delta.id or self._new_id("call")
         if delta.name in self._customs:
             self._open(CustomToolCallItem(self._new_id("ctc"), call_id, delta.name))
@@ -220,11 +326,20 @@ class ResponseEncoder:
             self._open(FunctionCallItem(self._new_id("fc"), call_id, delta.name))
             self._set_delta_head("response.function_call_arguments.delta")
 
+    def _open_served(self, tool: ServedTool) -> None:
+        if tool.approval:
+            self._asks = True
+            self._open(McpApprovalRequestItem(self._new_id("mcpr"), tool.server_label, tool.name))
+            return
+        self._open(McpCallItem(self._new_id("mcp"), tool.server_label, tool.name))
+        self._emit("response.mcp_call.in_progress", **self._place)
+        self._set_delta_head("response.mcp_call_arguments.delta")
+
     def _arguments(self, text: str) -> None:
         if not text:
             return
         self._pieces.append(text)
-        if isinstance(self._item, FunctionCallItem):
+        if isinstance(self._item, FunctionCallItem | McpCallItem):
             self._emit_delta(text)
 
     # ---- items
@@ -236,8 +351,13 @@ class ResponseEncoder:
 
     def _open(self, item: OutputItem) -> None:
         self._close("completed")
+        self._in_call = isinstance(item, FunctionCallItem | CustomToolCallItem | McpCallItem | McpApprovalRequestItem)
+        if self._in_call:
+            self._logprobs.clear()
         self._item = item
         self._pieces = []
+        if isinstance(item, McpApprovalRequestItem):
+            return  # it has no events of its own, and appears once it is whole
         self._emit("response.output_item.added", output_index=len(self.response.output), item=item)
 
     def _open_part(self, part: OutputText | ReasoningText) -> None:
@@ -261,13 +381,27 @@ class ResponseEncoder:
                 item.encrypted_content = None if self._seal is None else self._seal(text)
             case FunctionCallItem():
                 item.arguments = text
-                self._emit("response.function_call_arguments.done", **self._place, name=item.name, arguments=text)
+                self._emit("response.function_call_arguments.done", **self._place, arguments=text)
             case CustomToolCallItem():
                 item.input = _custom_input(text)
                 if item.input:
                     self._emit("response.custom_tool_call_input.delta", **self._place, delta=item.input)
                 self._emit("response.custom_tool_call_input.done", **self._place, input=item.input)
-        if not isinstance(item, CustomToolCallItem):
+            case McpCallItem():
+                item.arguments = text
+                self._emit("response.mcp_call_arguments.done", **self._place, arguments=text)
+                if status == "completed":
+                    self._calls.append(item)  # its status is that of the call itself
+                    self.response.output.append(item)
+                    self._item = None
+                    return
+            case McpApprovalRequestItem():
+                item.arguments = text
+                if status != "completed":
+                    self._item = None  # nobody could approve half of a call
+                    return
+                self._emit("response.output_item.added", output_index=len(self.response.output), item=item)
+        if isinstance(item, MessageItem | ReasoningItem | FunctionCallItem | McpCallItem):
             item.status = status
         self._emit("response.output_item.done", output_index=len(self.response.output), item=item)
         self.response.output.append(item)

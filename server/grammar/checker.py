@@ -15,7 +15,7 @@ from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import Overloaded, ServerError
 from .limits import GrammarLimits
-from .process import TOO_COMPLEX, GrammarProcess
+from .process import TOO_COMPLEX, ChildNotStarted, GrammarProcess
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Grammars:
         trial.callers += 1
         try:
             return await asyncio.shield(asyncio.wrap_future(trial.future))
-        except OSError as error:
+        except ChildNotStarted as error:
             logger.error("the grammar process cannot be started: %s", error)
             raise GrammarsUnavailable from None
         finally:
@@ -141,7 +141,7 @@ class Grammars:
 
     def _restart(self) -> None:
         """Where a grammar has ended the process: the next one need not wait for another."""
-        with contextlib.suppress(OSError):  # the next that is tried says so
+        with contextlib.suppress(ChildNotStarted):  # the next that is tried says so
             self._process.start()
 
     def close(self) -> None:

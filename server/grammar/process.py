@@ -37,6 +37,10 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """The child has grown and wants to be replaced."""
 
 
+class ChildNotStarted(Exception):
+    """No child can be started, or it cannot use the model's vocabulary; the text says why."""
+
+
 class _Died(Exception):
     """The child did."""
 
@@ -76,7 +80,7 @@ class GrammarProcess:
         return None if self._link is None else self._link.child.pid
 
     def check(self, source: str) -> str:
-        """Why the grammar cannot be used, or "". Blocks. Raises OSError where no child can be started.
+        """Why the grammar cannot be used, or "". Blocks. Raises :class:`ChildNotStarted`.
 
         Where the child dies the job is given to another one, once: what killed it may have been somebody else.
         """
@@ -95,22 +99,28 @@ class GrammarProcess:
         return verdict.why
 
     def start(self) -> None:
-        """Starts the child if there is none, so that the next job need not wait for that."""
+        """Starts the child if there is none, so that the next job need not wait for that.
+
+        Raises :class:`ChildNotStarted`.
+        """
         if self._link is not None:
             return
         if self._vocabulary is None:
             self._vocabulary = self._make_vocabulary()
-        link = self._link = _Link()
+        try:
+            link = self._link = _Link()
+        except OSError as error:
+            raise ChildNotStarted(f"no process can be started: {error.strerror}") from error
         self._close_link = weakref.finalize(self, link.close)
         try:
             send(link.socket, self._vocabulary)
             refusal = receive(link.socket, Verdict, time.monotonic() + _START_SECONDS).why
-        except OSError:
+        except OSError as error:
             self.close()
-            raise
+            raise ChildNotStarted("it ended at once, or was not ready in time") from error
         if refusal:
             self.close()
-            raise OSError(refusal)
+            raise ChildNotStarted(refusal)
 
     def _ask(self, source: str, deadline: float) -> Verdict:
         """The child's answer. It is killed where none comes in time."""

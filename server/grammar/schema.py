@@ -20,6 +20,8 @@ from .numbers import MAX_INTEGER, bounded_number, exact_number
 
 MAX_DEPTH: Final = 128
 """Levels, through references too; llguidance has the same bound."""
+MAX_PARTS: Final = 8192
+"""Schemas within a schema: some 50 ms, in which nothing else goes on."""
 MAX_ITEMS: Final = 100_000
 """Of ``minItems``, ``maxItems``, ``minLength`` and ``maxLength``: each costs an expression."""
 
@@ -38,6 +40,13 @@ _APPLICATORS: Final = ("anyOf", "oneOf", "allOf", "$ref")
 _CONSTRAINTS: Final = _TYPED.union(_APPLICATORS, ("const", "enum"))
 _PLAIN: Final = re.compile(r"[$A-Za-z_][A-Za-z0-9_]{0,63}")
 _ANY: Final = "any"
+_NO_VALUE: Final = "the schema allows no value"
+_SKIPPED: Final = r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\[^bB1-9]"
+_NOT_REGULAR: Final = {
+    "look-around assertions": re.compile(rf"{_SKIPPED}|\\.|(?P<found>\(\?<?[=!])", re.DOTALL),
+    "word boundaries": re.compile(rf"{_SKIPPED}|(?P<found>\\[bB])", re.DOTALL),
+    "references to groups": re.compile(rf"{_SKIPPED}|\\[bB]|(?P<found>\\[1-9])", re.DOTALL),
+}
 
 ONE_SPACE: Final[Mapping[str, Any]] = {
     "whitespace_flexible": False,
@@ -58,7 +67,7 @@ def prepare(
     BadRequest.
     """
     if schema is False:
-        raise BadRequest(f"`{field}`: the schema allows no value.", field, "invalid_value")
+        raise _refusal(field, _NO_VALUE)
     return _Preparation({} if schema is True else dict(schema), field, closed).result(whitespace)
 
 
@@ -70,6 +79,7 @@ class _Preparation:
         self._root = root
         self._field = field
         self._names: dict[str, str] = {}
+        self._parts = 0
         self._waiting: list[tuple[Any, str, str]] = []
         self._definitions: Schema = {}
         # an explicit "anything" cannot be intersected with other schemas, for it refers to itself
@@ -80,6 +90,8 @@ class _Preparation:
             prepared: Schema = {"$ref": self._definition("#", self._field)}
         else:
             made = self._schema(self._root, self._field, 0)
+            if made is False:
+                raise _refusal(self._field, _NO_VALUE)
             prepared = made if isinstance(made, dict) else {}
         while self._waiting:
             schema, path, name = self._waiting.pop()
@@ -100,6 +112,11 @@ class _Preparation:
             return self._anything()
         if not isinstance(schema, dict):
             raise _refusal(path, "expected a schema, which is an object, or true or false")
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise _refusal(self._field, f"the schema is made of more than {MAX_PARTS} schemas")
+        if "not" in schema and schema["not"] in ({}, True):
+            return False  # how zod writes a property that is not there
         if not UNSUPPORTED.isdisjoint(schema):
             raise _unsupported(path, next(key for key in schema if key in UNSUPPORTED))
         types = self._types(schema, path)
@@ -175,7 +192,7 @@ class _Preparation:
 
     def _string(self, schema: Schema, path: str, made: Schema, every: list[Schema]) -> None:
         if "pattern" in schema:
-            made["pattern"] = _text(schema["pattern"], f"{path}.pattern")
+            made["pattern"] = _pattern(schema["pattern"], f"{path}.pattern")
         if "format" in schema:
             form = FORMATS.get(_text(schema["format"], f"{path}.format"))
             if form is not None and form.pattern is None:
@@ -207,6 +224,9 @@ class _Preparation:
         for key in ("properties", "patternProperties"):
             if key in schema:
                 named = _mapping(schema[key], f"{path}.{key}")
+                if key == "patternProperties":
+                    for pattern in named:
+                        _pattern(pattern, f"{path}.{key}{_step(named, pattern)}")
                 made[key] = {
                     name: self._schema(inner, f"{path}.{key}{_step(named, name)}", depth + 1)
                     for name, inner in named.items()
@@ -225,8 +245,25 @@ class _Preparation:
             prepared = self._property_names(schema, prepared, path, made)
         if prepared is not True:
             made["additionalProperties"] = prepared
-        if made.get("minProperties", 0) > max(1, len(required)):
+        self._property_counts(made, path)
+
+    def _property_counts(self, made: Schema, path: str) -> None:
+        """Leaves out what holds anyway, and refuses what cannot be held: keys of further properties may come twice."""
+        required = len(made.get("required", ()))
+        names = made.get("properties", {})
+        closed = made.get("additionalProperties") is False and not made.get("patternProperties")
+        if made.get("minProperties", 0) <= required:
+            made.pop("minProperties", None)
+        if closed and made.get("maxProperties", 0) >= len(names):
+            made.pop("maxProperties", None)
+        least, most = made.get("minProperties", 0) - required, made.get("maxProperties")
+        if least > 1:
             raise _unsupported(path, "minProperties", "above 1 and the count of required properties")
+        optional = self._bounds_any and any(name not in made.get("required", ()) for name in names)
+        if optional and least > 0 and not closed:
+            raise _unsupported(path, "minProperties", "beside optional properties, unless there are no further ones")
+        if optional and most is not None and not (closed and most - required == 1):
+            raise _unsupported(path, "maxProperties", "beside optional properties")
 
     def _property_names(self, schema: Schema, others: Any, path: str, made: Schema) -> Any:
         """What further properties may hold, once names are bound: those in ``properties`` are not looked at."""
@@ -326,6 +363,15 @@ def _count(value: Any, path: str) -> int:
             return MAX_ITEMS
         raise _refusal(path, f"the count is beyond {MAX_ITEMS}, the most that is supported")
     return int(value)
+
+
+def _pattern(value: Any, path: str) -> str:
+    """What llguidance cannot hold is found here, where its place is known."""
+    pattern = _text(value, path)
+    for name, found in _NOT_REGULAR.items():
+        if any(part.lastgroup == "found" for part in found.finditer(pattern)):
+            raise BadRequest(f"`{path}`: {name} in patterns are not supported.", path, "unsupported_schema")
+    return pattern
 
 
 def _text(value: Any, path: str) -> str:

@@ -12,6 +12,8 @@ _LIMITS: Final = re.compile(
 )
 _PLACE: Final = re.compile(r"^(?:the grammar cannot be used: )?(?:(?:at )?(\d+)\(\d+\): )?")
 _EXCERPT: Final = re.compile(r" +\d+ \| .*$")
+_INNER: Final = re.compile(r"(?:: | while processing )?(?:json-schema:///)?#/\$defs/\S+")
+"""The names of definitions are not the client's."""
 _REGEX_ERROR: Final = re.compile(r"regex parse error:.*?\berror: (.*)$")
 
 
@@ -24,6 +26,7 @@ def told(error: str) -> str:
         return f"the pattern is not valid or not supported: {_short(regex[1])}"
     if _LIMITS.search(text):
         return TOO_COMPLEX
+    text = _INNER.sub("", text)
     text = text.replace("failed to compile JSON schema: ", "").replace(
         "Unsatisfiable schema: ", "no value satisfies it: "
     )

@@ -1,6 +1,6 @@
 """The tokens of a model as grammars see them: the same ones that the engine is told of."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from stentor.engine.grammar.vocabulary import TokenBytes, VocabularyReader
 
@@ -17,6 +17,6 @@ def token_bytes_of(tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> Toke
     return TokenBytes([], [], []) if whole is None else whole
 
 
-def special_tokens_of(tokenizer: Tokenizer, _eos_token_ids: Iterable[int] = ()) -> Mapping[str, int]:
+def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
     """Ids by text, for :class:`.lark.Lark`."""
     return tokens_by_id_alone(tokenizer)

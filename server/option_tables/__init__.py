@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from . import door, engine, limits, media, model, observe, overload, recovery, server, store
+from . import door, engine, limits, mcp, media, model, observe, overload, recovery, server, store
 
 OPTIONS: Final = (
     *model.OPTIONS,
@@ -12,6 +12,7 @@ OPTIONS: Final = (
     *overload.OPTIONS,
     *media.OPTIONS,
     *store.OPTIONS,
+    *mcp.OPTIONS,
     *server.OPTIONS,
     *observe.OPTIONS,
     *door.OPTIONS,

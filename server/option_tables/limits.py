@@ -52,6 +52,20 @@ OPTIONS: Final = (
         "limits",
     ),
     Option(
+        "max-message-size",
+        "limits.connection.max_message_bytes",
+        kinds.size(),
+        "bytes of one message on a WebSocket; a longer one closes it",
+        "limits",
+    ),
+    Option(
+        "max-messages-per-second",
+        "limits.connection.max_messages_per_second",
+        kinds.integer(0, 1 << 20),
+        "messages read from one WebSocket; the rest waits at its client; 0 is no limit",
+        "limits",
+    ),
+    Option(
         "max-connections",
         "limits.connection.max_connections",
         kinds.integer(0, 2**20),

@@ -40,6 +40,7 @@ def thinking_options(
     """What a request says of thinking, in the words of the chat template that renders it.
 
     The template gets what its source names and nothing else; arguments that the request gives it itself count most.
+    Without a source it is a renderer that is told, which takes what it knows.
     ``effort`` is OpenAI's (``none`` is no thinking, others are some), ``budget`` vLLM's ``thinking_token_budget``.
     """
     given = dict(template_kwargs or {})
@@ -60,7 +61,7 @@ def thinking_options(
         made["thinking_budget"] = 0
     elif budget is not None:
         made["thinking_budget"] = budget
-    kwargs = {name: value for name, value in made.items() if name in names} | given
+    kwargs = {name: value for name, value in made.items() if name in names or not template_source} | given
     return ThinkingOptions(kwargs, wanted, include_reasoning, budget)
 
 

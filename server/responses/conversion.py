@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.decoding import converted
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
@@ -76,7 +77,7 @@ def chat_request(request: ContextFields, items: Sequence[Item], unseal: Unseal) 
         if request.wants_logprobs:
             fields["logprobs"] = True
             fields["top_logprobs"] = request.top_logprobs or 0
-    return msgspec.convert({name: value for name, value in fields.items() if value is not None}, ChatRequest)
+    return converted({name: value for name, value in fields.items() if value is not None}, ChatRequest, "")
 
 
 def _response_format(form: TextFormat) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ItemList
 
 from ..door.keys import Caller
+from ..errors import Unavailable
 from ..state import ServerState
 from ..store import responses
 from .live import Live
@@ -81,6 +82,8 @@ def events_of(state: ServerState, found: Found, after: int) -> AsyncGenerator[li
             "stream",
             "not_streamed",
         )
+    if found.stored.open:
+        raise Unavailable("The response goes on once the server is ready; try again shortly.", "starting")
     return stored_events(state.store, found.id, after + 1)
 
 

@@ -216,11 +216,13 @@ class Run:
                         await self.write()
 
     async def _store_the_end(self) -> None:
-        if not self._prepared.request.stored:
-            return
         try:
-            async with self._writing:
-                await self._write(ended=True)
+            if self._prepared.request.stored:
+                async with self._writing:
+                    await self._write(ended=True)
+            elif self.response.conversation is not None:
+                output = self._encoded()[1]
+                await self._state.store.write(lambda db: self._append_to_conversation(db, output))
         except StoreFailed:
             logger.warning("a response could not be stored")
 

@@ -18,7 +18,9 @@ from .described import Operation, Operations
 from .endpoint import json_response
 
 OPERATIONS: Final[Operations] = {
-    "/v1/models": Operation("The names that the model goes by", ModelList),
+    "/v1/models": Operation(
+        "The names that the model goes by; as Anthropic has them with `anthropic-version`", ModelList
+    ),
     "/v1/models/{model:path}": Operation("One of the names; it may hold slashes", ModelCard, finds=True),
 }
 

@@ -6,8 +6,9 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.errors import BadRequest
@@ -35,6 +36,7 @@ from ..responses import keeping
 from ..responses.beginning import Attached, run_in_background, run_of
 from ..responses.compacting import compact
 from ..responses.preparing import count_context, prepare
+from ..responses.socket import ResponseSocket
 from ..sse import EventStream
 from ..state import ServerState
 from .described import Operation, Operations
@@ -57,10 +59,11 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-def routes(state: ServerState) -> list[Route]:
+def routes(state: ServerState) -> list[BaseRoute]:
     one = "/v1/responses/{response_id}"
     return [
         Route("/v1/responses", GenerationEndpoint(state, create), methods=["POST"]),
+        WebSocketRoute("/v1/responses", partial(connect, state)),
         Route("/v1/responses/input_tokens", GenerationEndpoint(state, input_tokens), methods=["POST"]),
         Route("/v1/responses/compact", GenerationEndpoint(state, compact_route), methods=["POST"]),
         Route(one, partial(retrieve, state), methods=["GET"]),
@@ -85,6 +88,10 @@ async def create(state: ServerState, request: Request, content: bytes, ticket: T
         return EventStream(Attached(run, ticket.bounded), ResponseFrames(), state.keep_alive)
     await run.complete()
     return json_response(run.response)
+
+
+async def connect(state: ServerState, socket: WebSocket) -> None:
+    await ResponseSocket(state, socket, state.socket_messages).serve()
 
 
 async def input_tokens(state: ServerState, request: Request, content: bytes, _ticket: Ticket) -> Response:

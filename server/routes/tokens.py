@@ -18,7 +18,7 @@ from stentor.protocols.openai.tokens import (
 )
 
 from ..conversation.admission import context_length
-from ..conversation.rendering import render_messages
+from ..conversation.turn import prompt_of
 from ..overload.ticket import Ticket
 from ..state import ServerState
 from .described import Operation, Operations
@@ -46,7 +46,7 @@ async def tokenize(state: ServerState, _request: Request, content: bytes, _ticke
     body.check(state.limits)
     state.resolve_model(body.model)
     if body.messages is not None:
-        tokens = await render_messages(state, body, body.messages, bool(body.add_special_tokens))
+        tokens = await prompt_of(state, body.chat())
     else:
         special = body.add_special_tokens is not False
         tokens = await state.pool.encode(body.prompt or "", add_special_tokens=special)

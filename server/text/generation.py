@@ -1,17 +1,17 @@
 """One request on the engine, seen as typed deltas: engine events in, text, tokens and endings out."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, Protocol, Self, assert_never
 
 import msgspec
 
 from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Thinking
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
+from stentor.protocols.deltas import Delta, Finish, PromptProcessed
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
 
 from ..parsing.interface import Parser
-from .detokenizer import PROMPT_TAIL, Detokenizer
+from .choice import Choice
+from .detokenizer import PROMPT_TAIL
 from .parsed import Parsed
 from .pool import TokenizerPool
 from .stop import StopMatcher, compiled_stops
@@ -77,106 +77,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request's id, for logs."""
 
 
-class _Choice:
-    """The text of one choice: detokenised, watched for stop strings, and taken apart where there is a parser."""
-
-    __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_parsed", "_produced", "index", "open")
-
-    def __init__(
-        self,
-        index: int,
-        detokenizer: Detokenizer,
-        matcher: StopMatcher | None,
-        ends: frozenset[int],
-        min_tokens: int,
-        parsed: Parsed | None,
-    ) -> None:
-        self.index = index
-        self.open = True
-        self._detokenizer = detokenizer
-        self._matcher = matcher
-        self._ends = ends
-        """Tokens that end the choice and are no part of its text."""
-        self._min_tokens = min_tokens
-        self._produced = 0
-        self._parsed = parsed
-
-    @property
-    def matched(self) -> str | None:
-        return None if self._matcher is None else self._matcher.matched
-
-    def push(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, deltas: list[Delta]) -> None:
-        """Takes the next tokens, up to the one that completes a stop string."""
-        if self._parsed is not None:
-            self._push_parsed(tokens, logprobs, self._parsed, deltas)
-            return
-        if self._matcher is not None:
-            deltas.append(self._push_watched(tokens, logprobs, self._matcher))
-            return
-        self._produced += len(tokens)
-        shown: Sequence[int] = tokens
-        if tokens and tokens[-1] in self._ends and self._produced > self._min_tokens:
-            shown = tokens[:-1]
-        deltas.append(Text(self.index, self._detokenizer.push(shown), tokens, logprobs))
-
-    def _push_watched(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, matcher: StopMatcher) -> Text:
-        text = ""
-        for place, token in enumerate(tokens):
-            self._produced += 1
-            late_enough = not self._min_tokens or self._produced > self._min_tokens
-            if token in self._ends and late_enough:
-                continue
-            text += matcher.push(self._detokenizer.push((token,)), armed=late_enough)
-            if matcher.matched is not None:
-                taken = place + 1
-                return Text(self.index, text, tokens[:taken], None if logprobs is None else logprobs[:taken])
-        return Text(self.index, text, tokens, logprobs)
-
-    def _push_parsed(
-        self, tokens: list[int], logprobs: list[TokenLogprobs] | None, parsed: Parsed, deltas: list[Delta]
-    ) -> None:
-        if len(tokens) == 1:
-            parsed.push_alone(tokens, logprobs, self._read(tokens[0]), deltas)
-        else:
-            writer = parsed.writer(deltas)
-            for place, token in enumerate(tokens):
-                parsed.push(token, None if logprobs is None else logprobs[place], self._read(token), writer)
-                if self.matched is not None:
-                    break
-            parsed.end(writer)
-        if self.matched is not None:
-            parsed.finish("", deltas)
-
-    def _read(self, token: int) -> str:
-        """The text that one token made final, as :meth:`_push_watched` has it for several."""
-        self._produced += 1
-        late_enough = not self._min_tokens or self._produced > self._min_tokens
-        if token in self._ends and late_enough:
-            return ""
-        text = self._detokenizer.push((token,))
-        return text if self._matcher is None else self._matcher.push(text, armed=late_enough)
-
-    def finish(self, deltas: list[Delta]) -> None:
-        """The text still held back, once no more tokens come."""
-        text = self._detokenizer.finish()
-        if self._matcher is not None:
-            armed = not self._min_tokens or self._produced > self._min_tokens
-            text = self._matcher.push(text, armed=armed) + self._matcher.finish()
-        if self._parsed is not None:
-            self._parsed.finish(text, deltas)
-        elif text:
-            self._append(text, deltas)
-
-    def _append(self, rest: str, deltas: list[Delta]) -> None:
-        """Adds text to the choice's delta of this batch, or in a new one without tokens."""
-        for place in range(len(deltas) - 1, -1, -1):
-            delta = deltas[place]
-            if isinstance(delta, Text) and delta.index == self.index:
-                deltas[place] = Text(self.index, delta.text + rest, delta.tokens, delta.logprobs)
-                return
-        deltas.append(Text(self.index, rest, [], None))
-
-
 class Generation:
     """The deltas of one request: an async iterator of one batch per engine batch.
 
@@ -200,7 +100,7 @@ class Generation:
         elif visible:
             ends -= pool.detokenizers.ids(visible)  # what ends a call is not less of a marker for ending all
         self._choices: Final = [
-            _Choice(
+            Choice(
                 index,
                 pool.detokenizers.new(
                     skip_special_tokens=request.skip_special_tokens,
@@ -276,7 +176,7 @@ class Generation:
                     assert_never(other)
         return deltas
 
-    def _finish(self, choice: _Choice, event: Finished, deltas: list[Delta]) -> None:
+    def _finish(self, choice: Choice, event: Finished, deltas: list[Delta]) -> None:
         choice.finish(deltas)
         if choice.matched is not None:
             end = Finish(choice.index, "stop", choice.matched, None)
@@ -284,7 +184,7 @@ class Generation:
             end = Finish(choice.index, event.reason, event.stop_token, event.message)
         self._close(choice, deltas, end)
 
-    def _close(self, choice: _Choice, deltas: list[Delta], end: Finish) -> None:
+    def _close(self, choice: Choice, deltas: list[Delta], end: Finish) -> None:
         choice.open = False
         self._open -= 1
         deltas.append(end)

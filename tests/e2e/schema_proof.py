@@ -57,9 +57,9 @@ class Proof(msgspec.Struct, frozen=True):
     invalid: list[Answer]
 
 
-async def ask(client: openai.AsyncOpenAI, number: int, schema: dict[str, Any], seed: int) -> Answer:
+async def ask(client: openai.AsyncOpenAI, model: str, number: int, schema: dict[str, Any], seed: int) -> Answer:
     answer = await client.chat.completions.create(
-        model=MODEL,
+        model=model,
         messages=[{"role": "user", "content": f"Answer with an example of JSON for: {json.dumps(schema)[:800]}"}],
         response_format={"type": "json_schema", "json_schema": {"name": "proof", "schema": schema, "strict": True}},
         temperature=TEMPERATURE,
@@ -83,14 +83,14 @@ def faults_of(schema: dict[str, Any], text: str) -> list[str]:
     return [error.message[:200] for error in errors]
 
 
-async def prove(url: str, schemas: list[dict[str, Any]], seed: int) -> Proof:
+async def prove(url: str, model: str, schemas: list[dict[str, Any]], seed: int) -> Proof:
     began = time.monotonic()
     turns = asyncio.Semaphore(STREAMS)
     async with openai.AsyncOpenAI(base_url=url, api_key="unused", timeout=600.0, max_retries=0) as client:
 
         async def one(number: int, schema: dict[str, Any]) -> Answer:
             async with turns:
-                return await ask(client, number, schema, seed)
+                return await ask(client, model, number, schema, seed)
 
         answers = await asyncio.gather(*(one(number, schema) for number, schema in enumerate(schemas)))
     ended = [answer for answer in answers if answer.finish_reason == "stop"]
@@ -119,7 +119,7 @@ def main() -> int:
     given = parser.parse_args()
     schemas = all_schemas()[: given.count or None]
     with ServerProcess(_ARGUMENTS) as server:
-        proof = asyncio.run(prove(f"http://127.0.0.1:{server.port}/v1", schemas, given.seed))
+        proof = asyncio.run(prove(f"http://127.0.0.1:{server.port}/v1", MODEL, schemas, given.seed))
     written = json.dumps(msgspec.to_builtins(proof), indent=2, ensure_ascii=False) + "\n"
     if given.output is not None:
         given.output.write_text(written)

@@ -166,6 +166,7 @@ TOOLS: Any = [
 def test_a_function_is_called_and_its_output_is_taken(client: openai.OpenAI, choice: Any) -> None:
     asked: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
     options: Any = {"model": NAME, "tools": TOOLS, "temperature": 0, "max_output_tokens": 120}
+    options["parallel_tool_calls"] = False
     first = client.responses.create(**options, input=asked, tool_choice=choice)
     calls = [item for item in first.output if item.type == "function_call"]
     assert calls, first.output
@@ -179,3 +180,30 @@ def test_a_function_is_called_and_its_output_is_taken(client: openai.OpenAI, cho
         final = stream.get_final_response()
     streamed = [item for item in final.output if item.type == "function_call"]
     assert [call.arguments for call in streamed] == [call.arguments for call in calls]
+
+
+@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")  # the SDK's
+def test_a_websocket_carries_turn_after_turn(client: openai.OpenAI) -> None:
+    options: Any = {"model": NAME, "temperature": 0, "max_output_tokens": 12, "store": False}
+    whole = client.responses.create(**options, input=QUESTION)
+    with client.responses.connect() as connection:
+        connection.response.create(**options, input=QUESTION)
+        first = _until_the_end(connection)
+        assert first.output_text == whole.output_text
+        connection.response.create(**options, input="Sure?", previous_response_id=first.id)
+        second = _until_the_end(connection)
+        assert second.usage.input_tokens > first.usage.total_tokens
+        connection.send({"type": "response.create", "model": "other", "input": "x"})
+        error = connection.recv()
+        assert error.type == "error"
+        assert error.error.code == "model_not_found"
+        connection.response.create(**options, input=QUESTION)
+        assert _until_the_end(connection).output_text == whole.output_text
+
+
+def _until_the_end(connection: Any) -> Any:
+    for event in connection:
+        assert event.type != "error", event
+        if event.type in ("response.completed", "response.incomplete", "response.failed"):
+            return event.response
+    raise AssertionError("the connection was closed")

@@ -27,7 +27,10 @@ from stentor.tests.parity import tiny
 pytestmark = pytest.mark.anyio
 
 PROMPT = [5, 6, 7]
-LONG = 'start: %json {"type": "array", "minItems": 8, "maxItems": 8, "items": {"type": "string", "maxLength": 8}}'
+LONG = (
+    'start: %json {"type": "array", "minItems": 8, "maxItems": 8, "items": {"type": "string", "maxLength": 3}, '
+    '"x-guidance": {"whitespace_flexible": false}}'
+)
 FREE = SamplingParams(max_tokens=70, temperature=1.0)
 
 

@@ -360,7 +360,7 @@ async def test_masks_of_a_step_go_as_soon_as_the_one_before_is_known_and_before_
                 after = await _messages(on, 2)
                 assert isinstance(after[0], Masks)
                 assert isinstance(after[1], StepPlan)
-                assert [message.step for message in after] == [1, 2]
+                assert [after[0].step, after[1].step] == [1, 2]
             tasks.cancel_scope.cancel()
 
 
@@ -428,3 +428,15 @@ async def _work_with_masks(on: Stage) -> None:
                 assert message.step == held.step
                 plan, held = held, None
             await on.worker.send(encoder.encode(answer(plan)))
+
+
+async def test_the_vocabulary_makes_an_idle_engine_ready_for_grammars() -> None:
+    with stage() as on:
+        for piece in pieces_of(TOKENS, frozenset([EOS]), frozenset([EOS])):
+            assert on.client.try_send(encoder.encode(piece))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            with anyio.fail_after(20):
+                while on.loop._entrance._grammars._compiler is None:
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()

@@ -617,3 +617,25 @@ async def test_a_request_given_up_while_the_vocabulary_is_made_never_leaves() ->
                 await anyio.sleep(0.001)
                 world.engines.now.read()
         assert list(world.engines.now.requests) == [after.rid]
+
+
+async def test_an_engine_that_nobody_needs_gets_the_vocabulary_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_LOOK_SECONDS", 0.002)
+    async with running() as (world, tasks):
+        world.client.set_vocabulary(lambda: [Vocabulary(0, 1, [b"a"], [], [])])
+        reader = world.submit(tasks)
+        await anyio.sleep(0.05)
+        world.engines.now.read()
+        assert world.engines.now.vocabulary == [], "somebody waits for tokens"
+        await world.finish()
+        reader.check()
+        with anyio.fail_after(5):
+            while not world.engines.now.vocabulary:
+                await anyio.sleep(0.001)
+                world.engines.now.read()
+        world.client.submit(PROMPT, LONG, [1], grammar="start: /a/")
+        with anyio.fail_after(5):
+            while not world.engines.now.requests:
+                await anyio.sleep(0.001)
+                world.engines.now.read()
+        assert len(world.engines.now.vocabulary) == 1, "once is enough"

@@ -174,7 +174,8 @@ def check_error(response: httpx.Response) -> None:
 
 
 PATHS = st.lists(
-    st.sampled_from(["v1", "models", "chat", "completions", "messages", "..", ".", "", "%2e%2e", "%00", "{model}"]) | TEXTS
+    st.sampled_from(["v1", "models", "chat", "completions", "messages", "..", ".", "", "%2e%2e", "%00", "{model}"])
+    | TEXTS
 )
 
 

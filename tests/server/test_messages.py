@@ -7,13 +7,14 @@ from typing import Any
 import anthropic.types
 import pytest
 from anthropic.types import Message, MessageTokensCount, ModelInfo
+from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.wire.messages import check_stream
-from stentor.tests.wire.validate import assert_same_answer, check_object, frames_of
+from stentor.tests.wire.validate import assert_same_answer, check_event, check_object, frames_of
 
 pytestmark = pytest.mark.anyio
 
@@ -186,6 +187,17 @@ async def test_what_a_model_thinks_says_and_calls_are_blocks() -> None:
     assert (first["input"], second["input"]) == ({"at": "the 😀 sky"}, {})
     assert message["stop_reason"] == "tool_use"
     assert 0 < message["usage"]["output_tokens_details"]["thinking_tokens"] < message["usage"]["output_tokens"]
+
+
+async def test_both_are_valid_to_the_types_of_the_sdk_s_betas_too() -> None:
+    check_object(BetaMessage, await answer(False))
+    engine = FakeEngine(max_model_len=2048, answer=says(SAID))
+    async with in_memory(fake_state(engine, output=QWEN)) as client:
+        body = {"model": "fake", "messages": HELLO, "max_tokens": 900, "tools": [LOOK], "stream": True}
+        response = await client.post(MESSAGES + "?beta=true", json=body)
+    for frame in frames_of(response.content):
+        if frame.event != "ping":
+            check_event(BetaRawMessageStreamEvent, frame.data)
 
 
 async def test_thinking_is_left_out_and_one_call_made_where_that_is_asked() -> None:

@@ -24,10 +24,11 @@ OUTPUT = settle_output("auto", "auto", TEMPLATE, "")
 class Asked:
     """One request, what the engine was asked, and what came of it."""
 
-    def __init__(self, prompt: str, thinking: Thinking | None, response: Any) -> None:
+    def __init__(self, prompt: str, thinking: Thinking | None, response: Any, metrics: str) -> None:
         self.prompt = prompt
         self.thinking = thinking
         self.response = response
+        self.metrics = metrics
 
     @property
     def message(self) -> Any:
@@ -48,10 +49,11 @@ async def ask(answer: str, output: OutputFormat = OUTPUT, **body: Any) -> Asked:
 
     engine = FakeEngine(answer=reply)
     pool = TokenizerPool(byte_tokenizer(TEMPLATE))
-    async with in_memory(fake_state(engine, pool=pool, output=output)) as client:
+    state = fake_state(engine, pool=pool, output=output)
+    async with in_memory(state) as client:
         response = await client.post(CHAT, json={"messages": HELLO, "max_tokens": 100, **body})
     assert response.status_code == 200, response.text
-    return Asked(prompts[0], engine.thinking[-1], response)
+    return Asked(prompts[0], engine.thinking[-1], response, state.metrics.render().decode())
 
 
 async def test_reasoning_is_apart_from_content_and_counted() -> None:
@@ -61,6 +63,9 @@ async def test_reasoning_is_apart_from_content_and_counted() -> None:
     assert asked.message["reasoning"] == asked.message["reasoning_content"] == "Hm, é."
     assert asked.reasoning_tokens == len("\nHm, é.\n</think>".encode())
     assert asked.prompt.endswith("<assistant>")
+    tokens = asked.response.json()["usage"]["completion_tokens"]
+    assert tokens == len("<think>\nHm, é.\n</think>\n\nHi".encode()) + 1
+    assert f'stentor:generation_tokens_total{{model_name="fake/model"}} {tokens}.0' in asked.metrics
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ PREFIXES: Final = {
     "custom_tool_call_output": "ctco",
     "reasoning": "rs",
     "compaction": "cmp",
+    "mcp_list_tools": "mcpl",
+    "mcp_call": "mcp",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
 }
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _STATUSES: Final = ("in_progress", "completed", "incomplete")
@@ -95,8 +99,60 @@ class _Reader:
                 return {"call_id": self._name("call_id"), "output": output, "status": self._status()}
             case "reasoning":
                 return self._reasoning()
+            case "mcp_list_tools":
+                return {"server_label": self._name("server_label"), "tools": self._listed(), "error": self._error_text()}
+            case "mcp_call":
+                return self._mcp_call()
+            case "mcp_approval_request":
+                return self._mcp_named()
+            case "mcp_approval_response":
+                return self._mcp_approval()
             case _:
                 return {"encrypted_content": self._text("encrypted_content")}
+
+    def _mcp_named(self) -> Item:
+        fields = {"server_label": self._name("server_label"), "name": self._name("name")}
+        return {**fields, "arguments": self._text("arguments")}
+
+    def _mcp_call(self) -> Item:
+        item = self._mcp_named()
+        for field, type_, what in (
+            ("output", str, "a string"),
+            ("error", dict | str, "an object"),
+            ("approval_request_id", str, "a string"),
+        ):
+            value = self._item.get(field)
+            if value is not None and not isinstance(value, type_):
+                raise self._wrong(field, f"must be {what}")
+            item[field] = value
+        status = self._item.get("status")
+        if status not in (None, *_STATUSES, "calling", "failed"):
+            raise self._wrong("status", "is none that a call has")
+        return {**item, "status": status or "completed"}
+
+    def _mcp_approval(self) -> Item:
+        approve = self._item.get("approve")
+        if not isinstance(approve, bool):
+            raise self._wrong("approve", "must be true or false")
+        item: Item = {"approval_request_id": self._name("approval_request_id"), "approve": approve}
+        return {**item, "reason": None if self._item.get("reason") is None else self._text("reason")}
+
+    def _listed(self) -> list[dict[str, Any]]:
+        tools = self._item.get("tools")
+        if not isinstance(tools, list) or not all(
+            isinstance(tool, dict)
+            and isinstance(tool.get("name"), str)
+            and isinstance(tool.get("input_schema"), dict)
+            and isinstance(tool.get("description"), str | None)
+            and isinstance(tool.get("annotations"), dict | None)
+            for tool in tools
+        ):
+            raise self._wrong("tools", "must be a list of objects with `name` and `input_schema`")
+        fields = ("name", "description", "input_schema", "annotations")
+        return [{name: tool.get(name) for name in fields} for tool in tools]
+
+    def _error_text(self) -> str | None:
+        return None if self._item.get("error") is None else self._text("error")
 
     def _message(self) -> Item:
         role = self._item.get("role")

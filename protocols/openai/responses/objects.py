@@ -50,7 +50,40 @@ class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call
     input: str = ""
 
 
-OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem
+class McpListToolsItem(msgspec.Struct, tag_field="type", tag="mcp_list_tools"):
+    id: str
+    server_label: str
+    tools: list[dict[str, Any]] = []
+    error: str | None = None
+
+
+class McpCallItem(msgspec.Struct, tag_field="type", tag="mcp_call"):
+    id: str
+    server_label: str
+    name: str
+    arguments: str = ""
+    output: str | None = None
+    error: dict[str, Any] | None = None
+    approval_request_id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
+
+
+class McpApprovalRequestItem(msgspec.Struct, tag_field="type", tag="mcp_approval_request"):
+    id: str
+    server_label: str
+    name: str
+    arguments: str = ""
+
+
+OutputItem = (
+    MessageItem
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomToolCallItem
+    | McpListToolsItem
+    | McpCallItem
+    | McpApprovalRequestItem
+)
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from ..bounds import chars_at_most
 from ..errors import BadRequest
 from ..limits import MAX_NAME_LENGTH
 from ..sampling import not_served
+from . import mcp
 
 _CHOICES: Final = ("none", "auto", "required")
 _NAMED: Final = ("function", "custom")
@@ -15,9 +16,13 @@ _NAMED: Final = ("function", "custom")
 def check_tools(tools: Sequence[dict[str, Any]]) -> None:
     """Raises BadRequest naming the field."""
     names: set[str] = set()
+    served: set[str] = set()
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         kind = tool.get("type")
+        if kind == mcp.MCP or kind in mcp.HOSTED:
+            _check_served(tool, where, served)
+            continue
         if kind not in _NAMED:
             if not isinstance(kind, str):
                 raise BadRequest(f"`{where}.type` must be `function` or `custom`.", f"{where}.type")
@@ -39,6 +44,18 @@ def check_tools(tools: Sequence[dict[str, Any]]) -> None:
                 raise BadRequest(f"`{where}.{field}` must be {what}.", f"{where}.{field}")
 
 
+def _check_served(tool: dict[str, Any], where: str, known: set[str]) -> None:
+    """A tool that the server runs; ``known`` are those before it."""
+    if tool["type"] == mcp.MCP:
+        mcp.check_mcp(tool, where)
+    name = tool.get("server_label", tool["type"])
+    if name in known:
+        raise BadRequest(f"`{where}`: another tool is this one already.", where)
+    known.add(name)
+    if len(known) > mcp.MAX_SERVERS:
+        raise BadRequest(f"`tools` names more than {mcp.MAX_SERVERS} servers.", "tools", "array_above_max_length")
+
+
 def check_choice(choice: str | dict[str, Any] | None, tools: Sequence[dict[str, Any]]) -> None:
     """Raises BadRequest naming the field."""
     if choice is None or (isinstance(choice, str) and choice in ("none", "auto")):
@@ -50,7 +67,7 @@ def check_choice(choice: str | dict[str, Any] | None, tools: Sequence[dict[str, 
             raise BadRequest("`tool_choice` is `required`, but there are no `tools`.", "tool_choice")
         return
     kind = choice.get("type")
-    if kind in _NAMED:
+    if kind in _NAMED or kind == mcp.MCP:
         _check_named(choice, tools, "tool_choice")
     elif kind == "allowed_tools":
         if choice.get("mode") not in ("auto", "required"):
@@ -70,7 +87,13 @@ def check_choice(choice: str | dict[str, Any] | None, tools: Sequence[dict[str, 
 
 
 def _check_named(choice: dict[str, Any], tools: Sequence[dict[str, Any]], where: str) -> None:
-    known = {(tool["type"], tool["name"]) for tool in tools}
+    if choice.get("type") == mcp.MCP:
+        if choice.get("server_label") not in mcp.labels(tools):
+            raise BadRequest(f"`{where}.server_label`: there is no such server in `tools`.", f"{where}.server_label")
+        if not isinstance(choice.get("name"), str | None):
+            raise BadRequest(f"`{where}.name` must be a string.", f"{where}.name")
+        return
+    known = {(tool["type"], tool["name"]) for tool in tools if not mcp.runs_here(tool)}
     name = choice.get("name")
     if not isinstance(name, str):
         raise BadRequest(f"`{where}.name` is required.", f"{where}.name", "missing_required_parameter")
@@ -79,7 +102,8 @@ def _check_named(choice: dict[str, Any], tools: Sequence[dict[str, Any]], where:
 
 
 def chat_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Checked tools in chat's shape."""
+    """Checked tools in chat's shape, without those that the server runs: it offers them once it knows them."""
+    tools = [tool for tool in tools if not mcp.runs_here(tool)]
     return [_custom(tool) if tool["type"] == "custom" else _function(tool) for tool in tools]
 
 
@@ -117,6 +141,9 @@ def shown_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """As the response repeats them: with the fields that its type requires."""
     shown = []
     for tool in tools:
+        if mcp.runs_here(tool):
+            shown.append(mcp.shown(tool))
+            continue
         kept: dict[str, Any] = {
             name: tool[name] for name in ("type", "name", "description", "parameters", "strict") if name in tool
         }

@@ -28,9 +28,9 @@ NEMOTRON: Final = JsonCalls(
 PHI4_MINI: Final = JsonCalls(
     name="phi4_mini_json",
     layout=Layout(opening="functools[", between=", ", closing="]"),
-    begins=("functools",),
-    special=frozenset({"<|tool_call|>", "<|/tool_call|>"}),
-    dropped=frozenset({"<|tool_call|>", "<|/tool_call|>"}),
+    begins=("functools", "<|tool_call|>"),
+    infixes=("functools",),
+    ends=("<|/tool_call|>",),
     signs=(Signs(("<|tool|>", "<|/tool|>")), Signs((" functools[",))),
 )
 COHERE: Final = JsonCalls(

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from stentor.server.grammar.lark import Lark
-
+from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 
 

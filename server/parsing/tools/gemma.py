@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from stentor.server.grammar.lark import ANY_TEXT, Lark
-
+from ...grammar.lark import ANY_TEXT, Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped, is_json
 from .layout import Layout, either, free, members

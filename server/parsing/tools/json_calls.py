@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from stentor.server.grammar.lark import Lark
-
+from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .call_objects import Keys, call_object
 from .layout import Layout, arguments, either, free, free_bare
@@ -29,7 +28,7 @@ class JsonCalls:
     begins: tuple[str, ...] = ()
     """Markers that only calls follow; the grammar's layout begins with the first."""
     guesses: tuple[str, ...] = ()
-    """Markers that other things may follow as well."""
+    """Markers that other things may follow as well; the grammar does not hold what follows them."""
     infixes: tuple[str, ...] = ()
     """What may stand between a marker and the calls."""
     ends: tuple[str, ...] = ()
@@ -63,7 +62,7 @@ class JsonCalls:
         one = either(lark, tools, self._one)
         if self.bare and not (self.layout.opening + self.layout.before).startswith(self.begins):
             return free_bare(lark, self.layout, one, self.bare)
-        return free(lark, self.layout, one, self.begins[0])
+        return free(lark, self.layout, one, self.begins[0], self.bare)
 
     def detects(self, template_source: str) -> bool:
         """As the protocol says."""

@@ -31,7 +31,8 @@ KIMI_K2: Final = NamedCalls(
     section=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
     section_ends=("<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
     ends=("<|tool_call_end|>",),
-    named="functions.{name}:0",
+    named=("functions.", ":"),
+    identified="[0-9]{1,3}",
     written=("<|tool_call_argument_begin|>", ""),
     signs=(Signs(("<|tool_call_begin|>", "<|tool_call_argument_begin|>")),),
 )

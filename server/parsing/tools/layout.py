@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stentor.server.grammar.lark import ANY_TEXT, Lark
-
+from ...grammar.lark import ANY_TEXT, Lark
 from ..interface import Tool
 
 NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -31,21 +30,33 @@ class Layout:
         # one literal must not begin another: the longer one would win, and there is no way back
         call = lark.rule(f"{one} {lark.literal(self.after)}")
         more = f"( {lark.literal(self.between + self.before)} {call} )*" if parallel else ""
-        return f"{first} {call} {more} {lark.literal(self.closing)}"
+        space = "" if without else r'( "\n" | "\n\n" )?'  # as many models begin behind their thoughts
+        return f"{space} {first} {call} {more} {lark.literal(self.closing)}"
 
 
-def free(lark: Lark, layout: Layout, one: str, marker: str) -> str:
-    """Any text, in which calls follow each ``marker``, with which the layout must begin."""
+def free(lark: Lark, layout: Layout, one: str, marker: str, bare: str = "") -> str:
+    """Any text, in which calls follow each ``marker``, with which the layout must begin.
+
+    The text does not begin with one of the characters ``bare``.
+    """
     calls = lark.rule(layout.calls(lark, one, parallel=True, without=marker))
-    return f"( {lark.text_until(marker)} {calls} )* {lark.rule(ANY_TEXT)}"
+    more = f"( {lark.text_until(marker)} {calls} )* {lark.rule(ANY_TEXT)}"
+    if not bare:
+        return more
+    other = _not_beginning_with(bare)
+    return f"( {lark.text_until(marker, other)} {calls} {more} | {lark.rule(other)} )"
 
 
 def free_bare(lark: Lark, layout: Layout, one: str, first: str) -> str:
     """Any text that does not begin with one of the characters ``first``, or calls."""
     calls = lark.rule(layout.calls(lark, one, parallel=True))
-    excluded = "".join("\\" + char for char in first)
-    other = lark.regex(f"[ {_BLANK}]*([^{excluded} {_BLANK}](.|{_LINE})*)?")
-    return f"( {calls} | {other} )"
+    return f"( {calls} | {lark.rule(_not_beginning_with(first))} )"
+
+
+def _not_beginning_with(characters: str) -> str:
+    """A terminal for other text; whitespace in front does not count."""
+    excluded = "".join("\\" + char for char in characters)
+    return f"/[ {_BLANK}]*([^{excluded} {_BLANK}](.|{_LINE})*)?/"
 
 
 def either(lark: Lark, tools: Sequence[Tool], one: Callable[[Lark, Tool], str]) -> str:
@@ -54,8 +65,11 @@ def either(lark: Lark, tools: Sequence[Tool], one: Callable[[Lark, Tool], str]) 
 
 
 def arguments(lark: Lark, tool: Tool) -> str:
-    """JSON of a tool's arguments."""
-    return lark.json(tool.parameters or NO_ARGUMENTS, f"tools.{tool.name}.parameters")
+    """JSON of a tool's arguments, which are an object though its schema may not say so."""
+    schema = dict(tool.parameters or NO_ARGUMENTS)
+    if not schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"}:
+        schema["type"] = "object"
+    return lark.json(schema, f"tools.{tool.name}.parameters")
 
 
 def members(lark: Lark, items: Sequence[tuple[str, bool]], separator: str) -> str:

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from stentor.server.grammar.lark import Lark
-
+from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped, json_value
 from .layout import Layout, either, free
 from .machine import Machine, marked
 from .output import Output
-from .reader import Markers, Reader, Steps, TooLongError
+from .reader import WHITESPACE, Markers, Reader, Steps, TooLongError
 from .schemas import STRING, Arguments, ToolArguments, converted
 from .signs import Signs
 from .text_values import text_value
@@ -244,7 +243,8 @@ class _Value:
         if self._length > MAX_VALUE:
             self._output.arguments('"')
         else:
-            self._output.arguments(converted("".join(self._parts), types))
+            text = "".join(self._parts)
+            self._output.arguments(converted(text if "string" in types else text.strip(WHITESPACE), types))
 
 
 def _nothing(_: str) -> None:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stentor.server.grammar.lark import Lark
-
+from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .call_objects import Keys
 from .json_calls import JsonCalls, json_calls

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from stentor.server.grammar.lark import Lark
-
+from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import arguments
 from .layout import Layout, either, free
@@ -45,8 +44,11 @@ class NamedCalls:
     """Of a call."""
     written: tuple[str, str] = ("", "")
     """What the grammar writes between a name and its arguments, and behind these."""
-    named: str = "{name}"
-    """How the grammar writes a name."""
+    named: tuple[str, str] = ("", "")
+    """What the grammar writes in front of a name and behind it."""
+    identified: str = ""
+    """A pattern of what the grammar lets a model write as an id, behind a name or, if nothing stands behind one, in
+    front of all."""
     special: frozenset[str] = frozenset()
     signs: tuple[Signs, ...] = ()
     """A template in which one of them fits is of this format."""
@@ -74,8 +76,13 @@ class NamedCalls:
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         before, after = self.written
-        head = lark.literal(self.named.format(name=tool.name) + before)
-        return f"{head} {arguments_grammar(lark, tool)} {lark.literal(after)}"
+        in_front, behind = self.named
+        id = [lark.regex(self.identified)] if self.identified else []
+        if behind or not id:
+            head = [lark.literal(in_front + tool.name + behind), *id, lark.literal(before)]
+        else:
+            head = [*id, lark.literal(in_front + tool.name + before)]
+        return " ".join([*head, arguments_grammar(lark, tool), lark.literal(after)])
 
     @cached_property
     def _found(self) -> Markers:

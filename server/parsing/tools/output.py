@@ -18,6 +18,7 @@ class Output:
         self._arguments: list[str] = []
         self._space = ""
         self._written = False
+        self._ids: set[str] = set()
         self.calls = 0
 
     def text(self, text: str) -> None:
@@ -36,11 +37,13 @@ class Output:
             self._space = self._space[-MAX_SPACE:]
 
     def start(self, name: str, id: str | None = None) -> None:
-        """A call begins."""
+        """A call begins. An ``id`` that an earlier one has is none."""
         self._space = ""
         self._written = False
         self._flush()
-        self._pieces.append(CallStart(name, id))
+        self._pieces.append(CallStart(name, None if id in self._ids else id))
+        if id is not None:
+            self._ids.add(id)
         self.calls += 1
 
     def arguments(self, text: str) -> None:

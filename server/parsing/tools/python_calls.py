@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from stentor.server.grammar.lark import Lark
-
+from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped
 from .layout import Layout, either, free, free_bare, members
@@ -170,7 +169,7 @@ LLAMA4_PYTHONIC: Final = PythonCalls(
     begins=("<|python_start|>",),
     ends=("<|python_end|>",),
     bare=True,
-    signs=(Signs(("<|python_start|>",)),),
+    signs=(Signs(("<|python_start|>",), ('"parameters": dictionary of argument name',)),),
 )
 PYTHONIC: Final = PythonCalls(
     name="pythonic",
@@ -183,7 +182,7 @@ LFM2: Final = PythonCalls(
     layout=Layout(opening="<|tool_call_start|>[", between=", ", closing="]<|tool_call_end|>"),
     begins=("<|tool_call_start|>",),
     ends=("<|tool_call_end|>",),
-    signs=(Signs(("<|tool_call_start|>",)),),
+    signs=(Signs(("<|tool_call_start|>",)), Signs(("List of tools: ",))),
 )
 OLMO3: Final = PythonCalls(
     name="olmo3",

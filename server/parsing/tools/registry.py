@@ -11,6 +11,7 @@ from .gemma import FUNCTIONGEMMA, GEMMA4
 from .gigachat import GIGACHAT3, GIGACHAT31
 from .glm import GLM45, GLM47
 from .granite import GRANITE, GRANITE_20B_FC
+from .hunyuan import HY_V3, HY_V3_OPEN
 from .internlm import INTERNLM
 from .kimi import KIMI_K2
 from .llama import LLAMA3_JSON
@@ -38,6 +39,8 @@ FORMATS: Final[tuple[ToolFormat, ...]] = (
     QWEN3_CODER,
     MINICPM5,
     FUNCTIONARY,
+    HY_V3_OPEN,
+    HY_V3,
     GLM45,
     GLM47,
     FUNCTIONGEMMA,

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from stentor.server.grammar.lark import ANY_TEXT, Lark
-
+from ...grammar.lark import ANY_TEXT, Lark
 from .schemas import Arguments
 
 MAX_LENGTH: Final = 2000

@@ -5,8 +5,10 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from stentor.engine.grammar import keeper
 from stentor.engine.grammar.entrance import Entrance, Prepared, refused
 from stentor.engine.grammar.keeper import Grammars, Rules
+from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
 from stentor.engine.grammar.vocabulary import pieces_of
 from stentor.protocols.actors import Finished, Resumed, Submit, Thinking
 from stentor.protocols.sampling import SamplingParams
@@ -143,14 +145,15 @@ async def test_when_nothing_can_run_all_that_wait_are_told() -> None:
 
 
 async def test_a_grammar_is_compiled_once_for_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stentor.engine.grammar import keeper
-
     grammars = _grammars()
     compiled: list[str] = []
-    inner = keeper.Compiler.compile
-    monkeypatch.setattr(
-        keeper.Compiler, "compile", lambda self, source: (compiled.append(source), inner(self, source))[1]
-    )
+    inner = Compiler.compile
+
+    def watched(self: Compiler, source: str) -> GuidanceMatcher:
+        compiled.append(source)
+        return inner(self, source)
+
+    monkeypatch.setattr(Compiler, "compile", watched)
     monkeypatch.setattr(keeper, "_CACHED", 2)
     sources = [f'start: "{letter}"' for letter in "abacb"]
     for source in sources:

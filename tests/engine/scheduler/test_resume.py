@@ -27,7 +27,9 @@ class Fresh:
 
     def drain(self) -> None:
         while (plan := self.scheduler.plan(1.0)) is not None:
-            more = self.scheduler.complete(self.worker.run(plan), 1.0)
+            result = self.worker.run(plan)
+            assert result is not None
+            more = self.scheduler.complete(result, 1.0)
             for mine, theirs in zip(_parts(self.batch), _parts(more), strict=True):
                 mine.extend(theirs)
             self.scheduler.check_integrity()

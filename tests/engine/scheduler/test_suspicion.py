@@ -182,7 +182,9 @@ class MortalEngine(Engine):
                 self.deliver()
             self.kill_worker()
         else:
-            self.results.append(self.worker.run(plan))
+            result = self.worker.run(plan)
+            assert result is not None
+            self.results.append(result)
         return True
 
 

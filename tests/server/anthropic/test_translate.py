@@ -14,7 +14,7 @@ from stentor.server.anthropic.translate import chat_request, in_their_names
 
 HELLO = {"role": "user", "content": "hello"}
 WEATHER = {"name": "weather", "description": "of a place", "input_schema": {"type": "object", "properties": {}}}
-LIMITS = Limits()
+LIMITS = Limits(max_json_depth=9)
 
 
 def translated(*, beta: bool = False, **fields: Any) -> ChatRequest:
@@ -61,6 +61,15 @@ def test_what_both_protocols_have_is_passed_on() -> None:
     assert (request.temperature, request.top_p, request.top_k, request.stream) == (0.5, 0.9, 7, True)
     assert request.add_generation_prompt
     assert not request.continue_final_message
+
+
+def test_the_least_top_p_keeps_one_token() -> None:
+    assert 0 < (translated(top_p=0).top_p or 0) < 1e-5
+
+
+def test_an_empty_system_is_none() -> None:
+    for nothing in ("", [], [text("")]):
+        assert conversation(HELLO, system=nothing)[0]["role"] == "user"
 
 
 def test_system_texts_come_first_wherever_they_stood() -> None:
@@ -122,6 +131,11 @@ def test_calls_results_and_thoughts_are_where_chat_has_them() -> None:
         {"role": "tool", "tool_call_id": "toolu_1", "name": "weather", "content": "Error: wet\ncold"},
         {"role": "user", "content": "And now?"},
     ]
+
+
+def test_an_id_may_come_again_once_it_has_its_result() -> None:
+    turn = [assistant(use()), user(result("wet"))]
+    assert [message["role"] for message in conversation(HELLO, *turn, *turn)[1:]] == ["assistant", "tool"] * 2
 
 
 def test_documents_of_text_are_text() -> None:
@@ -226,6 +240,7 @@ def test_what_is_without_effect_is_taken() -> None:
         ({"output_config": {"effort": "none"}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"container": "c"}, "container"),
+        ({"messages": [HELLO, assistant(use(x=[[[[[[1]]]]]])), HELLO]}, "messages"),
         ({"thread": {"type": "create"}}, "thread"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
     ],

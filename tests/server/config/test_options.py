@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from stentor.protocols.config import EngineConfig, WorkerConfig
-from stentor.server.config import DEFAULTS, Config
+from stentor.server.config import DEFAULTS, Config, ToolServer
 from stentor.server.door.keys import KeyDigest
 from stentor.server.option_tables import OPTIONS
 from stentor.server.options import CONFIG_FILE, ConfigError, read_config
@@ -54,6 +54,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-headers": ("40", 40),
     "header-timeout": ("2.5", 2.5),
     "keep-alive-timeout": ("70", 70.0),
+    "max-message-size": ("1MiB", 1 << 20),
+    "max-messages-per-second": ("5", 5),
     "max-connections": ("0", 0),
     "max-connections-per-client": ("8", 8),
     "max-pipelined-requests": ("0", 0),
@@ -106,6 +108,18 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-file-bytes": ("1M", 1 << 20),
     "max-batches": ("3", 3),
     "max-background": ("0", 0),
+    "tool-server": (
+        "browser=http://127.0.0.1:9000/mcp,py=https://T.example/",
+        (ToolServer("browser", "http://127.0.0.1:9000/mcp"), ToolServer("py", "https://t.example/")),
+    ),
+    "mcp-url": ("https://Mcp.example.com,https://", ("https://mcp.example.com/", "https://")),
+    "mcp-allow-private": ("true", True),
+    "mcp-connect-timeout": ("2.5", 2.5),
+    "mcp-call-timeout": ("3", 3.0),
+    "mcp-max-tools": ("4", 4),
+    "mcp-max-result-chars": ("5000", 5000),
+    "mcp-max-rounds": ("6", 6),
+    "mcp-max-calls": ("7", 7),
     "host": ("0.0.0.0", "0.0.0.0"),
     "port": ("9000", 9000),
     "api-key": ("one,two", (KeyDigest(b"one"), KeyDigest(b"two"))),

@@ -104,6 +104,9 @@ def test_white_space_between_other_blocks_is_no_block_but_no_other_text_is_lost(
     assert both([PROMPT, *call("{}"), text("\n"), text(" Done."), text(" "), STOP])["content"][1]["text"] == "\n Done. "
     assert both([PROMPT, text(" "), text("\n"), STOP])["content"] == [{"type": "text", "text": " \n"}]
     assert both([PROMPT, text(""), STOP])["content"] == []
+    between = both([PROMPT, text(" "), *call("{}"), text("Done."), thought("Hm."), text(" "), thought("So."), STOP])
+    assert kinds(between) == ["tool_use", "text", "thinking"]
+    assert between["content"][1]["text"] == "Done."
 
 
 def test_a_signature_is_that_of_the_text() -> None:

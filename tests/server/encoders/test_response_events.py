@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
@@ -63,6 +63,7 @@ def call(number: int, name: str, arguments: list[str], ends: bool = True) -> lis
     ]
 
 
+@settings(deadline=None)
 @given(
     thought=pieces("Höw 😀?"),
     said=pieces("Let me see — 好."),

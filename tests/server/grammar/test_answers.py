@@ -95,7 +95,7 @@ ARITHMETIC = 'root ::= term ("+" term)* # a sum\nterm ::= [0-9]+ | "(" root ")"\
         ('?start: item+\nitem: "x" | "y" -> z\n%ignore " "', ["x y x"], ["z"]),
         ('start: %json {"type": "object"}', ['{"a": 1}'], ['{"a":  1}', '{ "a": 1}']),
         ('start: "%json" | /%json/', ["%json"], [""]),
-        ('start: %json {"not": {}}', None, None),
+        ('start: %json {"not": {"type": "null"}}', None, None),
         ("start: %json [", None, None),
         ('start: a\na[max_tokens=3]: /.*/', None, None),
         ('start: a "x"\na[stop="x"]: /.*/', None, None),

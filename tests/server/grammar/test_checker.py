@@ -15,6 +15,7 @@ from stentor.loadtest.processes import alive
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 from stentor.server.errors import Overloaded
+from stentor.server.grammar import process
 from stentor.server.grammar.answers import answer_expression
 from stentor.server.grammar.checker import TOO_COMPLEX_CODE, Grammars, GrammarsUnavailable
 from stentor.server.grammar.lark import Lark
@@ -47,12 +48,12 @@ async def grammars(vocabulary: TokenBytes, **limits: float) -> AsyncIterator[Gra
 
 
 async def _lag(until: asyncio.Event) -> float:
-    """The longest that a timer of the loop came too late, in seconds."""
+    """The longest that the loop was busy with one thing, in seconds of its own: others may have the processor, too."""
     worst = 0.0
     while not until.is_set():
-        began = time.monotonic()
+        began = time.thread_time()
         await asyncio.sleep(0.005)
-        worst = max(worst, time.monotonic() - began - 0.005)
+        worst = max(worst, time.thread_time() - began)
     return worst
 
 
@@ -79,7 +80,7 @@ def test_bombs_are_refused_in_time_or_harmless_and_the_loop_goes_on(
                 took = time.monotonic() - began
                 done.set()
                 if took > REFUSED_WITHIN or await timer > 2 * MAX_LAG:
-                    late.append(f"{name}: {took:.2f} s, timer late by {await timer:.3f} s")
+                    late.append(f"{name}: {took:.2f} s, the loop was busy for {await timer:.3f} s")
 
     asyncio.run(main())
     assert late == []
@@ -179,19 +180,13 @@ def test_one_that_nobody_waits_for_any_more_makes_room(vocabulary: TokenBytes) -
     asyncio.run(main())
 
 
-def test_a_process_that_cannot_be_started_is_said_so_and_tried_again() -> None:
-    broken = [True]
-
-    def vocabulary() -> TokenBytes:
-        if broken[0]:
-            raise OSError("no more processes")
-        return TokenBytes([bytes([byte]) for byte in range(256)], [], [])
-
+def test_a_process_that_cannot_be_started_is_said_so_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        checker = Grammars(vocabulary, GrammarLimits())
-        with pytest.raises(GrammarsUnavailable):
-            await checker.check('start: "a"\n', FIELD)
-        broken[0] = False
+        checker = Grammars(lambda: TokenBytes([bytes([byte]) for byte in range(256)], [], []), GrammarLimits())
+        with monkeypatch.context() as broken:
+            broken.setattr(process, "MODULE", "stentor.server.grammar.nowhere")
+            with pytest.raises(GrammarsUnavailable):
+                await checker.check('start: "a"\n', FIELD)
         await checker.check('start: "a"\n', FIELD)
         checker.close()
 

@@ -14,7 +14,7 @@ from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
 from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.protocols.openai.errors import BadRequest
 from stentor.server.grammar.lark import Lark
-from stentor.server.grammar.schema import MAX_DEPTH, prepare
+from stentor.server.grammar.schema import MAX_DEPTH, MAX_PARTS, prepare
 from stentor.tests.server.grammar.schemas import BY_HAND, NAME, SCHEMAS, SMALL, all_schemas, record
 from stentor.tests.server.grammar.walking import written
 
@@ -183,11 +183,13 @@ def test_digits_come_to_an_end(
         ({"type": "array", "items": SMALL, "uniqueItems": True}, "", "uniqueItems"),
         ({"items": {"dependentRequired": {"a": ["b"]}}}, "items", "dependentRequired"),
         ({"anyOf": [SMALL, {"unevaluatedProperties": False}]}, "anyOf[1]", "unevaluatedProperties"),
-        ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "$defs.a", "not"),
-        ({"$defs": {"a b": {"not": {}}}, "$ref": "#/$defs/a b"}, "$defs[0]", "not"),
+        ({"$defs": {"a": {"not": SMALL}}, "$ref": "#/$defs/a"}, "$defs.a", "not"),
+        ({"$defs": {"a b": {"not": SMALL}}, "$ref": "#/$defs/a b"}, "$defs[0]", "not"),
         ({"oneOf": [SMALL, {"type": "number"}]}, "", "oneOf"),
         ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "", "oneOf"),
         ({"type": "object", "minProperties": 2}, "", "minProperties"),
+        ({"type": "object", "properties": {"a": SMALL}, "minProperties": 1}, "", "minProperties"),
+        ({"type": "object", "properties": {"a": SMALL}, "maxProperties": 3}, "", "maxProperties"),
         ({"propertyNames": {"maxLength": 3}, "properties": {"a": SMALL}}, "", "propertyNames"),
     ],
 )
@@ -205,6 +207,7 @@ def test_a_keyword_that_is_not_supported_is_named_with_its_place(schema: Any, pl
     ("schema", "param"),
     [
         (False, ""),
+        ({"not": {}}, ""),
         ({"type": "strin"}, ".type"),
         ({"type": []}, ".type"),
         ({"properties": []}, ".properties"),
@@ -237,6 +240,46 @@ def test_what_is_no_schema_is_refused_with_its_place(schema: Any, param: str) ->
         prepare(schema, FIELD)
     assert refused.value.param == FIELD + param
     assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("(?=a)b", "look-around"), ("a(?!b)", "look-around"), ("(?<=a)b", "look-around"), ("(?<!a)b", "look-around"),
+        (r"\bword", "word boundaries"), (r"a\B", "word boundaries"), (r"(a)\1", "references"),
+    ],
+)  # fmt: skip
+def test_a_pattern_that_is_not_regular_is_refused_with_its_place(pattern: str, said: str) -> None:
+    for schema, place in (
+        ({"properties": {"a": {"pattern": pattern}}}, "properties.a.pattern"),
+        ({"patternProperties": {pattern: {}}}, "patternProperties[0]"),
+    ):
+        with pytest.raises(BadRequest) as refused:
+            prepare(schema, FIELD)
+        assert said in refused.value.message
+        assert refused.value.param == f"{FIELD}.{place}"
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\\b", r"[(?=]", r"\(?=?", r"[\b]", r"[\]\1]", r"(?:a)", r"(?P<n>a)", r"\\1", r"[]\b]"]
+)
+def test_what_only_looks_irregular_is_none_of_it(pattern: str) -> None:
+    assert prepare({"type": "string", "pattern": pattern}, FIELD)["pattern"] == pattern
+
+
+def test_counts_of_properties_that_hold_anyway_are_left_out() -> None:
+    closed = record({"a": SMALL, "b": SMALL})
+    assert prepare({**closed, "minProperties": 2, "maxProperties": 2}, FIELD) == prepare(closed, FIELD)
+
+
+def test_a_schema_that_nothing_satisfies_is_how_some_write_a_property_that_is_not_there() -> None:
+    assert prepare(record({"a": {"not": {}}}, optional=("a",)), FIELD)["properties"] == {"a": False}
+
+
+def test_a_schema_of_too_many_schemas_is_refused() -> None:
+    with pytest.raises(BadRequest) as refused:
+        prepare({"anyOf": [{"const": number} for number in range(MAX_PARTS)]}, FIELD)
+    assert refused.value.param == FIELD
 
 
 @pytest.mark.parametrize(

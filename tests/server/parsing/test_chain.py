@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Content, Parser, Piece, Thought, Tool
-from stentor.server.parsing.output import settle_output
+from stentor.server.parsing.output import TOOL_FORMATS, settle_output
 from stentor.tests.server.parsing.pieces import check_every_split, cut, cuts, parse, texts
 
 TOOLS = [Tool("f", None, {"type": "object", "properties": {"a": {"type": "string"}}})]
@@ -48,6 +48,7 @@ def parser(reasoning: str, tools: str, *, opened: bool = False, offered: list[To
     return made
 
 
+CALL_PARTS = ('{"name": "f", "arguments": {"a": "é"}}', '{"a": "é"}', "f", "functions.f:0", "f(a=1)", "[f()]", '"a"')
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "é"}}\n</tool_call>'
 
 
@@ -85,6 +86,20 @@ def test_however_a_text_is_cut_it_means_what_the_whole_means(text: str, places: 
     whole = parse(parser("qwen3", "hermes", opened=opened), [text])
     assert parse(parser("qwen3", "hermes", opened=opened), cut(text, places)) == whole
     assert parse(parser("qwen3", "hermes", opened=opened), list(text)) == whole
+
+
+@pytest.mark.parametrize("tools", sorted({format.name for format in TOOL_FORMATS.values()}))
+def test_every_format_of_calls_behind_reasoning_means_the_same_however_it_is_cut(tools: str) -> None:
+    fragments = [*sorted(TOOL_FORMATS[tools].markers), *CALL_PARTS]
+
+    @settings(max_examples=25, deadline=None, derandomize=True)
+    @given(texts("<think>", "</think>", *fragments), cuts, st.booleans())
+    def check(text: str, places: list[int], opened: bool) -> None:
+        whole = parse(parser("qwen3", tools, opened=opened), [text])
+        assert parse(parser("qwen3", tools, opened=opened), cut(text, places)) == whole
+        assert parse(parser("qwen3", tools, opened=opened), list(text)) == whole
+
+    check()
 
 
 thoughts = st.text("ab<]. é😀\n{", min_size=1, max_size=10).map(lambda text: text.strip("\n")).filter(bool)

@@ -97,8 +97,18 @@ def test_the_prompt_settles_how_a_parser_begins() -> None:
         assert parse(parser, ["Hm</think>Hi"]) == expected
 
 
-def test_channels_have_one_parser_for_all_they_carry() -> None:
-    output = OutputFormat(REASONING_FORMATS["gpt_oss"])
+@pytest.mark.parametrize(
+    ("reasoning", "tools", "said"),
+    [
+        ("auto", "auto", "reasoning gpt_oss, tool calls gpt_oss"),
+        ("gpt_oss", "hermes", "reasoning gpt_oss, tool calls gpt_oss"),
+        ("auto", "none", "reasoning gpt_oss, tool calls none"),
+        ("none", "openai", "reasoning gpt_oss, tool calls gpt_oss"),
+    ],
+)
+def test_channels_have_one_parser_for_all_they_carry(reasoning: str, tools: str, said: str) -> None:
+    output = settle_output(reasoning, tools, TEMPLATES["gpt_oss"], "")
+    assert str(output) == said
     assert isinstance(output.parser((), opened=False), HarmonyParser)
 
 

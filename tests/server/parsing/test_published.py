@@ -102,7 +102,7 @@ def test_what_a_published_template_writes_is_read_back(name: str) -> None:
     source = source_of(name)
     output = settle_output("auto", "auto", source, "")
     kwargs = {"enable_thinking": True, "thinking": True}
-    found = answers(ChatTemplate(source, SPECIAL), kwargs)
+    found = answers(ChatTemplate(source, SPECIAL, max_seconds=60), kwargs)
     assert found
     for prompt, text in found:
         opened = output.thinking_opened(prompt[-200:], wanted=True)
@@ -124,7 +124,7 @@ CAN_TURN_IT_OFF = (
 def test_an_answer_without_thinking_is_all_content(name: str) -> None:
     source = source_of(name)
     output = settle_output("auto", "auto", source, "")
-    prompt = ChatTemplate(source, SPECIAL).render(
+    prompt = ChatTemplate(source, SPECIAL, max_seconds=60).render(
         USER, add_generation_prompt=True, template_kwargs={"enable_thinking": False, "thinking": False}
     )
     opened = output.thinking_opened(prompt[-200:], wanted=False)

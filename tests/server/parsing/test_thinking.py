@@ -17,6 +17,7 @@ DEEPSEEK_TEMPLATE = "{% if thinking %}<think>{% endif %}"
 HARMONY_TEMPLATE = "Reasoning: {{ reasoning_effort }}<|channel|><|message|>{{ message.thinking }}"
 SEED_TEMPLATE = "{% if thinking_budget == 0 %}{% endif %}"
 MINIMAX_TEMPLATE = "{{ thinking_mode }}"
+SWITCHED_ON = {"enable_thinking": True, "thinking": True, "thinking_mode": "enabled"}
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,16 @@ MINIMAX_TEMPLATE = "{{ thinking_mode }}"
         (HARMONY, HARMONY_TEMPLATE, {"effort": "xhigh"}, {"reasoning_effort": "high", "thinking": True}, True),
         (QWEN, "{{ reasoning_effort }}", {"effort": "max"}, {"reasoning_effort": "max"}, True),
         (QWEN, "{{ reasoning_effort }}", {"effort": "none"}, {}, False),
+        (
+            QWEN,
+            "{{ reasoning_effort }}",
+            {"effort": "low", "template_kwargs": {"reasoning_effort": "deep"}},
+            {"reasoning_effort": "deep"},
+            True,
+        ),
         (QWEN, SEED_TEMPLATE, {"budget": 512}, {"thinking_budget": 512}, None),
         (QWEN, SEED_TEMPLATE, {"effort": "none", "budget": 512}, {"thinking_budget": 0}, False),
+        (HARMONY, "", {"effort": "low"}, {"reasoning_effort": "low", **SWITCHED_ON}, True),
         (QWEN, MINIMAX_TEMPLATE, {"effort": "none"}, {"thinking_mode": "disabled"}, False),
         (QWEN, MINIMAX_TEMPLATE, {"effort": "low"}, {"thinking_mode": "enabled"}, True),
     ],

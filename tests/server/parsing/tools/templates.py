@@ -46,6 +46,19 @@ _GLM_LINES: Final = _markup(
     "\n<tool_call>NAME\n", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>"
 )
 _GLM: Final = _markup("<tool_call>NAME", "<arg_key>", "</arg_key><arg_value>", "</arg_value>", "</tool_call>")
+
+
+def _hunyuan(suffix: str) -> str:
+    call = _markup(
+        "<tool_callS>NAME<tool_sepS>\n",
+        "<arg_keyS>",
+        "</arg_keyS>\n<arg_valueS>",
+        "</arg_valueS>\n",
+        "</tool_callS>\n",
+    )
+    return ("{{ '<tool_callsS>\n' }}" + _each(call) + "{{ '</tool_callsS>' }}").replace("S>", f"{suffix}>")
+
+
 _TAGGED: Final = "{{ '\n<tool_call>\n' }}" + _object() + "{{ '\n</tool_call>' }}"
 _PYTHON: Final = (
     "{{ f.name ~ '(' }}{%- for key, value in f.arguments.items() -%}{{ key ~ '=' }}"
@@ -94,6 +107,8 @@ CALLS: Final = {
     + "{{ '<｜tool_calls_end｜>' }}",
     "glm45": _each(_GLM_LINES),
     "glm47": _each(_GLM),
+    "hy_v3": _hunyuan(""),
+    "hy_v3_opensource": _hunyuan(":opensource"),
     "deepseek_v3": "{{ '<｜tool▁calls▁begin｜>' }}"
     + _each(
         "{{ '<｜tool▁call▁begin｜>function<｜tool▁sep｜>' ~ f.name ~ '\n```json\n' ~ (f.arguments | tojson) ~ '\n```<｜tool▁call▁end｜>\n' }}"

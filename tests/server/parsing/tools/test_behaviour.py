@@ -219,6 +219,19 @@ def test_ids_that_a_format_writes_are_kept() -> None:
     assert (call.name, call.id) == ("f", "functions.f:3")
 
 
+def test_no_two_calls_have_one_id() -> None:
+    call = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    assert [call.id for call in read(TOOL_FORMATS["kimi_k2"], call + call).calls] == ["functions.f:0", None]
+
+
+@pytest.mark.parametrize(
+    "text", ["functools[CALL]", "<|tool_call|>[CALL]<|/tool_call|>", "<|tool_call|>functools[CALL]"]
+)
+def test_phi_marks_calls_by_a_word_or_a_token(text: str) -> None:
+    reading = read(TOOL_FORMATS["phi4_mini_json"], *cut(text.replace("CALL", '{"name": "f", "arguments": {}}'), 2))
+    assert (reading.named, reading.content) == ([("f", {})], "")
+
+
 def test_python_literals_become_json() -> None:
     values = "a='it\\'s \\x41\\n', b=\"q\\u00e9\", c=-1_000.5, d=[True, None, ()], e={'k': {1: 'v'}}, g='''x\"y'''"
     text = f"[f({values}), h.i()]"

@@ -161,6 +161,25 @@ def test_required_calls_of_a_real_vocabulary_always_parse(
         assert len(reading.calls) == 1
 
 
+def test_arguments_are_an_object_though_a_schema_does_not_say_so() -> None:
+    lark = Lark({})
+    tool = Tool("f", None, {"properties": {"a": {"type": "integer"}}})
+    matcher = Compiler(vocabulary_with([])).compile(
+        lark.source(TOOL_FORMATS["mistral"].grammar(lark, [tool], parallel=False))
+    )
+    assert all(matcher.consume(byte) for byte in b"[TOOL_CALLS]f[ARGS]")
+    assert matcher.allowed() == 1 << ord("{")
+
+
+def test_calls_that_begin_the_answer_are_held_too() -> None:
+    lark = Lark({})
+    compiler = Compiler(vocabulary_with([]))
+    source = lark.source(TOOL_FORMATS["plain"].free_grammar(lark, TOOLS))
+    for text, allowed in (("{", False), (" [", False), ("a {[", True), ("\n\n", True)):
+        matcher = compiler.compile(source)
+        assert all(matcher.consume(byte) for byte in text.encode()) == allowed, text
+
+
 def test_a_string_between_tags_cannot_hold_what_would_end_it() -> None:
     format = TOOL_FORMATS["qwen3_coder"]
     lark = Lark({})

@@ -62,6 +62,7 @@ FORMATS: Final = {
     "poolside-Laguna-S-2.1": "glm47",
     "poolside-Laguna-XS-2.1": "glm45",
     "poolside-Laguna-XS.2": "glm45",
+    "tencent-Hy3": "hy_v3_opensource",
     "unsloth-Apriel-1.5": "jamba",
     "unsloth-mistral-Devstral-Small-2507": "mistral",
     "upstage-Solar-Open-100B": "solar_open",
@@ -69,8 +70,8 @@ FORMATS: Final = {
 """Whose calls are parsed back."""
 SILENT: Final = {
     "HuggingFaceTB-SmolLM3-3B": "plain",
-    "LFM2-8B-A1B": "plain",
-    "LFM2.5-Instruct": "plain",
+    "LFM2-8B-A1B": "lfm2",
+    "LFM2.5-Instruct": "lfm2",
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "deepseek_v3",
     "google-gemma-2-2b-it": "plain",
     "ibm-granite-granite-3.3-2B-Instruct": "granite",

@@ -1,9 +1,11 @@
 """A call that a chat template renders is parsed back as the same call, for every family."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stentor
 from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS, detected
 from stentor.server.text.chat_template import ChatTemplate
 from stentor.tests.server.parsing.tools.reading import cut, read
@@ -71,6 +73,11 @@ def test_every_format_has_a_template() -> None:
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - UNTOLD))
 def test_a_template_tells_its_format(name: str) -> None:
     assert detected(template(CALLS[name])).name == name
+
+
+def test_the_readme_names_every_format() -> None:
+    readme = (Path(stentor.__file__).parent / "README.md").read_text()
+    assert [name for name in TOOL_FORMATS if f"`{name}`" not in readme] == []
 
 
 def test_a_template_without_calls_is_plain() -> None:

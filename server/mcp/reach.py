@@ -1,0 +1,93 @@
+"""Which servers requests may name by URL, and at which addresses they are reached.
+
+Nothing is, unless the operator opened it. A name is resolved once for each request, every address is checked, and
+connections go to one of those; see :mod:`stentor.server.media.fetcher`, whose rules these are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from ..media.addresses import OWN, Address, may_reach
+from ..media.refusal import Refusal
+from ..media.urls import Target, parse
+
+if TYPE_CHECKING:
+    from ..media.fetcher import Resolve
+
+ANY_HTTPS: Final = "https://"
+"""Among prefixes: any public host."""
+_MAX_ADDRESSES: Final = 4
+_NO_ADDRESS: Final = "the URL's host has no address that this server may reach"
+"""The same for a name that there is not: it must not tell which names a private network has."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server is."""
+
+    target: Target
+    addresses: tuple[Address, ...] | None
+    """Checked; None: the operator named it, and it is resolved like any other."""
+
+
+class Reach:
+    def __init__(self, prefixes: Sequence[str], *, allow_private: bool = False, resolve: "Resolve | None" = None) -> None:
+        """``prefixes``: what URLs may begin with. ``resolve``: None asks the system."""
+        self._any = ANY_HTTPS in prefixes
+        self._prefixes = tuple(parse(prefix) for prefix in prefixes if prefix != ANY_HTTPS)
+        self._private = allow_private
+        self._resolve = resolve or _look_up
+
+    @property
+    def closed(self) -> bool:
+        return not (self._any or self._prefixes)
+
+    async def place(self, url: str) -> Place:
+        """Raises Refusal."""
+        target = parse(url)
+        named = any(_begins(target, prefix) for prefix in self._prefixes)
+        if not named and not (self._any and target.scheme == "https" and target.port == 443):
+            raise Refusal("this server may not be reached from here; the operator has not opened its URL")
+        return Place(target, await self._addresses(target, named))
+
+    async def _addresses(self, target: Target, named: bool) -> tuple[Address, ...]:
+        if target.address is not None:
+            found = [target.address]
+        else:
+            try:
+                found = [ip_address(text) for text in await self._resolve(target.host, target.port)]
+            except (OSError, ValueError):
+                raise Refusal(_NO_ADDRESS) from None
+        # an address that the operator wrote is meant; what a name resolves to is said by whoever owns the name
+        opened = OWN if named and (self._private or target.address is not None) else ()
+        if not found or not all(may_reach(address, opened) for address in found):
+            raise Refusal(_NO_ADDRESS)
+        return tuple(found[:_MAX_ADDRESSES])
+
+
+async def _look_up(host: str, port: int) -> Sequence[str]:
+    from ..media.fetcher import resolve  # it brings an HTTP client, which few servers need
+
+    return await resolve(host, port)
+
+
+def check_prefix(text: str) -> str:
+    """A prefix as it is kept. Raises Refusal."""
+    if text == ANY_HTTPS:
+        return text
+    target = parse(text)
+    return f"{target.scheme}://{target.authority}{target.path}"
+
+
+def _begins(target: Target, prefix: Target) -> bool:
+    """Whether the URL lies at or below the prefix."""
+    if (target.scheme, target.host, target.port) != (prefix.scheme, prefix.host, prefix.port):
+        return False
+    path = target.path.partition("?")[0]
+    if any(unquote(part) in (".", "..") for part in path.split("/")):
+        return False
+    below = prefix.path.rstrip("/")
+    return path == below or path.startswith(f"{below}/")

@@ -1,0 +1,107 @@
+"""The servers of tools that one request names: where they are, what it lets them offer, and what it must be asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from stentor.protocols.openai.responses.mcp import HOSTED, MCP
+
+from .reach import Place
+
+Annotations = Mapping[str, Any]
+HOSTED_SERVERS: Final = {"web_search": "browser", "web_search_preview": "browser", "code_interpreter": "python"}
+assert set(HOSTED_SERVERS) == set(HOSTED)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which tools are meant; a condition that is None is met by all."""
+
+    names: frozenset[str] | None = None
+    read_only: bool | None = None
+
+    def meets(self, name: str, annotations: Annotations | None) -> bool:
+        if self.names is not None and name not in self.names:
+            return False
+        return self.read_only is None or is_read_only(annotations) == self.read_only
+
+
+@dataclass(frozen=True)
+class Approval:
+    """Which calls wait until the client has approved them."""
+
+    always: Filter | None = None
+    never: Filter | None = None
+    otherwise: bool = True
+
+    def needed(self, name: str, annotations: Annotations | None) -> bool:
+        if self.always is not None and self.always.meets(name, annotations):
+            return True
+        if self.never is not None and self.never.meets(name, annotations):
+            return False
+        return self.otherwise
+
+
+@dataclass(frozen=True)
+class Server:
+    """One of them."""
+
+    label: str
+    place: Place
+    field: str
+    """Where the request names it."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """With its secrets."""
+    description: str | None = None
+    allowed: Filter = Filter()
+    approval: Approval = Approval()
+    locked: bool = False
+    """The request's secrets are no longer known: nothing can be asked of it."""
+
+
+def is_read_only(annotations: Annotations | None) -> bool:
+    """What the server says; where it says nothing, no."""
+    return bool(annotations) and annotations.get("readOnlyHint") is True  # type: ignore[union-attr]  # it is not None
+
+
+def may_repeat(annotations: Annotations | None) -> bool:
+    """Whether the same call once more changes nothing that the first did not."""
+    return is_read_only(annotations) or (bool(annotations) and annotations.get("idempotentHint") is True)  # type: ignore[union-attr]  # as above
+
+
+def read_server(tool: Mapping[str, Any], place: Place, where: str, *, own: bool, locked: bool = False) -> Server:
+    """Of a checked tool; ``own``: it is the operator's, to whom clients show what they show anyway."""
+    if tool["type"] != MCP:
+        return Server(HOSTED_SERVERS[tool["type"]], place, where, approval=Approval(otherwise=False))
+    headers = dict(tool.get("headers") or {})
+    if tool.get("authorization"):
+        headers["authorization"] = f"Bearer {tool['authorization']}"
+    return Server(
+        label=tool["server_label"],
+        place=place,
+        field=where,
+        headers=headers,
+        description=tool.get("server_description"),
+        allowed=_filter(tool.get("allowed_tools")) or Filter(),
+        approval=_approval(tool.get("require_approval"), own),
+        locked=locked,
+    )
+
+
+def _approval(given: str | Mapping[str, Any] | None, own: bool) -> Approval:
+    if given is None:
+        return Approval(otherwise=not own)
+    if isinstance(given, str):
+        return Approval(otherwise=given == "always")
+    always, never = _filter(given.get("always")), _filter(given.get("never"))
+    # whoever lists only those that need approval means that others do not
+    return Approval(always, never, otherwise=never is not None or always is None)
+
+
+def _filter(given: Sequence[str] | Mapping[str, Any] | None) -> Filter | None:
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        names = given.get("tool_names")
+        return Filter(None if names is None else frozenset(names), given.get("read_only"))
+    return Filter(frozenset(given))

@@ -1,0 +1,69 @@
+"""The tools of servers as functions that a model is offered."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stentor.protocols.openai.limits import MAX_TOOL_DESCRIPTION
+
+from .servers import Annotations, Server
+
+MAX_NAME: Final = 64
+"""Of a function: what templates and clients were made for."""
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One tool, by the name that the model knows."""
+
+    function: str
+    server: Server
+    name: str
+    """The server's own."""
+    description: str | None
+    schema: Mapping[str, Any]
+    annotations: Annotations | None
+    approval: bool
+
+    @property
+    def tool(self) -> dict[str, Any]:
+        """As the Responses API has functions."""
+        return {
+            "type": "function",
+            "name": self.function,
+            "description": self.description,
+            "parameters": dict(self.schema),
+            "strict": False,
+        }
+
+
+def function_name(label: str, name: str) -> str:
+    """The same for one tool in all turns: a conversation names it again when it is told to the model once more."""
+    return _FOREIGN.sub("_", f"{label}__{name}")[:MAX_NAME]
+
+
+def offered(servers: Sequence[Server], lists: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, Offered]:
+    """By function; ``lists`` are what each label lists. Of two that would have one name, the first has it."""
+    found: dict[str, Offered] = {}
+    for server in servers:
+        for tool in lists.get(server.label, ()):
+            name, annotations = tool["name"], tool.get("annotations")
+            if not server.allowed.meets(name, annotations):
+                continue
+            function = function_name(server.label, name)
+            description = _described(server, tool.get("description"))
+            approval = server.approval.needed(name, annotations)
+            made = Offered(function, server, name, description, _object(tool["input_schema"]), annotations, approval)
+            found.setdefault(function, made)
+    return found
+
+
+def _described(server: Server, description: str | None) -> str | None:
+    parts = [part for part in (description, server.description) if part]
+    return "\n\n".join(parts)[:MAX_TOOL_DESCRIPTION] or None
+
+
+def _object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    return schema if schema.get("type", "object") == "object" else {"type": "object"}

@@ -1,0 +1,177 @@
+"""WebSocket mode of ``/v1/responses``: responses one after the other, or beside one another in lanes.
+
+A client sends ``response.create`` with the fields of a request, and gets each event of the response as one message. Of
+those with one ``stream_id`` each waits for the one before; events repeat it. What is not stored can be gone on from,
+on the same connection, for as long as it is among the last few.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+import anyio
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from stentor.protocols.openai.decoding import decode
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.request import ResponseRequest
+from stentor.protocols.openai.sampling import Name
+
+from ..auth import caller_of
+from ..encoders.responses import ResponseEncoder
+from ..errors import describe
+from ..state import ServerState
+from .beginning import Attached, run_of
+from .preparing import Prepared, prepare
+
+MAX_PENDING: Final = 32
+"""Responses of one connection that run or wait."""
+MAX_KEPT: Final = 8
+"""Conversations of one connection that are not stored, and can be gone on from."""
+_BAD_DATA: Final = 1003
+
+encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+
+
+class _Kind(msgspec.Struct):
+    type: str
+    stream_id: Name | None = None
+    input: Any = None
+    previous_response_id: Name | None = None
+
+
+class _Create(ResponseRequest, kw_only=True):
+    generate: bool | None = None
+
+
+_kind_decoder: Final = msgspec.json.Decoder(_Kind)
+_create_decoder: Final = msgspec.json.Decoder(_Create)
+
+
+class ResponseSocket:
+    """One connection. It reads no more than ``max_events`` messages a second, 0: as many as come."""
+
+    def __init__(self, state: ServerState, socket: WebSocket, max_events: int) -> None:
+        self._state = state
+        self._socket = socket
+        self._interval = 1 / max_events if max_events else 0.0
+        self._caller = caller_of(socket.scope)
+        self._lanes: dict[str | None, anyio.Event] = {}
+        self._pending = 0
+        self._kept: OrderedDict[str, list[Item]] = OrderedDict()
+
+    async def serve(self) -> None:
+        """Until the client goes away, with whom all that runs for it ends."""
+        await self._socket.accept()
+        async with anyio.create_task_group() as tasks:
+            next_read = anyio.current_time()
+            while (message := await self._receive()) is not None:
+                kind = _Kind("")
+                try:
+                    kind = decode(_kind_decoder, message, self._state.limits)
+                    self._take(kind, message, tasks.start_soon)
+                except Exception as error:
+                    await self._tell(error, kind.stream_id)
+                next_read = max(next_read + self._interval, anyio.current_time())
+                await anyio.sleep_until(next_read)
+            tasks.cancel_scope.cancel()
+
+    async def _receive(self) -> bytes | None:
+        """None once the client has gone."""
+        try:
+            message = await self._socket.receive()
+        except WebSocketDisconnect:
+            return None
+        if message["type"] == "websocket.disconnect":
+            return None
+        text: str | None = message.get("text")
+        if text is None:
+            await self._socket.close(_BAD_DATA, "messages are text")
+            return None
+        return text.encode()
+
+    def _take(self, kind: _Kind, message: bytes, start: Callable[..., None]) -> None:
+        match kind.type:
+            case "response.create":
+                if self._pending >= MAX_PENDING:
+                    raise BadRequest(
+                        f"{self._pending} responses of this connection run or wait, as many as may.",
+                        code="too_many_responses",
+                        status=429,
+                    )
+                before, done = self._lanes.get(kind.stream_id), anyio.Event()
+                self._lanes[kind.stream_id] = done
+                self._pending += 1
+                start(self._create, kind.stream_id, message, before, done)
+            case "response.steer":
+                start(self._refuse_to_steer, kind)
+            case other:
+                raise BadRequest(f"`type`: there is no event `{other[:80]}`; send response.create.", "type")
+
+    async def _create(self, lane: str | None, message: bytes, before: anyio.Event | None, done: anyio.Event) -> None:
+        try:
+            if before is not None:
+                await before.wait()
+            await self._answer(lane, message)
+        except Exception as error:
+            await self._tell(error, lane)
+        finally:
+            self._pending -= 1
+            done.set()
+            if self._lanes.get(lane) is done:
+                del self._lanes[lane]
+
+    async def _answer(self, lane: str | None, message: bytes) -> None:
+        state = self._state
+        body = decode(_create_decoder, message, state.limits)
+        if body.background:
+            raise BadRequest("`background` is not for WebSockets; send the request by POST.", "background")
+        extra = self._kept.get(body.previous_response_id or "")
+        with state.live(state.overload.request_timeout) as ticket:
+            with ticket.bounded():
+                prepared = await prepare(state, body, self._caller, extra=extra)
+                if body.generate is False:
+                    await self._only_prepare(prepared, lane)
+                    return
+                run = await run_of(state, prepared, ticket, watched=True)
+            async with aclosing(Attached(run, ticket.bounded)) as events:
+                async for batch in events:
+                    for event in batch:
+                        await self._send(event, lane)
+        if not body.stored:
+            self._keep(prepared, msgspec.to_builtins(run.response.output))
+
+    async def _only_prepare(self, prepared: Prepared, lane: str | None) -> None:
+        """A response without output, to go on from on this connection."""
+        encoder = ResponseEncoder(prepared.response, prepared.ids.new)
+        for event in [*encoder.begin(), *encoder.leave_empty()]:
+            await self._send(event, lane)
+        self._keep(prepared, [])
+
+    def _keep(self, prepared: Prepared, output: list[Item]) -> None:
+        self._kept[prepared.response.id] = [*prepared.conversation.items, *output]
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+
+    async def _refuse_to_steer(self, kind: _Kind) -> None:
+        error = {
+            "type": "invalid_request_error",
+            "code": "steering_not_supported",
+            "message": "Responses cannot be steered here; send another response.create.",
+        }
+        steer = {"input": kind.input, "previous_response_id": kind.previous_response_id or ""}
+        event = {"type": "response.steer.failed", "error": error, "steer": steer, "sequence_number": 0}
+        await self._send(encode(event), kind.stream_id)
+
+    async def _tell(self, error: Exception, lane: str | None) -> None:
+        status, body = describe(error)
+        await self._send(encode({"type": "error", "status": status, "error": body}), lane)
+
+    async def _send(self, event: bytes, lane: str | None) -> None:
+        if lane is not None:
+            event = event[:-1] + b',"stream_id":' + encode(lane) + b"}"
+        if self._socket.application_state is WebSocketState.CONNECTED:
+            await self._socket.send_text(event.decode())

@@ -1,0 +1,110 @@
+"""One choice of a generation: its tokens in, its deltas out."""
+
+from collections.abc import Sequence
+
+from stentor.protocols.deltas import Delta, Text
+from stentor.protocols.steps import TokenLogprobs
+
+from .detokenizer import Detokenizer
+from .parsed import Parsed
+from .stop import StopMatcher
+
+
+class Choice:
+    """The text of one choice: detokenised, watched for stop strings, and taken apart where there is a parser."""
+
+    __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_parsed", "_produced", "index", "open")
+
+    def __init__(
+        self,
+        index: int,
+        detokenizer: Detokenizer,
+        matcher: StopMatcher | None,
+        ends: frozenset[int],
+        min_tokens: int,
+        parsed: Parsed | None,
+    ) -> None:
+        self.index = index
+        self.open = True
+        self._detokenizer = detokenizer
+        self._matcher = matcher
+        self._ends = ends
+        """Tokens that end the choice and are no part of its text."""
+        self._min_tokens = min_tokens
+        self._produced = 0
+        self._parsed = parsed
+
+    @property
+    def matched(self) -> str | None:
+        return None if self._matcher is None else self._matcher.matched
+
+    def push(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, deltas: list[Delta]) -> None:
+        """Takes the next tokens, up to the one that completes a stop string."""
+        if self._parsed is not None:
+            self._push_parsed(tokens, logprobs, self._parsed, deltas)
+            return
+        if self._matcher is not None:
+            deltas.append(self._push_watched(tokens, logprobs, self._matcher))
+            return
+        self._produced += len(tokens)
+        shown: Sequence[int] = tokens
+        if tokens and tokens[-1] in self._ends and self._produced > self._min_tokens:
+            shown = tokens[:-1]
+        deltas.append(Text(self.index, self._detokenizer.push(shown), tokens, logprobs))
+
+    def _push_watched(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, matcher: StopMatcher) -> Text:
+        text = ""
+        for place, token in enumerate(tokens):
+            self._produced += 1
+            late_enough = not self._min_tokens or self._produced > self._min_tokens
+            if token in self._ends and late_enough:
+                continue
+            text += matcher.push(self._detokenizer.push((token,)), armed=late_enough)
+            if matcher.matched is not None:
+                taken = place + 1
+                return Text(self.index, text, tokens[:taken], None if logprobs is None else logprobs[:taken])
+        return Text(self.index, text, tokens, logprobs)
+
+    def _push_parsed(
+        self, tokens: list[int], logprobs: list[TokenLogprobs] | None, parsed: Parsed, deltas: list[Delta]
+    ) -> None:
+        if len(tokens) == 1:
+            parsed.push_alone(tokens, logprobs, self._read(tokens[0]), deltas)
+        else:
+            writer = parsed.writer(deltas)
+            for place, token in enumerate(tokens):
+                parsed.push(token, None if logprobs is None else logprobs[place], self._read(token), writer)
+                if self.matched is not None:
+                    break
+            parsed.end(writer)
+        if self.matched is not None:
+            parsed.finish("", deltas)
+
+    def _read(self, token: int) -> str:
+        """The text that one token made final, as :meth:`_push_watched` has it for several."""
+        self._produced += 1
+        late_enough = not self._min_tokens or self._produced > self._min_tokens
+        if token in self._ends and late_enough:
+            return ""
+        text = self._detokenizer.push((token,))
+        return text if self._matcher is None else self._matcher.push(text, armed=late_enough)
+
+    def finish(self, deltas: list[Delta]) -> None:
+        """The text still held back, once no more tokens come."""
+        text = self._detokenizer.finish()
+        if self._matcher is not None:
+            armed = not self._min_tokens or self._produced > self._min_tokens
+            text = self._matcher.push(text, armed=armed) + self._matcher.finish()
+        if self._parsed is not None:
+            self._parsed.finish(text, deltas)
+        elif text:
+            self._append(text, deltas)
+
+    def _append(self, rest: str, deltas: list[Delta]) -> None:
+        """Adds text to the choice's delta of this batch, or in a new one without tokens."""
+        for place in range(len(deltas) - 1, -1, -1):
+            delta = deltas[place]
+            if isinstance(delta, Text) and delta.index == self.index:
+                deltas[place] = Text(self.index, delta.text + rest, delta.tokens, delta.logprobs)
+                return
+        deltas.append(Text(self.index, rest, [], None))

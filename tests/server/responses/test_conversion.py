@@ -1,0 +1,84 @@
+"""Items as messages: what one answer of the model was becomes one message."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.limits import Limits
+from stentor.protocols.openai.responses.items import read_items
+from stentor.server.responses.conversion import droppable, messages_of
+from stentor.server.responses.ids import Ids, random_id
+from stentor.server.responses.seal import Seal
+
+
+def messages(*items: dict[str, Any], unseal: Any = None) -> list[dict[str, Any]]:
+    return messages_of(read_items(list(items), Limits(), random_id), unseal or (lambda text: text))
+
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+CUSTOM = {"type": "custom_tool_call", "call_id": "c2", "name": "run", "input": 'say "hi"'}
+THOUGHT = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+SAID = {"role": "assistant", "content": "Let me see."}
+ASKED = {"role": "user", "content": "hello"}
+
+
+def test_reasoning_text_and_calls_in_a_row_are_one_message_and_the_next_answer_another() -> None:
+    found = messages(ASKED, THOUGHT, SAID, CALL, CUSTOM, THOUGHT, SAID)
+    assert [message["role"] for message in found] == ["user", "assistant", "assistant"]
+    whole, after = found[1:]
+    assert (whole["reasoning_content"], whole["content"]) == ("hm", "Let me see.")
+    assert [call["function"]["name"] for call in whole["tool_calls"]] == ["f", "run"]
+    assert whole["tool_calls"][1]["function"]["arguments"] == '{"input":"say \\"hi\\""}'
+    assert set(after) == {"role", "reasoning_content", "content"}
+
+
+def test_an_output_is_named_after_its_call() -> None:
+    output = {"type": "custom_tool_call_output", "call_id": "c2", "output": "done"}
+    assert messages(CUSTOM, output)[-1] == {
+        "role": "tool",
+        "tool_call_id": "c2",
+        "content": "done",
+        "name": "run",
+    }
+
+
+def test_sealed_reasoning_is_opened_and_a_summary_stands_for_what_is_not_there() -> None:
+    sealed = {"type": "reasoning", "summary": [], "encrypted_content": "abc"}
+    assert messages(sealed, SAID, unseal=str.upper)[0]["reasoning_content"] == "ABC"
+    summed = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}]}
+    assert messages(summed, SAID)[0]["reasoning_content"] == "short"
+
+
+def test_nothing_is_dropped_between_a_call_and_its_output() -> None:
+    output = {"type": "function_call_output", "call_id": "c1", "output": "one"}
+    items = read_items([ASKED, THOUGHT, CALL, output, SAID, ASKED], Limits(), random_id)
+    assert list(droppable(items)) == [1, 4, 5]
+
+
+@given(st.text(max_size=300))
+def test_what_is_sealed_opens_for_its_caller_alone_and_only_as_it_was(text: str) -> None:
+    seal = Seal(b"s" * 32, "one")
+    sealed = seal.seal(text)
+    assert seal.open(sealed) == text
+    assert seal.seal(text) != sealed
+    if len(text) > 8:
+        assert text not in sealed
+    strangers = (Seal(b"s" * 32, "two"), Seal(b"t" * 32, "one"))
+    for opener, given_ in [(other, sealed) for other in strangers] + [(seal, sealed[:-8]), (seal, sealed + "AAAA")]:
+        with pytest.raises(BadRequest):
+            opener.open(given_)
+
+
+@given(st.text(max_size=40))
+def test_what_was_never_sealed_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest):
+        Seal(b"s" * 32, "").open(text)
+
+
+def test_ids_come_again_for_the_same_response_and_for_no_other() -> None:
+    assert [Ids("a").new("msg"), Ids("a").new("msg")] == [Ids("a").new("msg")] * 2
+    ids = Ids("a")
+    assert len({ids.new("msg"), ids.new("msg"), Ids("b").new("msg")}) == 3

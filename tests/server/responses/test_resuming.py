@@ -1,0 +1,171 @@
+"""A server that ends under a background response, wherever it is, and another one on the same store."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.server.config import StoreConfig
+from stentor.server.door.door import Door
+from stentor.server.door.keys import KeyDigest, Keyring
+from stentor.server.parsing.output import settle_output
+from stentor.server.responses.resuming import resume_unfinished
+from stentor.server.state import ServerState
+from stentor.server.store.opening import opened_store
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.harness import in_memory, until
+from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
+from stentor.tests.wire.responses import check_stream
+from stentor.tests.wire.validate import assert_same_answer, frames_of
+
+pytestmark = pytest.mark.anyio
+
+WRITES = (
+    "<think>Hm, 😀?</think>Let me see. "
+    '<tool_call>{"name": "get_weather", "arguments": {"city": "Zürich"}}</tool_call>'
+    '<tool_call>{"name": "run", "arguments": {"input": "x"}}</tool_call>'
+)
+BODY: dict[str, Any] = {
+    "input": "hello",
+    "background": True,
+    "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
+    "tools": [{"type": "function", "name": "get_weather"}, {"type": "custom", "name": "run"}],
+}
+OUTPUT = settle_output("deepseek_r1", "hermes", "", "")
+
+
+async def server(path: Path, engine: FakeEngine, **fields: Any) -> ServerState:
+    return fake_state(engine, store=await opened_store(StoreConfig(path)), output=OUTPUT, **fields)
+
+
+async def dies(state: ServerState) -> None:
+    """As it were: what it had not written is lost."""
+    await state.responses.close()
+    await state.store.close()
+
+
+def writes(steps: int | None, text: str = WRITES) -> FakeEngine:
+    """An engine that stops after some steps."""
+    engine = FakeEngine(answer=says(text), max_model_len=2048)
+    if steps is not None:
+        left = steps
+
+        async def pace() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                engine.gate.clear()
+            await engine.gate.wait()
+
+        engine.pace = pace  # type: ignore[method-assign]
+    return engine
+
+
+async def whole(path: Path) -> dict[str, Any]:
+    """What an undisturbed server answers."""
+    state = await server(path, writes(None))
+    async with in_memory(state) as client:
+        begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
+        answer = check_stream((await client.get(f"{RESPONSES}/{begun}?stream=true")).text, EXTENSIONS)
+    await dies(state)
+    return answer
+
+
+@pytest.mark.parametrize("burst", [1, 7])
+@pytest.mark.parametrize("steps", [0, 1, 2, 9, 15, 17, 30, 33, 60, 90, 110, 140, 170])
+async def test_wherever_it_ends_the_log_goes_on_without_a_gap(tmp_path: Path, steps: int, burst: int) -> None:
+    undisturbed = await whole(tmp_path / "other.db")
+    engine = writes(steps)
+    engine.burst = burst
+    first = await server(tmp_path / "store.db", engine)
+    async with in_memory(first) as client:
+        begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
+        url = f"{RESPONSES}/{begun}"
+        await until(lambda: not engine.gate.is_set() or not list(first.responses))
+        await asyncio.sleep(0.12)  # longer than events wait to be written
+    await dies(first)
+    second = await server(tmp_path / "store.db", writes(None))
+    await resume_unfinished(second)
+    async with in_memory(second) as client:
+        text = (await client.get(f"{url}?stream=true")).text
+        answer = check_stream(text, EXTENSIONS)
+        assert (await client.get(url)).json() == answer
+        again = frames_of((await client.get(f"{url}?stream=true&starting_after=4")).text)
+        assert again == frames_of(text)[5:]
+    assert_same_answer(undisturbed, answer, ("id", "call_id", "created_at", "completed_at", "encrypted_content"))
+    await dies(second)
+
+
+async def test_what_a_reader_has_seen_stays_as_it_was(tmp_path: Path) -> None:
+    engine = writes(60)
+    first = await server(tmp_path / "store.db", engine)
+    async with in_memory(first) as client:
+        begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
+        await until(lambda: not engine.gate.is_set())
+        (live,) = first.responses
+        assert live.log is not None
+        events: list[bytes] = []
+
+        async def read() -> None:
+            async for batch in live.log.read():  # type: ignore[union-attr]
+                events.extend(batch)
+
+        reading = asyncio.create_task(read())
+        await until(lambda: len(events) > 10)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    await dies(first)
+    second = await server(tmp_path / "store.db", writes(None))
+    await resume_unfinished(second)
+    async with in_memory(second) as client:
+        text = (await client.get(f"{RESPONSES}/{begun}?stream=true")).text
+    assert [frame.data.encode() for frame in frames_of(text)[: len(events)]] == events
+    await dies(second)
+
+
+async def test_a_model_that_would_have_said_something_else_fails_the_response_and_takes_nothing_back(
+    tmp_path: Path,
+) -> None:
+    engine = writes(60)
+    first = await server(tmp_path / "store.db", engine)
+    async with in_memory(first) as client:
+        begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
+        await until(lambda: not engine.gate.is_set())
+        await asyncio.sleep(0.12)
+    await dies(first)
+    second = await server(tmp_path / "store.db", writes(None))
+    second.output = settle_output("none", "none", "", "")
+    await resume_unfinished(second)
+    async with in_memory(second) as client:
+        text = (await client.get(f"{RESPONSES}/{begun}?stream=true")).text
+        answer = check_stream(text, EXTENSIONS)
+        assert (await client.get(f"{RESPONSES}/{begun}")).json()["status"] == "failed"
+    assert answer["status"] == "failed"
+    assert "started again" in answer["error"]["message"]
+    await dies(second)
+
+
+async def test_the_response_of_a_key_that_is_gone_fails_and_one_of_a_key_that_is_there_goes_on(tmp_path: Path) -> None:
+    both = Door(keys=Keyring(api=(KeyDigest(b"one"), KeyDigest(b"two"))))
+    engine = writes(20)
+    first = await server(tmp_path / "store.db", engine, door=both)
+    begun = {}
+    async with in_memory(first) as client:
+        for key in ("one", "two"):
+            sent = await client.post(RESPONSES, json=BODY, headers={"authorization": f"Bearer {key}"})
+            begun[key] = sent.json()["id"]
+        await until(lambda: not engine.gate.is_set())
+    await dies(first)
+    second = await server(tmp_path / "store.db", writes(None), door=Door(keys=Keyring(api=(KeyDigest(b"two"),))))
+    await resume_unfinished(second)
+    async with in_memory(second) as client:
+        headers = {"authorization": "Bearer two"}
+        text = (await client.get(f"{RESPONSES}/{begun['two']}?stream=true", headers=headers)).text
+        assert check_stream(text, EXTENSIONS)["status"] == "completed"
+    await dies(second)
+    third = await server(tmp_path / "store.db", writes(None), door=both)
+    async with in_memory(third) as client:
+        headers = {"authorization": "Bearer one"}
+        assert (await client.get(f"{RESPONSES}/{begun['one']}", headers=headers)).json()["status"] == "failed"
+    await dies(third)
