@@ -306,7 +306,7 @@ class EngineClient:
         raise end
 
     async def _offer_vocabulary(self) -> None:
-        """Once nobody has asked for anything for a while: the engine gets ready for grammars, which stops it shortly."""
+        """Once nobody has asked for anything for a while: the engine gets ready for grammars, which holds it up."""
         quiet = 0
         while quiet < _QUIET_LOOKS:
             await anyio.sleep(_LOOK_SECONDS)

@@ -1,6 +1,7 @@
 """What is on its way to an engine and has not left yet."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
@@ -10,6 +11,8 @@ from stentor.protocols.actors import Abort, Ping, Submit, Vocabulary
 from stentor.protocols.codec import encoder
 
 from .channel import Endpoint, PeerDied
+
+logger = logging.getLogger(__name__)
 
 _NOBODY = -1
 
@@ -109,4 +112,9 @@ class Outbox:
 
 
 def _frames_of(source: VocabularySource) -> list[bytes]:
-    return [encoder.encode(piece) for piece in source()]
+    """None where it cannot be made: the engine then refuses what needs it, and nothing else."""
+    try:
+        return [encoder.encode(piece) for piece in source()]
+    except Exception:
+        logger.exception("the model's tokens cannot be told to the engine: grammars and thinking budgets are refused")
+        return []

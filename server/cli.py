@@ -36,6 +36,7 @@ GROUPS: Final = {
     "media": "media that requests name",
     "store": "what is kept for later",
     "limits": "limits on requests",
+    "tools": "tools that the server brings",
     "server": "the server",
     "door": "who comes in",
 }

@@ -51,6 +51,8 @@ class _Anthropic:
         if error.code == "context_length_exceeded":
             # there is no code in this shape; clients that shorten conversations by themselves look for these words
             message = f"prompt is too long: {message}"
+        elif error.param is not None and f"`{error.param}" not in message:
+            message = f"`{error.param}`: {message}"  # nor is there a `param`
         details = ErrorDetails(error.code) if error.code in CODES else UNSET
         return _encode(MessageErrorResponse(MessageError(kind_of(status), message, details), request_id or None))
 

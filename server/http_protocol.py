@@ -192,8 +192,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         kind = self.ws_protocol_class
-        if kind is not None and takes_over(kind):
-            self.ws_protocol_class = partial(kind, place=self._place, reader=self._reader)  # type: ignore[assignment]
+        if takes_over(kind):
+            handed = partial(kind, place=self._place, reader=self._reader)
+            self.ws_protocol_class = handed  # type: ignore[assignment]  # whatever makes a protocol
             self._place = self._reader = None
         self._unset_keepalive_if_required()
         super().handle_websocket_upgrade()

@@ -1,7 +1,7 @@
 """A connection that has become a WebSocket: uvicorn's protocol, counted and watched as it was before."""
 
 import asyncio
-from typing import Any
+from typing import Any, TypeGuard
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -40,6 +40,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._reader.resume()
 
 
-def takes_over(kind: type[asyncio.Protocol] | None) -> bool:
+def takes_over(kind: type[asyncio.Protocol] | None) -> TypeGuard[type[WebSocketProtocol]]:
     """Whether a listener's protocol for WebSockets can be handed what its connections hold."""
     return kind is not None and issubclass(kind, WebSocketProtocol)

@@ -66,8 +66,11 @@ class Grammars:
         vocabulary = self._vocabulary
         if vocabulary is None:
             raise GrammarError("the engine was not told this model's tokens: it cannot follow grammars or thinking")
+        size = len(vocabulary.tokens)
+        if submit.thinking is not None and not all(0 <= token < size for token in submit.thinking.end):
+            raise GrammarError(f"thinking would end with tokens {submit.thinking.end}; ids lie in [0, {size})")
         template = self._template(submit.grammar, vocabulary) if submit.grammar else None
-        sets = ParameterSets(submit.params, len(vocabulary.tokens), vocabulary.eos)
+        sets = ParameterSets(submit.params, size, vocabulary.eos)
         ended = () if submit.resumed is None else submit.resumed.ended
         rules = Rules([], {})
         for index in range(len(submit.seeds)):

@@ -83,13 +83,13 @@ class ChoiceRule:
         due = None if self._budget is None else self._budget.due
         if matcher is None:
             if due is not None:
-                return self._left(1 << due if due < sets.size else 0)
+                return self._left(1 << due)
             return self._left(self._late_enough(sets.ids)) if self._count < sets.min_tokens else None
         if self.ended:
             raise Complete
         # a character that is half drawn has to be completed first where the grammar speaks of characters
         if due is not None and matcher.allows(due):
-            return self._left(1 << due if due < sets.size else 0)
+            return self._left(1 << due)
         tokens = matcher.allowed()
         if why := matcher.error():
             raise RuleBroken(_broken_by(why))

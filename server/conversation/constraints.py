@@ -62,7 +62,7 @@ async def constraints_of(
         grammar=await _grammar(state, use, answer, opened),
         thinking=thinking_budget(output, state.pool.tokenizer, options.budget, opened=opened),
         parser=parser,
-        visible=frozenset() if parser is None else output.visible,
+        visible=frozenset() if parser is None else output.visible_with(calls=use.mode != "none" and bool(use.usable)),
     )
 
 

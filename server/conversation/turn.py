@@ -55,11 +55,13 @@ async def begin_turn(
     *,
     fill_context: bool = False,
     client: Submitter | None = None,
+    arrival: float | None = None,
 ) -> Turn:
     """Checks and renders a conversation, and admits it.
 
     More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has.
-    ``client`` takes the request instead of the engine's own. Raises BadRequest for whatever cannot be served,
+    ``client`` takes the request instead of the engine's own. ``arrival``, by ``time.monotonic()``, is when it was asked
+    for; None: when the ticket's request was. Raises BadRequest for whatever cannot be served,
     Unavailable before the engine is ready, and Overloaded.
     """
     body.check(state.limits)
@@ -88,7 +90,7 @@ async def begin_turn(
         names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         max_tokens=params.max_tokens,
         tools=use,
-        batches=Observed(state, wanted, ticket.arrival, ticket.permit, client),
+        batches=Observed(state, wanted, ticket.arrival if arrival is None else arrival, ticket.permit, client),
     )
 
 

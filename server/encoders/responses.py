@@ -39,7 +39,6 @@ from stentor.protocols.openai.responses.objects import (
     ResponseObject,
     ResponseUsage,
 )
-from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 from ..errors import GenerationFailed
 from ..sse import DONE
@@ -322,6 +321,7 @@ class ResponseEncoder:
         call_id = delta.id or self._new_id("call")
         if delta.name in self._customs:
             self._open(CustomToolCallItem(self._new_id("ctc"), call_id, delta.name))
+            self._set_delta_head("response.custom_tool_call_input.delta")
         else:
             self._open(FunctionCallItem(self._new_id("fc"), call_id, delta.name))
             self._set_delta_head("response.function_call_arguments.delta")
@@ -339,7 +339,7 @@ class ResponseEncoder:
         if not text:
             return
         self._pieces.append(text)
-        if isinstance(self._item, FunctionCallItem | McpCallItem):
+        if isinstance(self._item, FunctionCallItem | CustomToolCallItem | McpCallItem):
             self._emit_delta(text)
 
     # ---- items
@@ -383,9 +383,7 @@ class ResponseEncoder:
                 item.arguments = text
                 self._emit("response.function_call_arguments.done", **self._place, arguments=text)
             case CustomToolCallItem():
-                item.input = _custom_input(text)
-                if item.input:
-                    self._emit("response.custom_tool_call_input.delta", **self._place, delta=item.input)
+                item.input = text
                 self._emit("response.custom_tool_call_input.done", **self._place, input=item.input)
             case McpCallItem():
                 item.arguments = text
@@ -456,13 +454,3 @@ def _without_bytes(entry: TokenLogprob) -> dict[str, Any]:
     """As events have it."""
     alternatives = [{"token": other.token, "logprob": other.logprob} for other in entry.top_logprobs]
     return {"token": entry.token, "logprob": entry.logprob, "top_logprobs": alternatives}
-
-
-def _custom_input(arguments: str) -> str:
-    """The text that a model wrote as a function's one argument; what it wrote where it did not keep to that."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return arguments
-    given = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None
-    return given if isinstance(given, str) else arguments

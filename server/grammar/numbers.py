@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from stentor.protocols.openai.errors import BadRequest
+from .refusals import refusal
 
 MAX_INTEGER: Final = 2**53 - 1
 """Readers of JSON agree up to here (RFC 8259, section 6)."""
@@ -20,7 +20,7 @@ def bounded_number(given: Mapping[str, Any], integer: bool, path: str) -> dict[s
         if isinstance(value, bool) and key in ("exclusiveMinimum", "exclusiveMaximum"):
             continue  # draft 4: a flag beside the bound
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise _refusal(f"{path}.{key}", "expected a number")
+            raise refusal(f"{path}.{key}", "expected a number")
     most = MAX_INTEGER if integer else MAX_NUMBER
     made: dict[str, Any] = {"minimum": -most, "maximum": most}
     for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
@@ -31,16 +31,18 @@ def bounded_number(given: Mapping[str, Any], integer: bool, path: str) -> dict[s
             made[key] = given.get("minimum" if key == "exclusiveMinimum" else "maximum", 0)
             continue
         if (value > most) if "inimum" in key else (value < -most):
-            raise _refusal(f"{path}.{key}", f"numbers beyond {most:.0f} are not supported")
+            raise refusal(f"{path}.{key}", f"numbers beyond {most:.0f} are not supported")
         if abs(value) <= most:
             made[key] = value
     step = given.get("multipleOf")
     if step is not None:
         if not 0 < abs(step) < _MAX_STEP or (decimals(step) > MAX_DECIMALS):
-            raise _refusal(f"{path}.multipleOf", f"expected a number above 0 with at most {MAX_DECIMALS} decimals")
+            raise refusal(f"{path}.multipleOf", f"expected a number above 0 with at most {MAX_DECIMALS} decimals")
         made["multipleOf"] = abs(step)
     elif not integer:
-        made["multipleOf"] = float(f"1e-{MAX_DECIMALS}")
+        # llguidance divides bounds by steps in floats: where there is one number only, its own digits are the step
+        alone = made["minimum"] == made["maximum"] and decimals(made["minimum"]) <= MAX_DECIMALS
+        made["multipleOf"] = float(f"1e-{decimals(made['minimum']) if alone else MAX_DECIMALS}")
     return made
 
 
@@ -49,12 +51,12 @@ def exact_number(value: float, path: str) -> dict[str, Any]:
     if float(value).is_integer():
         value = int(value)
     if abs(value) > MAX_INTEGER:
-        raise _refusal(path, f"numbers beyond {MAX_INTEGER} are not supported")
+        raise refusal(path, f"numbers beyond {MAX_INTEGER} are not supported")
     if isinstance(value, int):
         return {"type": "integer", "minimum": value, "maximum": value}
     digits = decimals(value)
     if digits > MAX_DECIMALS:
-        raise _refusal(path, f"numbers with more than {MAX_DECIMALS} decimals are not supported")
+        raise refusal(path, f"numbers with more than {MAX_DECIMALS} decimals are not supported")
     return {"type": "number", "minimum": value, "maximum": value, "multipleOf": float(f"1e-{digits}")}
 
 
@@ -62,7 +64,3 @@ def decimals(value: float) -> int:
     """Digits behind the point."""
     exponent = Decimal(repr(value)).normalize().as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) else 0
-
-
-def _refusal(path: str, why: str) -> BadRequest:
-    return BadRequest(f"`{path}`: {why}.", path, "invalid_value")

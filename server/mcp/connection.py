@@ -138,8 +138,8 @@ class Connection:
     async def _connect(self, stack: AsyncExitStack) -> Client:
         url = f"{self._server.place.target.scheme}://{self._server.place.target.authority}"
         url += self._server.place.target.path
-        http = await stack.enter_async_context(self._http())
-        streams = streamable_http_client(url, http_client=http, max_sse_event_size=None)
+        client_of_streams = await stack.enter_async_context(self._http())
+        streams = streamable_http_client(url, http_client=client_of_streams, max_sse_event_size=None)
         try:
             async with AsyncExitStack() as attempt:
                 client = await attempt.enter_async_context(self._client(streams, "auto"))
@@ -149,7 +149,15 @@ class Connection:
             if self._guard.refused not in _NO_STREAMING:
                 raise
         refused, self._guard.refused = self._guard.refused, None
-        events = sse_client(url, httpx_client_factory=lambda **_: self._http(), sse_read_timeout=self._timeout)
+
+        def http(
+            headers: dict[str, str] | None = None,
+            timeout: httpx2.Timeout | None = None,
+            auth: httpx2.Auth | None = None,
+        ) -> httpx2.AsyncClient:
+            return self._http()
+
+        events = sse_client(url, httpx_client_factory=http, sse_read_timeout=self._timeout)
         try:
             return await stack.enter_async_context(self._client(events, "legacy"))
         except Exception:

@@ -1,7 +1,8 @@
 """The servers of tools that one request names: where they are, what it lets them offer, and what it must be asked."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from stentor.protocols.openai.responses.mcp import HOSTED, MCP
@@ -50,7 +51,7 @@ class Server:
     place: Place
     field: str
     """Where the request names it."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     """With its secrets."""
     description: str | None = None
     allowed: Filter = Filter()

@@ -47,8 +47,19 @@ class OutputFormat:
     @cached_property
     def visible(self) -> frozenset[str]:
         """Markers that the parser must see where they are special tokens."""
-        formats = (self.reasoning, self.tools)
-        return frozenset[str]().union(*(format.markers for format in formats if format is not None))
+        return self._thoughts | self._calls
+
+    def visible_with(self, *, calls: bool) -> frozenset[str]:
+        """Those of them that a parser looks for, with tools to call or without: others would only become text."""
+        return self.visible if calls else self._thoughts
+
+    @cached_property
+    def _thoughts(self) -> frozenset[str]:
+        return frozenset() if self.reasoning is None else self.reasoning.markers
+
+    @cached_property
+    def _calls(self) -> frozenset[str]:
+        return frozenset() if self.tools is None else self.tools.markers
 
     def parser(self, tools: Sequence[Tool], *, opened: bool) -> Parser | None:
         """The parser of one choice; None where there is nothing to find.

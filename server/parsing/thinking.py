@@ -12,6 +12,8 @@ from .output import OutputFormat
 
 _SWITCHES: Final = ("enable_thinking", "thinking")
 _NAMES: Final = re.compile(r"\b(enable_thinking|thinking|thinking_mode|thinking_budget|reasoning_effort)\b")
+_NO_THINK: Final = "no_think"
+"""What Hunyuan's templates call no effort at all."""
 _HARMONY_EFFORTS: Final = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Those that gpt-oss was not trained for."""
 
@@ -57,6 +59,8 @@ def thinking_options(
             made["reasoning_effort"] = _HARMONY_EFFORTS.get(effort, effort)
         elif effort != "none":
             made["reasoning_effort"] = effort
+        elif f"'{_NO_THINK}'" in template_source:
+            made["reasoning_effort"] = _NO_THINK
     if wanted is False:
         made["thinking_budget"] = 0
     elif budget is not None:

@@ -5,25 +5,30 @@ from contextlib import AbstractContextManager, ExitStack
 
 import anyio
 
-from ..conversation.turn import begin_turn
+from ..conversation.turn import Turn, begin_turn
 from ..overload.ticket import Ticket
 from ..state import ServerState
 from .log import EventLog
 from .naming import in_our_words
 from .preparing import Prepared
+from .rounds import Rounds
 from .running import Run
 
 
 async def run_of(state: ServerState, prepared: Prepared, ticket: Ticket, *, watched: bool) -> Run:
     """One that has not begun; ``watched``: its events are to be read. Raises what :func:`begin_turn` raises."""
-    with in_our_words():
-        turn = await begin_turn(state, prepared.chat, prepared.caller, ticket)
+    turns: Turn | Rounds
+    if prepared.servers:
+        turns = Rounds(state, prepared, ticket)
+    else:
+        with in_our_words():
+            turns = await begin_turn(state, prepared.chat, prepared.caller, ticket)
     log = None
     if watched:
         store = state.store if prepared.request.stored else None
         ahead = prepared.response.background and state.store.durable
         log = EventLog(store, prepared.response.id, ahead=ahead)
-    return Run(state, prepared, turn, log)
+    return Run(state, prepared, turns, log)
 
 
 async def run_in_background(state: ServerState, prepared: Prepared) -> Run:

@@ -12,6 +12,9 @@ from stentor.protocols.openai.responses.request import ContextFields, ResponseRe
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 
+from ..mcp.errors import text_of as error_text
+from ..mcp.tools import function_name
+
 Message = dict[str, Any]
 Unseal = Callable[[str], str]
 """From ``encrypted_content`` to text. Raises BadRequest for what this server has not sealed."""
@@ -61,8 +64,8 @@ def chat_request(request: ContextFields, items: Sequence[Item], unseal: Unseal) 
     if request.instructions is not None:
         messages.insert(0, {"role": "system", "content": request.instructions})
     fields: dict[str, Any] = {"model": request.model, "messages": messages}
-    if request.tools:
-        fields["tools"] = chat_tools(request.tools)
+    if tools := chat_tools(request.tools or []):
+        fields["tools"] = tools
         fields["tool_choice"] = chat_choice(request.tool_choice)
         fields["parallel_tool_calls"] = request.parallel_tool_calls
     if request.reasoning is not None:
@@ -77,7 +80,9 @@ def chat_request(request: ContextFields, items: Sequence[Item], unseal: Unseal) 
         if request.wants_logprobs:
             fields["logprobs"] = True
             fields["top_logprobs"] = request.top_logprobs or 0
-    return converted({name: value for name, value in fields.items() if value is not None}, ChatRequest, "")
+    given = {name: value for name, value in fields.items() if value is not None}
+    chat: ChatRequest = converted(given, ChatRequest, "")
+    return chat
 
 
 def _response_format(form: TextFormat) -> dict[str, Any]:
@@ -92,7 +97,16 @@ def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
     """What one answer of the model was (reasoning, text, calls in a row) becomes one message of the assistant."""
     messages: list[Message] = []
     names: dict[str, str] = {}
+    asked: dict[str, Item] = {}
     for item in items:
+        if item["type"] == "mcp_approval_request":
+            asked[item["id"]] = item
+        elif item["type"] == "mcp_approval_response":
+            _refuse(messages, asked.get(item["approval_request_id"]), item)
+            continue
+        elif item["type"] == "mcp_call":
+            _add_call(messages, item, _outcome(item))
+            continue
         if (said := _of_assistant(item, unseal)) is not None:
             last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
             if last is None or not _joined(last, said):
@@ -113,6 +127,31 @@ def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
                 messages += [{"role": "user", "content": text} for text in compacted.said]
                 messages.append({"role": "developer", "content": COMPACTED + compacted.summary})
     return messages
+
+
+def _add_call(messages: list[Message], item: Item, outcome: str) -> None:
+    """A call that the server has had made, and what came of it."""
+    name = function_name(item["server_label"], item["name"])
+    said: Message = {"tool_calls": [_call({**item, "call_id": item["id"], "name": name}, item["arguments"])]}
+    if not messages or messages[-1]["role"] != "assistant" or not _joined(messages[-1], said):
+        messages.append({"role": "assistant", **said})
+    messages.append({"role": "tool", "tool_call_id": item["id"], "name": name, "content": outcome})
+
+
+def _outcome(item: Item) -> str:
+    if item.get("error"):
+        return f"Error: {error_text(item['error'])}"
+    if item.get("output") is not None:
+        return str(item["output"])
+    return "Error: the call was cut off before it was answered."
+
+
+def _refuse(messages: list[Message], asked: Item | None, answer: Item) -> None:
+    """A call that the client was asked to approve, where it did not; one that it did is an item of its own."""
+    if asked is None or answer["approve"]:
+        return
+    reason = f": {answer['reason']}" if answer.get("reason") else "."
+    _add_call(messages, asked, f"Error: the user did not approve this call{reason}")
 
 
 def _of_assistant(item: Item, unseal: Unseal) -> Message | None:

@@ -11,6 +11,7 @@ import msgspec
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
+from stentor.protocols.openai.responses.mcp import MCP, has_secrets, without_secrets
 from stentor.protocols.openai.responses.objects import ConversationName, ResponseObject
 from stentor.protocols.openai.responses.request import (
     ContextFields,
@@ -24,8 +25,10 @@ from stentor.protocols.openai.responses.tools import shown_tools
 from ..conversation.admission import context_length, most_prompt_tokens
 from ..conversation.turn import prompt_of
 from ..door.keys import Caller
+from ..mcp.servers import Server
 from ..state import ServerState
 from ..store import conversations, responses, secrets
+from .approvals import check_approvals
 from .conversion import chat_request, droppable
 from .ids import Ids, random_id
 from .naming import in_our_words
@@ -63,6 +66,10 @@ class Prepared:
     caller: Caller
     seal: Seal
     ids: Ids
+    servers: tuple[Server, ...] = ()
+    """Of tools; with them the request's secrets, which are nowhere else."""
+    locked: tuple[str, ...] = ()
+    """Labels of those that have some."""
 
 
 async def seal_of(state: ServerState, caller: Caller) -> Seal:
@@ -108,10 +115,17 @@ async def prepare(
     request.check(state.limits)
     state.resolve_model(request.model)
     response_id = random_id("resp")
+    tools = request.tools or []
+    servers = await state.mcp.servers(tools)
+    locked = tuple(tool["server_label"] for tool in tools if tool["type"] == MCP and has_secrets(tool))
+    if servers:
+        request = msgspec.structs.replace(request, tools=[without_secrets(tool) for tool in tools])
     conversation = await read_conversation(state, request, caller, extra=extra)
+    check_approvals(conversation, [server.label for server in servers])
     seal = await seal_of(state, caller)
     chat = await fitting(state, request, conversation.items, seal)
-    return Prepared(request, _shown(state, request, response_id), conversation, chat, caller, seal, Ids(response_id))
+    shown = _shown(state, request, response_id)
+    return Prepared(request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked)
 
 
 async def fitting(
@@ -148,6 +162,7 @@ async def count_tokens(state: ServerState, chat: ChatRequest) -> int:
 async def count_context(state: ServerState, request: ContextFields, caller: Caller) -> int:
     """Tokens of the prompt that a request means. Raises BadRequest."""
     request.check_context(state.limits)
+    await state.mcp.servers(request.tools or [])
     conversation = await read_conversation(state, request, caller)
     seal = await seal_of(state, caller)
     return await count_tokens(state, await fitting(state, request, conversation.items, seal))

@@ -25,6 +25,7 @@ from ..store import conversations, responses
 from ..store.database import StoreFailed
 from .log import Diverged, EventLog, Step
 from .preparing import Prepared
+from .rounds import Rounds
 
 if TYPE_CHECKING:
     import sqlite3
@@ -42,6 +43,11 @@ class Resumable(msgspec.Struct, frozen=True):
 
     request: ResponseRequest
     chat: ChatRequest
+    locked: tuple[str, ...] = ()
+    """Servers of tools that nothing can be asked of any more, for what is secret is not here."""
+
+
+END_OF_TURN: Final = Step([], None)
 
 
 class Run:
@@ -55,7 +61,7 @@ class Run:
         self,
         state: ServerState,
         prepared: Prepared,
-        turn: Turn,
+        turns: Turn | Rounds,
         log: EventLog | None,
         *,
         stored: bool = False,
@@ -67,7 +73,7 @@ class Run:
         self.log = log
         self._state = state
         self._prepared = prepared
-        self._turn = turn
+        self._turns = turns
         self._task: asyncio.Task[None] | None = None
         # not the task's own cancellation: that of a task that has not taken its first step leaves no trace
         self._scope = anyio.CancelScope()
@@ -131,7 +137,8 @@ class Run:
 
     async def abandon(self) -> None:
         """It has not been started, and is not going to be."""
-        await self._turn.batches.aclose()
+        if isinstance(self._turns, Turn):
+            await self._turns.batches.aclose()
 
     async def ended(self) -> None:
         await self._ended.wait()
@@ -149,6 +156,7 @@ class Run:
             if isinstance(error, Diverged) and self._give_up is not None:
                 with anyio.CancelScope(shield=True):
                     await self._give_up()
+                log.written_by_others(1)
                 log.close()
                 self._ended.set()
                 return
@@ -160,7 +168,7 @@ class Run:
             ending = self._encoder.fail(failure_of(error))
         finally:
             with anyio.CancelScope(shield=True):
-                await self._turn.batches.aclose()
+                await self.abandon()
                 if flusher is not None:
                     flusher.cancel()
                     await asyncio.gather(flusher, return_exceptions=True)
@@ -199,8 +207,26 @@ class Run:
     # ---- either way
 
     async def _generate(self) -> None:
-        """The turns of the model: one, for all that is called is the client's to run."""
-        encoder, log, turn = self._encoder, self.log, self._turn
+        """The turns of the model: one, or as many as there are calls that the server runs."""
+        if isinstance(self._turns, Turn):
+            await self._take(self._turns)
+            return
+        if self.log is not None and not self.log.end:
+            self.begin()
+        async with aclosing(self._turns.turns(self._encoder, self._tell, self._commit)) as turns:
+            async for turn in turns:
+                await self._take(turn)
+
+    def _tell(self, events: list[bytes]) -> None:
+        if self.log is not None:
+            self.log.add(events)
+
+    async def _commit(self) -> None:
+        if self._survives:
+            await self.write()
+
+    async def _take(self, turn: Turn) -> None:
+        encoder, log = self._encoder, self.log
         begun = False
         async with aclosing(turn.batches):
             async for batch in turn.batches:
@@ -212,6 +238,8 @@ class Run:
                 events = encoder.take(batch)
                 if log is not None:
                     log.add(events, _step(batch) if self._survives else None)
+                    if self._survives and encoder.finish is not None and isinstance(self._turns, Rounds):
+                        log.add((), END_OF_TURN)
                     if log.full and self._prepared.request.stored:
                         await self.write()
 
@@ -234,7 +262,7 @@ class Run:
         object_, output = self._encoded()
         resumable = None
         if not ended and not self._row_is_there and self.response.background:
-            resumable = encode(Resumable(self._prepared.request, self._prepared.chat))
+            resumable = encode(Resumable(self._prepared.request, self._prepared.chat, self._prepared.locked))
 
         def work(db: "sqlite3.Connection") -> None:
             if not self._row_is_there:

@@ -1,15 +1,15 @@
 """Text that a client carries for us and can neither read nor change: its own reasoning, and summaries.
 
 Encrypt, then authenticate, with what the standard library has: the keystream is SHAKE-256 of key and nonce, as long as
-the text; the tag is HMAC-SHA-256 over owner, nonce and cipher text, under a key of its own. A nonce is 24 random bytes
-and never comes twice. What is sealed for one caller opens for no other.
+the text; the tag is HMAC-SHA-256 over owner, nonce and cipher text, under a key of its own. The nonce is an HMAC of
+owner and text under a third key (as in SIV, RFC 5297), so that no two texts share a keystream, and that a response
+which is made again after a restart carries the same seal. What is sealed for one caller opens for no other.
 """
 
 import base64
 import binascii
 import hashlib
 import hmac
-import os
 from typing import Final
 
 from stentor.protocols.openai.errors import BadRequest
@@ -25,11 +25,13 @@ class Seal:
     def __init__(self, secret: bytes, owner: str) -> None:
         self._stream_key = hashlib.blake2b(secret, key=b"stentor: seal, keystream").digest()
         self._tag_key = hashlib.blake2b(secret, key=b"stentor: seal, tag").digest()
+        self._nonce_key = hashlib.blake2b(secret, key=b"stentor: seal, nonce").digest()
         self._owner = owner.encode()
 
     def seal(self, text: str) -> str:
-        nonce = os.urandom(_NONCE)
-        cipher = self._crypt(nonce, text.encode())
+        data = text.encode()
+        nonce = hmac.digest(self._nonce_key, self._framed(data), "sha256")[:_NONCE]
+        cipher = self._crypt(nonce, data)
         return _VERSION + base64.urlsafe_b64encode(nonce + self._tag(nonce, cipher) + cipher).decode("ascii")
 
     def open(self, sealed: str) -> str:
@@ -49,8 +51,10 @@ class Seal:
         return mixed.to_bytes(len(data), "little")
 
     def _tag(self, nonce: bytes, cipher: bytes) -> bytes:
-        framed = len(self._owner).to_bytes(4, "little") + self._owner + nonce + cipher
-        return hmac.digest(self._tag_key, framed, "sha256")
+        return hmac.digest(self._tag_key, self._framed(nonce + cipher), "sha256")
+
+    def _framed(self, data: bytes) -> bytes:
+        return len(self._owner).to_bytes(4, "little") + self._owner + data
 
 
 def _refused() -> BadRequest:

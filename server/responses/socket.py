@@ -93,7 +93,7 @@ class ResponseSocket:
             return None
         return text.encode()
 
-    def _take(self, kind: _Kind, message: bytes, start: Callable[..., None]) -> None:
+    def _take(self, kind: _Kind, message: bytes, start: Callable[..., object]) -> None:
         match kind.type:
             case "response.create":
                 if self._pending >= MAX_PENDING:

@@ -117,7 +117,7 @@ def test_the_streaming_helper_brings_whole_calls(client: openai.OpenAI) -> None:
 
 
 def test_a_strict_tool_may_be_left_uncalled(client: openai.OpenAI) -> None:
-    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    strict: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
     answer = client.chat.completions.create(
         model=NAME,
         messages=[{"role": "user", "content": "Say hello."}],

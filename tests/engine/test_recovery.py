@@ -639,3 +639,19 @@ async def test_an_engine_that_nobody_needs_gets_the_vocabulary_in_advance(monkey
                 await anyio.sleep(0.001)
                 world.engines.now.read()
         assert len(world.engines.now.vocabulary) == 1, "once is enough"
+
+
+async def test_a_vocabulary_that_cannot_be_made_costs_nobody_else_anything(caplog: pytest.LogCaptureFixture) -> None:
+    def vocabulary() -> list[Vocabulary]:
+        raise KeyError("token 7")
+
+    async with running() as (world, _):
+        world.client.set_vocabulary(vocabulary)
+        world.client.submit(PROMPT, LONG, [1], grammar="start: /a/")
+        world.client.submit(PROMPT, LONG, [2])
+        with anyio.fail_after(5):
+            while len(world.engines.now.requests) < 2:
+                await anyio.sleep(0.001)
+                world.engines.now.read()
+        assert world.engines.now.vocabulary == [], "the engine refuses what needs it"
+    assert "cannot be told to the engine" in caplog.text

@@ -114,7 +114,7 @@ def test_functions_are_tools_of_which_one_is_called() -> None:
         ({"tools": [F, function("")]}, "tools[1].function.name"),
         ({"tools": [function("a b")]}, "tools[0].function.name"),
         ({"tools": [function("é")]}, "tools[0].function.name"),
-        ({"tools": [function("a" * 65)]}, "tools[0].function.name"),
+        ({"tools": [function("a" * 129)]}, "tools[0].function.name"),
         ({"tools": [function("f", description=5)]}, "tools[0].function.description"),
         (
             {"tools": [function("f", description="x" * (MAX_TOOL_DESCRIPTION + 1))]},

@@ -38,10 +38,14 @@ class _Stream:
         self._part: tuple[str, int] | None = None
         self._parts: dict[str, list[dict[str, Any]]] = {}
         self._pieces: dict[tuple[str, int], list[str]] = {}
+        self._called: dict[int, dict[str, Any]] = {}
+        """Calls by their places that the server has made, while others are written: they end when they are answered."""
 
     def take(self, event: dict[str, Any]) -> None:
         kind: str = event["type"]
         stem, _, verb = kind.rpartition(".")
+        if self._take_called(kind, event):
+            return
         if kind == "response.output_item.added":
             self._begin(event)
         elif kind == "response.output_item.done":
@@ -56,6 +60,28 @@ class _Stream:
             self._at(event)
         else:
             raise WireError(f"{kind} among the items")
+
+    def _take_called(self, kind: str, event: dict[str, Any]) -> bool:
+        """Whether the event is of a call that waits for its answer, or lets one begin to wait."""
+        opened = self._open
+        if kind == "response.mcp_call_arguments.done" and opened is not None:
+            self._at(event)
+            self._take_piece("response.mcp_call_arguments", "done", event)
+            self._called[len(self.items)] = opened
+            self.items.append({})
+            self._open = None
+            return True
+        called = self._called.get(event.get("output_index", -1))
+        if called is None:
+            return False
+        if kind == "response.output_item.done":
+            if (called["type"], called["id"]) != (event["item"]["type"], event["item"]["id"]):
+                raise WireError(f"item {event['output_index']} ends as another")
+            self.items[event["output_index"]] = event["item"]
+            del self._called[event["output_index"]]
+        elif not kind.startswith("response.mcp_call.") or event["item_id"] != called["id"]:
+            raise WireError(f"{kind} for a call that waits for its answer")
+        return True
 
     def _begin(self, event: dict[str, Any]) -> None:
         if self._open is not None or event["output_index"] != len(self.items):
@@ -105,7 +131,7 @@ class _Stream:
             raise WireError(f"{event['type']} is not what its deltas come to")
 
     def finish(self) -> None:
-        if self._open is not None or self._part is not None:
+        if self._open is not None or self._part is not None or self._called:
             raise WireError(f"item {len(self.items)} was not ended")
 
 

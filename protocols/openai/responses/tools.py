@@ -123,11 +123,15 @@ def _custom(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def chat_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-    """A checked choice in chat's shape."""
+    """A checked choice in chat's shape, without what the server runs."""
     if choice is None or isinstance(choice, str):
         return choice
+    if choice["type"] == mcp.MCP:
+        return None
     if choice["type"] == "allowed_tools":
-        named = [_named(one) for one in choice["tools"]]
+        named = [_named(one) for one in choice["tools"] if one["type"] != mcp.MCP]
+        if not named:
+            return None
         return {"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": named}}
     return _named(choice)
 

@@ -98,8 +98,12 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         says=_all("<SPECIAL_", "</think>"),
     ),
     MarkedFormat("granite_thinking", aliases=("granite_thinking_parser",), calls=("<tool_call>",)),
+    MarkedFormat(
+        "hy_v3_opensource", ("<think:opensource>",), ("</think:opensource>",), says=_all("hy_Assistant", ":opensource")
+    ),
+    MarkedFormat("hy_v3", says=_all("hy_Assistant")),
     # models that write both markers themselves, where their prompt does not
-    MarkedFormat("qwen3", aliases=("mimo", "hy_v3"), calls=("<tool_call>",), says=_all("</think>")),
+    MarkedFormat("qwen3", aliases=("mimo",), calls=("<tool_call>",), says=_all("</think>")),
 )
 
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {

@@ -33,6 +33,14 @@ PHI4_MINI: Final = JsonCalls(
     ends=("<|/tool_call|>",),
     signs=(Signs(("<|tool|>", "<|/tool|>")), Signs((" functools[",))),
 )
+APERTUS: Final = JsonCalls(
+    name="apertus",
+    layout=Layout(opening="<|tools_prefix|>[", between=", ", closing="]<|tools_suffix|>"),
+    begins=("<|tools_prefix|>",),
+    ends=("<|tools_suffix|>",),
+    keys=Keys(keyed=True),
+    signs=(Signs(("<|tools_prefix|>", "<|tools_suffix|>")),),
+)
 COHERE: Final = JsonCalls(
     name="cohere_command3",
     layout=Layout(opening="<|START_ACTION|>[\n    ", between=",\n    ", closing="\n]<|END_ACTION|>"),

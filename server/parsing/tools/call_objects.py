@@ -18,6 +18,8 @@ class Keys:
     """Whether whatever stands here is meant as a call. Otherwise it must have a name, arguments and little else."""
     known: frozenset[str] = frozenset({"type", "index"})
     """Other keys that leave it open whether an object is a call."""
+    keyed: bool = False
+    """Whether the one key is the name, and its value the arguments."""
 
 
 def call_object(reader: Reader, output: Output, keys: Keys) -> Steps[bool]:
@@ -69,6 +71,9 @@ class _CallObject:
             return False
         char = yield from reader.space()
         key = "".join(parts)
+        if keys.keyed and self._name is None and key:
+            self._name = key
+            return (yield from self._arguments(char))
         if key in keys.names and self._name is None and char == '"':
             parts.clear()
             if not (yield from json_string(reader, parts.append)) or not parts:

@@ -70,6 +70,9 @@ class JsonCalls:
 
     def _one(self, lark: Lark, tool: Tool) -> str:
         name, key = self.written
+        if self.keys.keyed:
+            head = f"{{{json.dumps(tool.name, ensure_ascii=False)}: "
+            return f'{lark.literal(head)} {arguments(lark, tool)} "}}"'
         head = f'{{"{name}": {json.dumps(tool.name, ensure_ascii=False)}, "{key}": '
         return f'{lark.literal(head)} {arguments(lark, tool)} "}}"'
 

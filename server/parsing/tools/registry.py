@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from .arrays import COHERE, JAMBA, NEMOTRON, PHI4_MINI
+from .arrays import APERTUS, COHERE, JAMBA, NEMOTRON, PHI4_MINI
 from .deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32
 from .format import ToolFormat
 from .gemma import FUNCTIONGEMMA, GEMMA4
@@ -54,6 +54,7 @@ FORMATS: Final[tuple[ToolFormat, ...]] = (
     LLAMA4_PYTHONIC,
     OLMO3,
     PYTHONIC,
+    APERTUS,
     COHERE,
     NEMOTRON,
     XLAM,

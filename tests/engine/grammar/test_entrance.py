@@ -159,3 +159,12 @@ async def test_a_grammar_is_compiled_once_for_many_requests(monkeypatch: pytest.
     for source in sources:
         grammars.rules_of(_submit(grammar=source))
     assert compiled == [sources[0], sources[1], sources[3], sources[1]]
+
+
+@pytest.mark.parametrize("token", [-1, len(TOKENS)])
+async def test_thinking_that_ends_with_no_token_is_refused(token: int) -> None:
+    entrance = Entrance(_grammars())
+    entrance.enter(_submit(thinking=Thinking(3, [], [1, token], True)))
+    prepared = await entrance.prepare(0)
+    assert prepared is not None
+    assert "ids lie in" in prepared.refusal

@@ -7,11 +7,16 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from stentor.protocols.actors import Thinking
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.limits import Limits
+from stentor.protocols.openai.tools import tool_use
+from stentor.server.conversation.constraints import constraints_of
 from stentor.server.grammar.checker import Grammars
 from stentor.server.grammar.limits import GrammarLimits
 from stentor.server.grammar.vocabulary import token_bytes_of
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
+from stentor.server.parsing.thinking import thinking_options
 from stentor.server.parsing.tools.registry import TOOL_FORMATS
 from stentor.server.state import ServerState
 from stentor.tests.fakes import EOS, FakeEngine, byte_tokenizer, fake_state, says
@@ -130,7 +135,8 @@ async def test_a_custom_tool_gets_its_text(state: ServerState) -> None:
 
 async def test_without_tools_or_choice_a_call_is_text(state: ServerState) -> None:
     engine_of(state).answer = says(CALL)
-    for body in ({}, {"tools": [TOOL], "tool_choice": "none"}):
+    bodies: list[dict[str, Any]] = [{}, {"tools": [TOOL], "tool_choice": "none"}]
+    for body in bodies:
         answer = await ask(state, **body)
         assert answer["choices"][0]["message"]["content"] == CALL
         assert answer["choices"][0]["finish_reason"] == "stop"
@@ -238,3 +244,17 @@ async def test_a_server_that_reads_no_calls_says_so() -> None:
     answer = await ask(state, tools=[TOOL])
     assert answer["choices"][0]["message"]["content"] == CALL
     assert '"name":"f"' in prompt_of(state)
+
+
+@pytest.mark.parametrize("body", [{"tool_choice": "required"}, {"response_format": SCHEMA}])
+async def test_every_format_of_calls_can_be_held_behind_thinking(grammars: Grammars, body: dict[str, Any]) -> None:
+    limits = Limits()
+    request = ChatRequest(messages=HELLO, tools=[TOOL, OTHER], **body)
+    use, options = tool_use(request, limits), thinking_options(OutputFormat(), "")
+    for format in {format.name: format for format in TOOL_FORMATS.values()}.values():
+        output = OutputFormat(REASONING_FORMATS["qwen3"], format)
+        state = fake_state(FakeEngine(), output=output)
+        state.grammars = grammars
+        constraints = await constraints_of(state, request, use, [1], options)
+        assert "</think>" in constraints.grammar, format.name
+        assert constraints.parser is not None

@@ -63,8 +63,8 @@ BY_HAND: Final[tuple[Schema, ...]] = (
     )),
     *({"type": "number", **bounds} for bounds in (
         {}, {"minimum": 0}, {"maximum": -0.5}, {"minimum": -1.25, "maximum": 1.75}, {"exclusiveMinimum": 0},
-        {"exclusiveMinimum": 0, "exclusiveMaximum": 1}, {"multipleOf": 0.25}, {"multipleOf": 0.01, "minimum": 0},
-        {"minimum": 1e6}, {"format": "double"}, {"minimum": 0, "exclusiveMinimum": True, "$schema": DRAFT_4},
+        {"exclusiveMinimum": 0, "exclusiveMaximum": 1}, {"multipleOf": 0.25}, {"multipleOf": 0.125, "minimum": 0},
+        {"minimum": 1e6}, {"format": "double"}, {"minimum": 4, "maximum": 4}, {"minimum": -0.3, "maximum": -0.3}, {"minimum": 0, "exclusiveMinimum": True, "$schema": DRAFT_4},
     )),
     # strings
     *({"type": "string", "maxLength": 10, "minLength": least} for least in (0, 1, 10)),
@@ -163,7 +163,7 @@ BY_HAND: Final[tuple[Schema, ...]] = (
     record({"steps": listed(record({"explanation": NAME, "output": NAME}), 1, 2), "final_answer": NAME}),
     record({"name": NAME, "date": {"type": "string", "format": "date"}, "participants": listed(NAME, 1, 3)}),
     record({"id": {"type": "string", "format": "uuid"}, "tags": listed({"enum": ["a", "b", "c"]}), 
-            "price": {"type": "number", "minimum": 0, "multipleOf": 0.01, "maximum": 1000},
+            "price": {"type": "number", "minimum": 0, "multipleOf": 0.125, "maximum": 1000},
             "stock": {"type": ["integer", "null"], "minimum": 0, "maximum": 99}}),
     record({"location": {"type": "string", "maxLength": 20}, "unit": {"type": "string", "enum": ["c", "f"]}},
            optional=("unit",)),
@@ -200,7 +200,7 @@ _NUMBERS: Final = st.one_of(
     _bounds(-1000, 1000, "minimum", "maximum").map(lambda rest: {"type": "integer", **rest}),
     _bounds(-100, 100, "minimum", "maximum").map(lambda rest: {"type": "number", **rest}),
     st.sampled_from([2, 3, 10, 25]).map(lambda step: {"type": "integer", "multipleOf": step, "minimum": 0}),
-    st.sampled_from([0.5, 0.25, 0.01]).map(lambda step: {"type": "number", "multipleOf": step, "maximum": 50}),
+    st.sampled_from([0.5, 0.25, 0.125]).map(lambda step: {"type": "number", "multipleOf": step, "maximum": 50}),
 )
 _SCALARS: Final = st.one_of(
     _STRINGS,

@@ -1,7 +1,7 @@
 """What is written under a schema validates, whatever a model would like to write."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -19,6 +19,14 @@ from stentor.tests.server.grammar.schemas import BY_HAND, NAME, SCHEMAS, SMALL, 
 from stentor.tests.server.grammar.walking import written
 
 FIELD = "response_format.json_schema.schema"
+
+Write = Callable[[str, int], tuple[str, bool]]
+
+
+@pytest.fixture(scope="module")
+def write(compiler: Compiler, vocabulary: TokenBytes) -> Write:
+    """A text under a grammar, and whether it ended, by a seed."""
+    return lambda source, seed: written(compiler, vocabulary, source, seed)
 
 
 def _source(special: Mapping[str, int], schema: Any, **options: Any) -> str:
@@ -48,11 +56,9 @@ def test_there_are_two_hundred_schemas_to_prove_it_with() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_random_walk_ends_and_validates(
-    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], seed: int
-) -> None:
+def test_a_random_walk_ends_and_validates(write: Write, special: Mapping[str, int], seed: int) -> None:
     for number, schema in enumerate(all_schemas()):
-        text, ended = written(compiler, vocabulary, _source(special, schema), 1000 * seed + number)
+        text, ended = write(_source(special, schema), 1000 * seed + number)
         assert ended, (schema, text)
         assert _faults(schema, text) == [], (schema, text)
 
@@ -60,9 +66,9 @@ def test_a_random_walk_ends_and_validates(
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_a_random_walk_under_any_schema_validates(
-    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], schema: dict[str, Any], seed: int
+    write: Write, special: Mapping[str, int], schema: dict[str, Any], seed: int
 ) -> None:
-    text, ended = written(compiler, vocabulary, _source(special, schema), seed)
+    text, ended = write(_source(special, schema), seed)
     assert ended, (schema, text)
     assert _faults(schema, text) == [], (schema, text)
 
@@ -93,10 +99,10 @@ def test_json_as_people_write_it_is_allowed(
                                                                          max_size=3)),
 ))  # fmt: skip
 def test_a_const_of_any_value_matches_that_value_and_none_other(
-    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], value: Any
+    write: Write, special: Mapping[str, int], value: Any
 ) -> None:
     source = _source(special, {"const": value})
-    text, ended = written(compiler, vocabulary, source, 0)
+    text, ended = write(source, 0)
     assert ended
     assert json.loads(text) == value
     assert type(json.loads(text)) is type(value)

@@ -118,6 +118,9 @@ def test_a_prompt_may_have_begun_a_message() -> None:
     assert format.opened("<|start|>assistant<|channel|>analysis<|message|>Let me", None, "")
     assert not format.opened("<|start|>assistant<|channel|>final<|message|>The", None, "")
     assert format.opened("<|channel|>analysis<|message|>Let me", None, "")
+    ended = "<|start|>assistant<|channel|>analysis<|message|>Hm"
+    assert not format.opened(f"{ended}<|end|><|start|>assistant", None, "")
+    assert not format.opened(f"{ended}<|end|>", None, "")
     assert read(" see<|end|><|start|>assistant<|channel|>final<|message|>Hi", opened=True) == [
         Thought(" see"),
         Content("Hi"),

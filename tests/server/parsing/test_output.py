@@ -8,7 +8,7 @@ import pytest
 from stentor.server.options import ConfigError, read_config
 from stentor.server.parsing.harmony import HarmonyParser
 from stentor.server.parsing.interface import Content, Thought, Tool
-from stentor.server.parsing.output import OutputFormat, UnknownFormat, settle_output
+from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat, UnknownFormat, settle_output
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.tests.server.parsing.pieces import parse
 
@@ -83,7 +83,10 @@ def test_an_unknown_name_that_no_option_gave_is_refused_too() -> None:
 
 def test_markers_are_what_the_parser_must_see() -> None:
     assert OutputFormat(REASONING_FORMATS["mistral"]).visible == {"[THINK]", "[/THINK]"}
-    assert "<|call|>" in OutputFormat(REASONING_FORMATS["gpt_oss"]).visible
+    assert "<|call|>" in OutputFormat(REASONING_FORMATS["gpt_oss"]).visible_with(calls=False)
+    both = settle_output("mistral", "mistral", "", "")
+    assert both.visible_with(calls=False) == {"[THINK]", "[/THINK]"}
+    assert both.visible_with(calls=True) == both.visible == {"[THINK]", "[/THINK]", *TOOL_FORMATS["mistral"].markers}
 
 
 def test_the_prompt_settles_how_a_parser_begins() -> None:

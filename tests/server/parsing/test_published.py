@@ -45,6 +45,7 @@ EXPECTED = {
     "mistralai-Ministral-3-14B-Reasoning-2512": "mistral",
     "mistralai-Mistral-Nemo-Instruct-2407": None,
     "openai-gpt-oss-120b": "gpt_oss",
+    "tencent-Hy3": "hy_v3_opensource",
 }
 """Of each template the format that it says its model reasons in."""
 SPECIAL = {"bos_token": "<BOS>", "eos_token": "<EOS>"}

@@ -54,6 +54,7 @@ SWITCHED_ON = {"enable_thinking": True, "thinking": True, "thinking_mode": "enab
         (HARMONY, HARMONY_TEMPLATE, {"effort": "xhigh"}, {"reasoning_effort": "high", "thinking": True}, True),
         (QWEN, "{{ reasoning_effort }}", {"effort": "max"}, {"reasoning_effort": "max"}, True),
         (QWEN, "{{ reasoning_effort }}", {"effort": "none"}, {}, False),
+        (QWEN, "{{ reasoning_effort == 'no_think' }}", {"effort": "none"}, {"reasoning_effort": "no_think"}, False),
         (
             QWEN,
             "{{ reasoning_effort }}",

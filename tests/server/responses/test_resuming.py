@@ -73,7 +73,7 @@ async def whole(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("burst", [1, 7])
-@pytest.mark.parametrize("steps", [0, 1, 2, 9, 15, 17, 30, 33, 60, 90, 110, 140, 170])
+@pytest.mark.parametrize("steps", [0, 2, 9, 17, 33, 90, 140])
 async def test_wherever_it_ends_the_log_goes_on_without_a_gap(tmp_path: Path, steps: int, burst: int) -> None:
     undisturbed = await whole(tmp_path / "other.db")
     engine = writes(steps)

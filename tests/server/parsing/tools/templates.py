@@ -150,6 +150,9 @@ CALLS: Final = {
         '{{ \'{"tool_call_id": "\' ~ loop.index0 ~ \'", "tool_name": "\' ~ f.name ~ \'", "parameters": \' ~ (f.arguments | tojson) ~ \'}\' }}'
     )
     + "{{ '\n]<|END_ACTION|>' }}",
+    "apertus": "{{ '<|tools_prefix|>[' }}"
+    + _listed("{{ '{\"' ~ f.name ~ '\": ' ~ (f.arguments | tojson) ~ '}' }}")
+    + "{{ ']<|tools_suffix|>' }}",
     "nemotron": "{{ '<TOOLCALL>[' }}" + _listed(_object()) + "{{ ']</TOOLCALL>' }}",
     "jamba": "{{ '<tool_calls>[' }}" + _listed(_object()) + "{{ ']</tool_calls>' }}",
     "granite": "{{ '<|tool_call|>[' }}" + _listed(_object()) + "{{ ']' }}",

@@ -64,6 +64,15 @@ def ids_of(markers: list[str]) -> dict[str, int]:
     return {marker: END + 1 + number for number, marker in enumerate(markers)}
 
 
+def tokens_of(text: str, ids: Mapping[str, int]) -> list[int]:
+    """As a tokenizer would cut it: markers first."""
+    for marker in sorted(ids, key=len, reverse=True):
+        before, found, after = text.partition(marker)
+        if found:
+            return [*tokens_of(before, ids), ids[marker], *tokens_of(after, ids)]
+    return list(text.encode())
+
+
 def check(reading: Reading, text: str) -> None:
     assert all(call.whole for call in reading.calls), text
     for name, value in reading.named:
@@ -111,17 +120,9 @@ def test_a_free_answer_may_be_any_text_or_well_formed_calls(format: ToolFormat, 
     compiler = Compiler(vocabulary_with(markers))
     free = lark.source(format.free_grammar(lark, TOOLS))
 
-    def tokens(text: str) -> list[int]:
-        """As a tokenizer would cut it: markers first."""
-        for marker in sorted(ids, key=len, reverse=True):
-            before, found, after = text.partition(marker)
-            if found:
-                return [*tokens(before), ids[marker], *tokens(after)]
-        return list(text.encode())
-
     def fits(text: str) -> bool:
         matcher = compiler.compile(free)
-        return all(matcher.consume(token) for token in tokens(text)) and matcher.accepting()
+        return all(matcher.consume(token) for token in tokens_of(text, ids)) and matcher.accepting()
 
     assert fits("")
     assert fits("Hello, wörld. 1 < 2\n")
@@ -135,6 +136,35 @@ def test_a_free_answer_may_be_any_text_or_well_formed_calls(format: ToolFormat, 
     assert fits("A. " + call), call
     assert fits(f"A. {call}\n\nand {call}"), call
     assert not fits("A. " + broken)
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_a_name_may_begin_another(format: ToolFormat, special: bool) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "enum": ["c", "cm"]}, "ab": {"type": "string", "enum": ["x"]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    tools = [Tool(name, None, parameters) for name in ("get", "get_weather", "get_w", "get-weather")]
+    ids = ids_of(sorted(format.markers) if special else [])
+    vocabulary = vocabulary_with(list(ids))
+    compiler = Compiler(vocabulary)
+
+    def source(usable: list[Tool]) -> str:
+        lark = Lark(ids)
+        return lark.source(format.grammar(lark, usable, parallel=False))
+
+    every = source(tools)
+    for tool in tools:
+        alone = source([tool])
+        for seed in range(3):
+            text, _ = written(compiler, vocabulary, alone, seed)
+            matcher = compiler.compile(every)
+            assert all(matcher.consume(token) for token in tokens_of(text, ids)), text
+            assert matcher.accepting(), text
+            assert [call.name for call in read(format, text, tools=tools).calls] == [tool.name]
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from stentor.tests.server.parsing.tools.reading import TOOLS, cut, read
 
 FOLDERS: Final = sorted(home("llama.cpp").glob("source-*/llama.cpp/models/templates"))
 FORMATS: Final = {
+    "Apertus-8B-Instruct": "apertus",
     "Apriel-1.6-15b-Thinker-fixed": "jamba",
     "Bielik-11B-v3.0-Instruct": "hermes",
     "ByteDance-Seed-OSS": "seed_oss",

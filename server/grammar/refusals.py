@@ -1,0 +1,12 @@
+"""How what is wrong with a schema is told: where it stands, and what was expected."""
+
+from stentor.protocols.openai.errors import BadRequest
+
+
+def refusal(path: str, why: str) -> BadRequest:
+    return BadRequest(f"`{path}`: {why}.", path, "invalid_value")
+
+
+def unsupported(path: str, keyword: str, unless: str = "") -> BadRequest:
+    said = f"the keyword `{keyword}` is not supported{' ' + unless if unless else ''}"
+    return BadRequest(f"`{path}`: {said}.", f"{path}.{keyword}", "unsupported_schema")

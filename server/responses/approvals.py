@@ -1,0 +1,45 @@
+"""Calls of tools that wait for the client's word, and get it with a later request."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item
+
+if TYPE_CHECKING:
+    from .preparing import Conversation
+
+
+def approved(conversation: "Conversation") -> list[Item]:
+    """The requests whose calls are to be made now: the client approves them, and they have not been made."""
+    asked = _asked(conversation)
+    made = {item.get("approval_request_id") for item in conversation.items if item["type"] == "mcp_call"}
+    names = [
+        item["approval_request_id"]
+        for item in conversation.given
+        if item["type"] == "mcp_approval_response" and item["approve"]
+    ]
+    return [asked[name] for name in dict.fromkeys(names) if name not in made]
+
+
+def check_approvals(conversation: "Conversation", labels: Collection[str]) -> None:
+    """``labels`` of the servers that the request names. Raises BadRequest naming the field."""
+    asked = _asked(conversation)
+    answers: dict[str, bool] = {}
+    for index, item in enumerate(conversation.given):
+        if item["type"] != "mcp_approval_response":
+            continue
+        name, where = item["approval_request_id"], f"input[{index}].approval_request_id"
+        if name not in asked:
+            raise BadRequest(f"`{where}`: the conversation has no such request.", where, "approval_request_not_found")
+        if answers.setdefault(name, item["approve"]) != item["approve"]:
+            raise BadRequest(f"`{where}`: it has been answered otherwise.", where, "invalid_value")
+    for call in approved(conversation):
+        if call["server_label"] not in labels:
+            raise BadRequest(
+                f"`tools` must name the server `{call['server_label'][:64]}`, a call to which is approved.", "tools"
+            )
+
+
+def _asked(conversation: "Conversation") -> dict[str, Item]:
+    return {item["id"]: item for item in conversation.items if item["type"] == "mcp_approval_request"}

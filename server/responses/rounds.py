@@ -1,0 +1,254 @@
+"""A response whose model may call tools that the server runs: turns of the model, and what is done between them.
+
+First the servers of tools are asked what they have, unless the conversation says so already; then calls are made that
+the client has approved; then the model has its turn, the tools that it called are run, and it has another, until it
+calls none, or calls what is the client's to run or to approve. All of it is told in the response's items and events.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from stentor.protocols.deltas import Finish
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.mcp import MCP, runs_here
+from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, McpCallItem
+from stentor.protocols.openai.responses.request import ResponseRequest
+
+from ..conversation.turn import Turn, begin_turn
+from ..encoders.responses import ResponseEncoder, ServedTool
+from ..mcp.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
+from ..mcp.servers import may_repeat
+from ..mcp.toolbox import Toolbox
+from ..mcp.tools import Offered, function_name, offered
+from ..overload.ticket import Ticket
+from ..state import ServerState
+from .approvals import approved
+from .naming import in_our_words
+from .preparing import Prepared, fitting
+from .replay import NOTHING, Replay
+
+Tell = Callable[[list[bytes]], None]
+Commit = Callable[[], Awaitable[None]]
+"""Returns once all that was told is kept, where it outlives the server."""
+
+_ENOUGH: Final = "as many calls of tools as this response may make have been made"
+_UNKNOWN_OUTCOME: Final = (
+    "the server was started again while this call ran; whether it had an effect is not known, and it was not made again"
+)
+
+
+class Rounds:
+    """Of one response."""
+
+    def __init__(self, state: ServerState, prepared: Prepared, ticket: Ticket, *, replay: Replay = NOTHING) -> None:
+        """``replay``: what an earlier server has done of it."""
+        self._state = state
+        self._prepared = prepared
+        self._ticket = ticket
+        self._replay = replay
+        self._toolbox = Toolbox(state.mcp, prepared.servers)
+        self._tools: Mapping[str, Offered] = {}
+        self._made = 0
+
+    async def turns(self, encoder: ResponseEncoder, tell: Tell, commit: Commit) -> AsyncGenerator[Turn, None]:
+        """Each is to be run to its end, and given to ``encoder``, before the next is asked for.
+
+        Raises ToolServerFailed, and what :func:`begin_turn` raises.
+        """
+        try:
+            lists = await self._lists(encoder, tell)
+            self._offer(encoder, lists)
+            await self._run_approved(encoder, tell, commit)
+            for number in range(self._state.mcp.config.max_rounds + 1):
+                last = number == self._state.mcp.config.max_rounds or self._used_up
+                turn = await self._turn(encoder, number, offering=not last)
+                if turn is None:
+                    encoder.finish = Finish(0, "length", None, None)
+                    return
+                async with aclosing(turn.batches):
+                    yield turn
+                if encoder.finish is None or encoder.finish.reason != "stop" or not encoder.calls:
+                    return
+                await self._run(encoder, encoder.calls, tell, commit)
+                if encoder.asks:
+                    return
+        finally:
+            await self._toolbox.aclose()
+
+    @property
+    def _used_up(self) -> bool:
+        most = self._prepared.request.max_tool_calls
+        return most is not None and self._made >= most
+
+    # ---- what is offered
+
+    async def _lists(self, encoder: ResponseEncoder, tell: Tell) -> dict[str, list[dict[str, Any]]]:
+        lists: dict[str, list[dict[str, Any]]] = {
+            item["server_label"]: item["tools"]
+            for item in self._prepared.conversation.items
+            if item["type"] == "mcp_list_tools" and not item.get("error")
+        }
+        missing = [server.label for server in self._prepared.servers if server.label not in lists]
+        asked = {label: asyncio.ensure_future(self._list(label)) for label in missing}
+        try:
+            for label in missing:
+                _, events = encoder.begin_list(label)
+                tell(events)
+                try:
+                    lists[label] = await asked[label]
+                except ToolServerFailed as failure:
+                    tell(encoder.end_list([], str(failure)))
+                    raise
+                tell(encoder.end_list(lists[label]))
+        finally:
+            await _end(asked.values())
+        return lists
+
+    async def _list(self, label: str) -> list[dict[str, Any]]:
+        known = self._replay.list_of(label)
+        return await self._toolbox.tools(label) if known is None else known
+
+    def _offer(self, encoder: ResponseEncoder, lists: Mapping[str, list[dict[str, Any]]]) -> None:
+        functions = [tool.get("name") for tool in self._prepared.request.tools or () if not runs_here(tool)]
+        tools = offered(self._prepared.servers, lists)
+        self._tools = {name: tool for name, tool in tools.items() if name not in functions}
+        encoder.serve(
+            {name: ServedTool(tool.server.label, tool.name, tool.approval) for name, tool in self._tools.items()}
+        )
+
+    # ---- turns
+
+    async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> Turn | None:
+        """None where there are no tokens left to be said."""
+        request = self._request(offering=offering, first=not self._made)
+        if request.max_output_tokens is not None:
+            left = request.max_output_tokens - encoder.output_tokens
+            if left <= 0:
+                return None
+            request = msgspec.structs.replace(
+                request,
+                max_output_tokens=left,
+                min_tokens=max(0, min(left, request.min_tokens - encoder.output_tokens)),
+            )
+        said: list[Item] = msgspec.to_builtins(encoder.response.output)
+        prepared, state = self._prepared, self._state
+        chat = await fitting(state, request, prepared.conversation.items + said, prepared.seal)
+        client = self._replay.submitter(number, state.client)
+        with in_our_words():
+            return await begin_turn(
+                state, chat, prepared.caller, self._ticket, client=client, arrival=time.monotonic() if number else None
+            )
+
+    def _request(self, *, offering: bool, first: bool) -> ResponseRequest:
+        """As the model is asked, for the first time or after calls of tools."""
+        request = self._prepared.request
+        functions = [tool for tool in request.tools or () if not runs_here(tool)]
+        served = [tool.tool for tool in self._tools.values()] if offering else []
+        tools = functions + served
+        choice = request.tool_choice if first else _freed(request.tool_choice)
+        return msgspec.structs.replace(
+            request,
+            tools=tools or None,
+            tool_choice=self._choice(choice, {tool["name"] for tool in tools}) if tools else None,
+        )
+
+    def _choice(self, choice: str | dict[str, Any] | None, names: set[str]) -> str | dict[str, Any] | None:
+        """With the functions that it means in place of servers."""
+        if not isinstance(choice, dict) or (choice["type"] != "allowed_tools" and choice["type"] != MCP):
+            return choice
+        mode = choice.get("mode", "required")
+        allowed = [choice] if choice["type"] == MCP else choice["tools"]
+        meant = [function for one in allowed for function in self._meant(one, names)]
+        if choice["type"] == MCP and choice.get("name") is not None:
+            if not meant:
+                raise BadRequest("`tool_choice.name`: the server has no such tool to offer.", "tool_choice.name")
+            return meant[0]
+        return {"type": "allowed_tools", "mode": mode, "tools": meant} if meant else "none"
+
+    def _meant(self, one: Mapping[str, Any], names: set[str]) -> list[dict[str, Any]]:
+        if one["type"] != MCP:
+            return [dict(one)] if one["name"] in names else []
+        return [
+            {"type": "function", "name": name}
+            for name, tool in self._tools.items()
+            if name in names and tool.server.label == one["server_label"] and one.get("name") in (None, tool.name)
+        ]
+
+    # ---- calls
+
+    async def _run_approved(self, encoder: ResponseEncoder, tell: Tell, commit: Commit) -> None:
+        for asked in approved(self._prepared.conversation):
+            request = McpApprovalRequestItem(asked["id"], asked["server_label"], asked["name"], asked["arguments"])
+            _, events = encoder.begin_call(request)
+            tell(events)
+        await self._run(encoder, encoder.calls, tell, commit)
+
+    async def _run(
+        self, encoder: ResponseEncoder, calls: Sequence[McpCallItem], tell: Tell, commit: Commit
+    ) -> None:
+        """All of them, beside one another where the client lets the model do that."""
+        waiting = list(calls)
+        for item in self._replay.answered(waiting):
+            waiting.remove(item)
+            self._made += 1
+            known = self._replay.call_of(item.id)
+            assert known is not None
+            tell(encoder.end_call(item, known.get("output"), known.get("error")))
+        most = 1 if self._prepared.request.parallel_tool_calls is False else len(waiting)
+        places = asyncio.Semaphore(max(1, most))
+
+        async def answer(item: McpCallItem) -> None:
+            async with places:
+                output, error = await self._answer(item)
+            tell(encoder.end_call(item, output, error))
+
+        admitted = []
+        for item in waiting:
+            if self._used_up:
+                tell(encoder.end_call(item, None, protocol_fault(NOT_MADE, _ENOUGH).error))
+            else:
+                self._made += 1
+                admitted.append(item)
+        if not admitted:
+            return
+        await commit()
+        tasks = [asyncio.ensure_future(answer(item)) for item in admitted]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await _end(tasks)
+
+    async def _answer(self, item: McpCallItem) -> tuple[str | None, dict[str, Any] | None]:
+        tool = self._tools.get(function_name(item.server_label, item.name))
+        try:
+            if tool is None or (tool.server.label, tool.name) != (item.server_label, item.name):
+                raise protocol_fault(INVALID_PARAMS, "the server has no such tool to offer")
+            if self._replay.was_begun(item.id) and not may_repeat(tool.annotations):
+                raise protocol_fault(NOT_MADE, _UNKNOWN_OUTCOME)
+            return await self._toolbox.call(item.server_label, item.name, item.arguments), None
+        except Fault as fault:
+            return None, fault.error
+
+
+async def _end(tasks: Iterable["asyncio.Future[Any]"]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    with anyio.CancelScope(shield=True):
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _freed(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """What must be called has been: from then on it may be."""
+    if isinstance(choice, str):
+        return "auto" if choice == "required" else choice
+    if choice is not None and choice["type"] == "allowed_tools":
+        return {**choice, "mode": "auto"}
+    return None

@@ -1,0 +1,90 @@
+"""A real server of tools, written with the same package; a program that prints its port.
+
+``/mcp`` speaks Streamable HTTP, ``/sse`` what came before; ``/seen`` tells what it was asked, ``/away`` redirects.
+"""
+
+import json
+import socket
+from typing import Any
+
+import anyio
+import uvicorn
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import ToolAnnotations
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+READ_ONLY = ToolAnnotations(read_only_hint=True)
+seen: list[dict[str, Any]] = []
+server = MCPServer("tests", log_level="CRITICAL")
+
+
+@server.tool(annotations=READ_ONLY)
+def add(a: int, b: int) -> str:
+    """Adds two numbers."""
+    seen.append({"tool": "add", "a": a, "b": b})
+    return str(a + b)
+
+
+@server.tool()
+def echo(text: str) -> str:
+    """Says it again."""
+    seen.append({"tool": "echo", "text": text})
+    return text
+
+
+@server.tool()
+async def slow(seconds: float) -> str:
+    """Takes its time."""
+    seen.append({"tool": "slow", "state": "begun"})
+    try:
+        await anyio.sleep(seconds)
+    except BaseException:
+        seen.append({"tool": "slow", "state": "cancelled"})
+        raise
+    seen.append({"tool": "slow", "state": "done"})
+    return "at last"
+
+
+@server.tool()
+def fail(why: str) -> str:
+    """Does not work."""
+    raise ValueError(why)
+
+
+@server.tool(annotations=READ_ONLY)
+def big(chars: int) -> str:
+    """Says a great deal."""
+    return "x" * chars
+
+
+@server.tool(annotations=READ_ONLY)
+def let_in(context: Context[Any, Any]) -> str:
+    """Which token the caller brings."""
+    return str((context.headers or {}).get("authorization"))
+
+
+async def tell_seen(_request: Request) -> Response:
+    return JSONResponse(seen)
+
+
+async def away(_request: Request) -> Response:
+    return RedirectResponse("/mcp", status_code=307)
+
+
+def main() -> None:
+    app = server.streamable_http_app()
+    app.router.routes += [
+        *server.sse_app().routes,
+        Route("/seen", tell_seen),
+        Route("/away", away, methods=["GET", "POST"]),
+    ]
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run([listener])
+
+
+if __name__ == "__main__":
+    main()

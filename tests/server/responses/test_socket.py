@@ -1,0 +1,226 @@
+"""WebSocket mode, through the listener that really serves: what clients send, wrongly and too much of it too."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+import websockets
+from openai.types.responses.response_steer_failed_event import ResponseSteerFailedEvent
+from openai.types.responses.responses_server_event import ResponsesServerEvent
+from websockets.asyncio.client import ClientConnection, connect
+
+from stentor.server.config import ConnectionLimits, DoorConfig
+from stentor.server.door.address import listening
+from stentor.server.door.door import Door
+from stentor.server.door.keys import KeyDigest, Keyring
+from stentor.server.lifecycle import make_listener
+from stentor.server.listening import address_of
+from stentor.server.responses.socket import MAX_PENDING
+from stentor.server.state import ServerState
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.door.listeners import config_of
+from stentor.tests.server.harness import until
+from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
+from stentor.tests.wire.validate import check_event
+
+pytestmark = pytest.mark.anyio
+
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+EXTENDED = {**EXTENSIONS}
+
+
+@asynccontextmanager
+async def serving(state: ServerState, **limits: Any) -> AsyncIterator[str]:
+    """The address, without its scheme."""
+    counted = ConnectionLimits(**limits)
+    listener = make_listener(state, counted)
+    with listening(config_of(DoorConfig())) as sock:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.run_until_closed, sock)
+            await until(lambda: listener.started)
+            try:
+                yield address_of(sock, tls=False).removeprefix("http://")
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await listener.close()
+            tasks.cancel_scope.cancel()
+
+
+def opened(address: str, **options: Any) -> connect:
+    return connect(f"ws://{address}{RESPONSES}", compression=None, proxy=None, max_size=None, **options)
+
+
+async def ask(socket: ClientConnection, **body: Any) -> None:
+    await socket.send(json.dumps({"type": "response.create", "max_output_tokens": 6, **body}))
+
+
+async def until_the_end(socket: ClientConnection) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    while not events or events[-1]["type"] not in ENDS:
+        events.append(json.loads(await asyncio.wait_for(socket.recv(), 10)))
+        check_event(ResponsesServerEvent, events[-1], EXTENDED)
+    return events
+
+
+async def test_events_are_those_of_the_stream_and_responses_follow_one_another() -> None:
+    async with serving(fake_state()) as address, opened(address) as socket:
+        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:  # the same listener
+            text = (await client.post(RESPONSES, json={"input": "hello", "max_output_tokens": 6, "stream": True})).text
+        kinds = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+        for lane in ({}, {"stream_id": "second"}):
+            await ask(socket, input="hello", **lane)
+            events = await until_the_end(socket)
+            assert [event["type"] for event in events] == kinds
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+            assert all(event.get("stream_id") == lane.get("stream_id") for event in events)
+
+
+async def test_responses_of_one_lane_wait_for_one_another_and_other_lanes_do_not() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with serving(fake_state(engine)) as address, opened(address) as socket:
+        for lane in ("a", "a", "b"):
+            await ask(socket, input=f"hello {lane}", stream_id=lane)
+        await until(lambda: engine.live == 2)
+        engine.gate.set()
+        for _ in range(3):
+            await until_the_end(socket)
+        assert len(engine.streams) == 3
+
+
+async def test_what_is_not_stored_is_gone_on_from_on_its_own_connection_alone() -> None:
+    engine = FakeEngine(answer=says("Yes."))
+    async with serving(fake_state(engine)) as address, opened(address) as socket, opened(address) as other:
+        await ask(socket, input="Is it?", store=False)
+        first = (await until_the_end(socket))[-1]["response"]["id"]
+        await ask(socket, input="Sure?", store=False, previous_response_id=first)
+        assert (await until_the_end(socket))[-1]["type"] == "response.completed"
+        assert b"Yes.\n<user>Sure?" in bytes(engine.streams[1].prompt)
+        await ask(other, input="Sure?", previous_response_id=first)
+        error = (await until_the_end(other))[-1]
+        assert (error["status"], error["error"]["code"]) == (404, "previous_response_not_found")
+
+
+async def test_a_response_that_is_only_prepared_asks_nothing_of_the_engine() -> None:
+    engine = FakeEngine(answer=says("Yes."))
+    async with serving(fake_state(engine)) as address, opened(address) as socket:
+        await ask(socket, input="Long ago.", generate=False)
+        prepared = (await until_the_end(socket))[-1]["response"]
+        assert (prepared["status"], prepared["output"]) == ("completed", [])
+        assert engine.streams == []
+        await ask(socket, input="And now?", previous_response_id=prepared["id"])
+        await until_the_end(socket)
+        assert bytes(engine.streams[0].prompt).startswith(b"<user>Long ago.\n<user>And now?")
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("not json", None),
+        ("[]", None),
+        ("{}", "type"),
+        ('{"type": "session.update"}', "type"),
+        ('{"type": "response.create"}', "input"),
+        ('{"type": "response.create", "input": "x", "background": true}', "background"),
+        ('{"type": "response.create", "input": "x", "temperature": 9}', "temperature"),
+        ('{"type": "response.create", "input": ' + "[" * 5000 + "]" * 5000 + "}", "input"),
+    ],
+)
+async def test_a_wrong_message_is_told_and_the_connection_goes_on(message: str, param: str | None) -> None:
+    async with serving(fake_state()) as address, opened(address) as socket:
+        await socket.send(message)
+        (error,) = await until_the_end(socket)
+        assert (error["type"], error["status"], error["error"]["param"]) == ("error", 400, param)
+        await ask(socket, input="hello")
+        assert (await until_the_end(socket))[-1]["type"] == "response.incomplete"
+
+
+async def test_steering_is_refused_in_the_words_of_the_protocol() -> None:
+    async with serving(fake_state()) as address, opened(address) as socket:
+        steer = {"type": "response.steer", "input": "stop that", "previous_response_id": "resp_1"}
+        await socket.send(json.dumps(steer))
+        event = json.loads(await socket.recv())
+        check_event(ResponseSteerFailedEvent, event)
+        assert event["error"]["code"] == "steering_not_supported"
+
+
+async def test_no_more_wait_than_may_and_all_end_with_the_connection() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    state = fake_state(engine)
+    async with serving(state) as address:
+        async with opened(address) as socket:
+            state.socket_messages = 0
+            for number in range(MAX_PENDING + 1):
+                await ask(socket, input="hello", stream_id=str(number))
+            error = (await until_the_end(socket))[-1]
+            assert (error["status"], error["stream_id"]) == (429, str(MAX_PENDING))
+            await until(lambda: engine.live == MAX_PENDING)
+        await until(lambda: engine.live == 0)
+        await until(lambda: state.live_requests == 0)
+
+
+async def test_messages_are_read_no_faster_than_they_may_come() -> None:
+    state = fake_state()
+    state.socket_messages = 20
+    async with serving(state) as address, opened(address) as socket:
+        began = asyncio.get_running_loop().time()
+        for _ in range(9):
+            await socket.send("{}")
+        for _ in range(9):
+            await socket.recv()
+        assert asyncio.get_running_loop().time() - began >= 0.35
+
+
+async def test_a_message_that_is_too_long_or_no_text_closes_the_connection() -> None:
+    async with serving(fake_state(), max_message_bytes=1000) as address:
+        for message, code in (("x" * 2000, 1009), (b"bytes", 1003)):
+            async with opened(address) as socket:
+                await socket.send(message)
+                with pytest.raises(websockets.ConnectionClosed) as closed:
+                    await socket.recv()
+                assert closed.value.rcvd is not None
+                assert closed.value.rcvd.code == code
+
+
+async def test_a_key_and_an_origin_are_asked_for_at_the_door() -> None:
+    keys = Keyring(api=(KeyDigest(b"one"),))
+    async with serving(fake_state(door=Door(keys=keys))) as address:
+        for headers in ({}, {"authorization": "Bearer two"}):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await opened(address, additional_headers=headers)
+            assert refused.value.response.status_code == 403
+        with pytest.raises(websockets.InvalidStatus):
+            await opened(address, additional_headers={"authorization": "Bearer one"}, origin="https://evil.example")
+        async with opened(address, additional_headers={"authorization": "Bearer one"}) as socket:
+            await ask(socket, input="hello")
+            await until_the_end(socket)
+
+
+async def test_other_paths_are_no_websockets_and_places_are_given_back() -> None:
+    state = fake_state()
+    async with serving(state) as address:
+        counted = state.metrics.server.connections
+        assert counted is not None
+        with pytest.raises(websockets.InvalidStatus):
+            await connect(f"ws://{address}/v1/models", proxy=None)
+        async with opened(address):
+            await until(lambda: counted.open == 1)
+        await until(lambda: counted.open == 0)
+
+
+async def test_a_server_that_drains_takes_no_more_and_closes_when_it_ends() -> None:
+    state = fake_state()
+    async with serving(state) as address:
+        socket = await opened(address)
+        state.draining = True
+        await ask(socket, input="hello")
+        error = (await until_the_end(socket))[-1]
+        assert (error["status"], error["error"]["code"]) == (503, "draining")
+    with pytest.raises(websockets.ConnectionClosed):
+        await socket.recv()

@@ -1,0 +1,38 @@
+"""Which tokens an engine is told of, and which of them no text of a grammar matches."""
+
+import pytest
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
+
+from stentor.engine.grammar.vocabulary import VocabularyReader
+from stentor.server.text.grammar_tokens import tokens_by_id_alone, vocabulary_of
+from stentor.server.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    backend = Backend(BPE({"a": 0, "Ġ": 1, "Ã": 2, "©": 3, "é": 7}, []))
+    backend.decoder = ByteLevel()
+    backend.add_special_tokens([AddedToken("<eos>", special=True)])
+    backend.add_tokens([AddedToken("</think>", special=False), AddedToken("  ", special=False)])
+    return Tokenizer(backend, {"eos_token": "<eos>"})
+
+
+def test_markers_are_named_by_id_alone_and_white_space_is_text(tokenizer: Tokenizer) -> None:
+    ids = {text: tokenizer.backend.token_to_id(text) for text in ("<eos>", "</think>", "  ")}
+    assert dict(tokens_by_id_alone(tokenizer)) == {text: ids[text] for text in ("<eos>", "</think>")}
+
+
+@pytest.mark.parametrize("eos", [(), (0, 3)])
+def test_every_token_has_its_bytes_at_its_id(tokenizer: Tokenizer, eos: tuple[int, ...]) -> None:
+    reader = VocabularyReader()
+    (whole,) = [found for piece in vocabulary_of(tokenizer, eos) if (found := reader.take(piece)) is not None]
+    highest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values())
+    assert whole.tokens == [tokenizer.token_bytes(id) for id in range(highest + 1)]
+    assert whole.tokens[:4] == [b"a", b" ", b"\xc3", b"\xa9"]
+    assert whole.tokens[4] == b"", "nobody has this id"
+    ids = [tokenizer.backend.token_to_id(text) for text in ("<eos>", "</think>")]
+    assert whole.special == sorted(ids)
+    assert whole.eos == (list(eos) or ids[:1])
