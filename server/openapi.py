@@ -143,7 +143,7 @@ class _Writer:
         }
         if parameters := self._parameters():
             written["parameters"] = parameters
-        if operation.body is not None:
+        if operation.body is not None and method == "POST":
             written["requestBody"] = {
                 "required": True,
                 "content": {JSON: {"schema": self._schemas.of(operation.body)}},

@@ -167,6 +167,7 @@ def _source(
         opened=opened,
         body=body,
         thinking_begin=None if reasoning is None else reasoning.begin,
+        newlines=not output.harmony,
     )
 
 

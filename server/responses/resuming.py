@@ -6,18 +6,18 @@ without a gap. No event is shown before it is stored, so that none can have been
 """
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
 import msgspec
 
-from stentor.protocols.actors import ChoiceTokens
+from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
-from ..conversation.turn import begin_turn
+from ..conversation.turn import Turn, begin_turn
 from ..door.keys import Caller
 from ..errors import ServerError
 from ..state import ServerState
@@ -25,7 +25,9 @@ from ..store import responses
 from ..text.generation import EngineEvent, EventStream, Submitter
 from .ids import Ids
 from .log import EventLog, Step, unpacked, unpacked_steps
-from .preparing import Conversation, Prepared, seal_of
+from .preparing import Conversation, Prepared, read_conversation, seal_of
+from .replay import Replay
+from .rounds import Rounds
 from .running import Resumable, Run, encode, failure_of
 
 logger = logging.getLogger(__name__)
@@ -67,10 +69,14 @@ async def _resume(state: ServerState, name: str) -> None:
         ticket = stack.enter_context(state.live())
         known = await _known(state, row)
         prepared = await _prepared(state, row, caller)
-        turn = await begin_turn(state, prepared.chat, caller, ticket, client=Resuming(state.client, known.steps))
+        turns: Turn | Rounds
+        if prepared.servers:
+            turns = Rounds(state, prepared, ticket, replay=Replay(known.events, known.steps, _submitter))
+        else:
+            turns = await begin_turn(state, prepared.chat, caller, ticket, client=Resuming(state.client, known.steps))
         log = EventLog(state.store, name, ahead=True)
         log.expect(known.events, len(known.steps))
-        run = Run(state, prepared, turn, log, stored=True, give_up=lambda: _give_up(state, name, _CHANGED))
+        run = Run(state, prepared, turns, log, stored=True, give_up=lambda: _give_up(state, name, _CHANGED))
         run.begin()
         task = run.start(ticket.bounded)
         state.responses.keep(task)
@@ -95,7 +101,14 @@ async def _prepared(state: ServerState, row: responses.Stored, caller: Caller) -
     given = await state.store.read(lambda db: responses.items(db, row.id, output=False))
     response = msgspec.json.decode(row.object, type=ResponseObject)
     seal = await seal_of(state, caller)
-    return Prepared(resumable.request, response, Conversation([], given), resumable.chat, caller, seal, Ids(row.id))
+    request, locked = resumable.request, resumable.locked
+    servers = await state.mcp.servers(request.tools or (), locked)
+    conversation = Conversation([], given)
+    if servers and (request.previous_response_id or request.conversation_id):
+        # what the model is told next is made of all that was said
+        before = msgspec.structs.replace(request, input=[])
+        conversation = Conversation((await read_conversation(state, before, caller)).history, given)
+    return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
 
 
 async def _give_up(state: ServerState, name: str, why: ResponseFailure) -> None:
@@ -121,6 +134,39 @@ async def _give_up(state: ServerState, name: str, why: ResponseFailure) -> None:
         await state.store.write(work)
     except ServerError:
         logger.warning("could not end a response")
+
+
+def _submitter(client: Submitter, steps: Sequence[Step], *, ended: bool) -> Submitter:
+    return Ended(steps) if ended else Resuming(client, steps)
+
+
+class Ended:
+    """Says again what a turn said that has ended. The engine is not asked."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    def submit(self, *_arguments: Any, **_options: Any) -> EventStream:
+        return _Said(self._steps)
+
+
+class _Said:
+    def __init__(self, steps: Sequence[Step]) -> None:
+        tokens = [[ChoiceTokens(-1, 0, step.tokens, step.logprobs)] for step in steps]
+        end: list[list[EngineEvent]] = [[Finished(-1, 0, "stop", None, None)]]
+        self._events: Iterator[list[EngineEvent]] = chain([[PromptDone(-1, 0, 0.0, 0.0, None)]], tokens, end)
+
+    def __aiter__(self) -> AsyncIterator[list[EngineEvent]]:
+        return self
+
+    async def __anext__(self) -> list[EngineEvent]:
+        events = next(self._events, None)
+        if events is None:
+            raise StopAsyncIteration
+        return events
+
+    def abort(self, index: int = -1) -> None:
+        """It ends by itself."""
 
 
 class Resuming:

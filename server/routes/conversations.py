@@ -15,6 +15,8 @@ from stentor.protocols.openai.responses.conversations import (
     Conversation,
     ConversationCreate,
     ConversationDeleted,
+    ConversationUpdate,
+    ItemsCreate,
     create_decoder,
     items_decoder,
     update_decoder,
@@ -38,10 +40,10 @@ if TYPE_CHECKING:
 OPERATIONS: Final[Operations] = {
     "/v1/conversations": Operation("Begin a conversation", Conversation, ConversationCreate),
     "/v1/conversations/{conversation_id}": Operation(
-        "A conversation; POST changes its metadata, DELETE ends it", Conversation, finds=True
+        "A conversation; POST changes its metadata, DELETE ends it", Conversation, ConversationUpdate, finds=True
     ),
     "/v1/conversations/{conversation_id}/items": Operation(
-        "Items of a conversation; POST adds some", ItemList, finds=True
+        "Items of a conversation; POST adds some", ItemList, ItemsCreate, finds=True
     ),
     "/v1/conversations/{conversation_id}/items/{item_id}": Operation(
         "One item; DELETE takes it away and shows the conversation", dict[str, Any], finds=True

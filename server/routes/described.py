@@ -15,7 +15,7 @@ class Operation:
     answer: Any
     """Type of what comes with 200; ``str`` for what is no JSON."""
     body: Any = None
-    """Type of the request's body; None: it is not read."""
+    """Type of the body of a POST; None: it is not read."""
     media_type: str = JSON
     """Of the answer."""
     streams: bool = False

@@ -14,7 +14,7 @@ KEYWORDS = {
     "boolean": set(),
     "null": set(),
     "array": {"items", "minItems", "maxItems"},
-    "object": {"properties", "required", "additionalProperties"},
+    "object": {"properties", "required", "additionalProperties", "propertyNames"},
 }
 REFERENCE = "#/components/schemas/"
 LARGEST = 2**63

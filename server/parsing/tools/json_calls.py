@@ -109,6 +109,7 @@ def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]
 
     False where there is none. The reader must keep.
     """
+    between = ",;}" if ends else ",;"  # a bracket too many, in front of the end
     char = yield from reader.space()
     array = char == "["
     if array:
@@ -119,7 +120,7 @@ def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]
     while True:
         reader.keep()
         char = yield from reader.space()
-        while char and char in ",;":
+        while char and char in between:
             yield from reader.character()
             char = yield from reader.space()
         if char == "{":

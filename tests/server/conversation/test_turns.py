@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
+from stentor.engine.grammar.matcher import Compiler
 from stentor.protocols.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.limits import Limits
@@ -181,6 +182,28 @@ async def test_what_holds_the_model(state: ServerState, body: dict[str, Any], he
     assert bool(grammar) is held
     if held:
         assert "</think>" in grammar, "it may think first"
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("12", True),
+        ("<think>so\n</think>12", True),
+        ("<think>so\n</think>\n\n12", True),
+        ("\n12", False),
+        ("<think>so", False),
+        ("<think>so</think>\n\n\n12", False),
+        ("<think>so</think>x", False),
+    ],
+)
+async def test_an_answer_in_a_form_may_be_thought_about_first(state: ServerState, text: str, fits: bool) -> None:
+    await ask(state, response_format=SCHEMA)
+    matcher = Compiler(token_bytes_of(byte_tokenizer(), (EOS,))).compile(engine_of(state).grammars[-1])
+    assert (all(matcher.consume(byte) for byte in text.encode()) and matcher.accepting()) is fits
+    engine_of(state).answer = says(text)
+    answer = await ask(state, response_format=SCHEMA)
+    if fits:
+        assert answer["choices"][0]["message"]["content"] == "12"
 
 
 async def test_a_named_tool_is_the_only_one_in_its_grammar(state: ServerState) -> None:

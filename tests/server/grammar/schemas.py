@@ -64,7 +64,8 @@ BY_HAND: Final[tuple[Schema, ...]] = (
     *({"type": "number", **bounds} for bounds in (
         {}, {"minimum": 0}, {"maximum": -0.5}, {"minimum": -1.25, "maximum": 1.75}, {"exclusiveMinimum": 0},
         {"exclusiveMinimum": 0, "exclusiveMaximum": 1}, {"multipleOf": 0.25}, {"multipleOf": 0.125, "minimum": 0},
-        {"minimum": 1e6}, {"format": "double"}, {"minimum": 4, "maximum": 4}, {"minimum": -0.3, "maximum": -0.3}, {"minimum": 0, "exclusiveMinimum": True, "$schema": DRAFT_4},
+        {"minimum": 1e6}, {"format": "double"}, {"minimum": 4, "maximum": 4},
+        {"minimum": -0.3, "maximum": -0.3}, {"minimum": 0, "exclusiveMinimum": True, "$schema": DRAFT_4},
     )),
     # strings
     *({"type": "string", "maxLength": 10, "minLength": least} for least in (0, 1, 10)),

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -50,7 +51,7 @@ async def slow(seconds: float) -> str:
 @server.tool()
 def fail(why: str) -> str:
     """Does not work."""
-    raise ValueError(why)
+    raise ToolError(why)
 
 
 @server.tool(annotations=READ_ONLY)

@@ -119,6 +119,12 @@ def test_a_forgotten_bracket_ends_the_call_at_its_tag() -> None:
     assert order(HERMES, text) == ["call f", "end", "text b"]
 
 
+def test_a_bracket_too_many_is_dropped_in_front_of_the_tag_alone() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"a": 1}}}'
+    assert order(HERMES, call + "\n</tool_call>b") == ["call f", "end", "text b"]
+    assert order(HERMES, call + " b") == ["call f", "end", "text } b"]
+
+
 def test_a_value_follows_the_schema() -> None:
     tool = Tool(
         "f",
