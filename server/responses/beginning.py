@@ -1,9 +1,12 @@
 """The three ways in which a response is made: at once, as a stream, and in the background."""
 
+import dataclasses
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager, ExitStack
 
 import anyio
+import msgspec
 
 from ..conversation.turn import Turn, begin_turn
 from ..overload.ticket import Ticket
@@ -34,6 +37,10 @@ async def run_of(state: ServerState, prepared: Prepared, ticket: Ticket, *, watc
 async def run_in_background(state: ServerState, prepared: Prepared) -> Run:
     """One that goes on by itself, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
     state.responses.check_room()
+    if prepared.chat.seed is None:
+        # drawn here, for what is stored must say how another server would go on
+        seed = int.from_bytes(os.urandom(7), "little")
+        prepared = dataclasses.replace(prepared, chat=msgspec.structs.replace(prepared.chat, seed=seed))
     with ExitStack() as stack:
         # its own place in the queue: that of the request is given back with the answer
         ticket = stack.enter_context(state.live(state.overload.request_timeout))
