@@ -196,8 +196,11 @@ class HttpProtocol(HttpToolsProtocol):
             handed = partial(kind, place=self._place, reader=self._reader)
             self.ws_protocol_class = handed  # type: ignore[assignment]  # whatever makes a protocol
             self._place = self._reader = None
-        self._unset_keepalive_if_required()
         super().handle_websocket_upgrade()
+        # the connection is another protocol's now
+        self._deaf = True
+        self._stop_head_timer()
+        self._unset_keepalive_if_required()
 
     # ---- what the parser finds
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 
-from ..parsing.interface import CallArguments, CallEnd, CallStart, Parser, Piece
+from ..parsing.interface import CallArguments, CallEnd, CallStart, Content, Parser, Piece
 
 _OPENING: Final = re.compile(r'\s*\{\s*"' + CUSTOM_INPUT + r'"\s*:\s*"')
 _LONGEST_OPENING: Final = 256
@@ -19,11 +19,15 @@ _ESCAPES: Final = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\
 class CallFilter:
     """A parser around a choice's own one."""
 
-    def __init__(self, inner: Parser, custom: AbstractSet[str], *, parallel: bool) -> None:
-        """``custom``: names of custom tools. Without ``parallel`` what is called after the first call is dropped."""
+    def __init__(self, inner: Parser, custom: AbstractSet[str], *, parallel: bool, alone: bool = False) -> None:
+        """``custom``: names of custom tools. Without ``parallel`` what is called after the first call is dropped.
+
+        ``alone``: nothing but calls was asked for, so that what is none is only the beginning of one that is cut off.
+        """
         self._inner = inner
         self._custom = custom
         self._parallel = parallel
+        self._alone = alone
         self._calls = 0
         self._input: InputText | None = None
 
@@ -59,7 +63,10 @@ class CallFilter:
         return kept
 
     def _keep(self, piece: Piece, kept: list[Piece]) -> None:
-        if self._parallel or self._calls < 2 or not isinstance(piece, CallStart | CallArguments | CallEnd):
+        if isinstance(piece, CallStart | CallArguments | CallEnd):
+            if self._parallel or self._calls < 2:
+                kept.append(piece)
+        elif not (self._alone and isinstance(piece, Content)):
             kept.append(piece)
 
 

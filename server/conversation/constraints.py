@@ -79,12 +79,13 @@ def parser_of(output: OutputFormat, use: ToolUse, opened: bool) -> Callable[[], 
     tools = callable_tools(use.usable) if use.mode != "none" else []
     if output.parser(tools, opened=opened) is None:
         return None
-    filtered = bool(tools) and (bool(use.custom) or not use.parallel)
+    alone = use.mode == "required"
+    filtered = bool(tools) and (alone or bool(use.custom) or not use.parallel)
 
     def make() -> Parser:
         parser = output.parser(tools, opened=opened)
         assert parser is not None  # there was one before
-        return CallFilter(parser, use.custom, parallel=use.parallel) if filtered else parser
+        return CallFilter(parser, use.custom, parallel=use.parallel, alone=alone) if filtered else parser
 
     return make
 

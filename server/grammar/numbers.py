@@ -39,10 +39,10 @@ def bounded_number(given: Mapping[str, Any], integer: bool, path: str) -> dict[s
         if not 0 < abs(step) < _MAX_STEP or (decimals(step) > MAX_DECIMALS):
             raise refusal(f"{path}.multipleOf", f"expected a number above 0 with at most {MAX_DECIMALS} decimals")
         made["multipleOf"] = abs(step)
+    elif not integer and made["minimum"] == made["maximum"] and decimals(made["minimum"]) <= MAX_DECIMALS:
+        made.update(_alone(made["minimum"]))
     elif not integer:
-        # llguidance divides bounds by steps in floats: where there is one number only, its own digits are the step
-        alone = made["minimum"] == made["maximum"] and decimals(made["minimum"]) <= MAX_DECIMALS
-        made["multipleOf"] = float(f"1e-{decimals(made['minimum']) if alone else MAX_DECIMALS}")
+        made["multipleOf"] = float(f"1e-{MAX_DECIMALS}")
     return made
 
 
@@ -54,10 +54,23 @@ def exact_number(value: float, path: str) -> dict[str, Any]:
         raise refusal(path, f"numbers beyond {MAX_INTEGER} are not supported")
     if isinstance(value, int):
         return {"type": "integer", "minimum": value, "maximum": value}
-    digits = decimals(value)
-    if digits > MAX_DECIMALS:
+    if decimals(value) > MAX_DECIMALS:
         raise refusal(path, f"numbers with more than {MAX_DECIMALS} decimals are not supported")
-    return {"type": "number", "minimum": value, "maximum": value, "multipleOf": float(f"1e-{digits}")}
+    return {"type": "number", **_alone(value)}
+
+
+def _alone(value: float) -> dict[str, float]:
+    """Bounds and step that hold this number alone.
+
+    llguidance divides in floats, and finds no multiple of 0.1 at 0.3: so the step is the largest at which it does.
+    Where there is none the number may have any count of zeros behind it.
+    """
+    bounds = {"minimum": value, "maximum": value}
+    for digits in range(decimals(value), MAX_DECIMALS + 1):
+        step = float(f"1e-{digits}")
+        if (value / step).is_integer():
+            return {**bounds, "multipleOf": step}
+    return bounds
 
 
 def decimals(value: float) -> int:

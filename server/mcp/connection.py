@@ -37,6 +37,8 @@ for name in ("mcp", "client", "httpx2", "httpcore2"):
 Answer = TypeVar("Answer")
 
 MAX_SCHEMA_BYTES: Final = 64 << 10
+MAX_LIST_BYTES: Final = 1 << 20
+MAX_NAME_CHARS: Final = 128
 _MAX_PAGES: Final = 32
 _CLOSE_SECONDS: Final = 2.0
 _NO_STREAMING: Final = (400, 404, 405, 406, 415)
@@ -71,6 +73,7 @@ class Connection:
         """Those that the request lets it offer, as items list them. Raises Fault."""
         client = await self._opened
         listed: list[dict[str, Any]] = []
+        size = 0
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = await self._answer(client.list_tools(cursor=cursor))
@@ -81,6 +84,9 @@ class Connection:
                 if not self._server.allowed.meets(tool.name, annotations):
                     continue
                 listed.append(_listed(tool, annotations))
+                size += len(msgspec.json.encode(listed[-1]))
+                if size > MAX_LIST_BYTES:
+                    raise protocol_fault(-32000, f"what it says of its tools has more than {MAX_LIST_BYTES} bytes")
                 if len(listed) > most:
                     raise protocol_fault(
                         -32000, f"it has more than {most} tools; name those that are wanted in `allowed_tools`"
@@ -224,12 +230,14 @@ class _Kept(httpx2.AsyncBaseTransport):
 
 
 def _listed(tool: Any, annotations: dict[str, Any] | None) -> dict[str, Any]:
+    if not 0 < len(tool.name) <= MAX_NAME_CHARS:
+        raise protocol_fault(-32000, f"the name of one of its tools has more than {MAX_NAME_CHARS} characters, or none")
     size = len(msgspec.json.encode(tool.input_schema))
     if size > MAX_SCHEMA_BYTES:
         raise protocol_fault(
             -32000,
-            f"the schema of its tool `{tool.name[:80]}` has {size} bytes, and {MAX_SCHEMA_BYTES} are the most; leave it "
-            "out of `allowed_tools`",
+            f"the schema of its tool `{tool.name[:80]}` has {size} bytes, and {MAX_SCHEMA_BYTES} are the most; leave "
+            "it out of `allowed_tools`",
         )
     return {
         "name": tool.name,

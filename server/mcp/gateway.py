@@ -35,7 +35,11 @@ class Gateway:
         resolve: "Resolve | None" = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``resolve``: None asks the system. ``tls``: whom to trust; None trusts the authorities that ``certifi`` lists."""
+        """
+        Args:
+            resolve: None asks the system.
+            tls: whom to trust; None trusts the authorities that ``certifi`` lists.
+        """
         self.config = config or McpConfig()
         self._reach = Reach(self.config.urls, allow_private=self.config.allow_private, resolve=resolve)
         self._own = {server.name: parse(server.url) for server in self.config.servers}
@@ -85,11 +89,14 @@ class Gateway:
         except Refusal as refusal:
             raise BadRequest(f"`{field}`: {refusal}.", field, REFUSED) from None
 
+    async def load(self) -> None:
+        """Returns once the package is there, which takes seconds the first time."""
+        await anyio.to_thread.run_sync(_connection_type)
+
     async def connect(self, server: Server) -> "Connection":
         """An open session. Raises Fault."""
-        connection = (await anyio.to_thread.run_sync(_connection_type))(
-            server, timeout=max(self.config.call_timeout, self.config.connect_timeout), tls=self._tls
-        )
+        timeout = max(self.config.call_timeout, self.config.connect_timeout)
+        connection = _connection_type()(server, timeout=timeout, tls=self._tls)
         try:
             await connection.open()
         except BaseException:
@@ -99,7 +106,7 @@ class Gateway:
 
 
 def _connection_type() -> "type[Connection]":
-    from .connection import Connection  # it takes seconds, and most servers never need it
+    from .connection import Connection  # with the package, which most servers never need
 
     return Connection
 

@@ -34,7 +34,9 @@ class Place:
 
 
 class Reach:
-    def __init__(self, prefixes: Sequence[str], *, allow_private: bool = False, resolve: "Resolve | None" = None) -> None:
+    def __init__(
+        self, prefixes: Sequence[str], *, allow_private: bool = False, resolve: "Resolve | None" = None
+    ) -> None:
         """``prefixes``: what URLs may begin with. ``resolve``: None asks the system."""
         self._any = ANY_HTTPS in prefixes
         self._prefixes = tuple(parse(prefix) for prefix in prefixes if prefix != ANY_HTTPS)

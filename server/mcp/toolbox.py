@@ -29,6 +29,7 @@ class Toolbox:
     async def tools(self, label: str) -> list[dict[str, Any]]:
         """As items list them. Raises ToolServerFailed."""
         config = self._gateway.config
+        await self._gateway.load()
         try:
             with anyio.fail_after(config.connect_timeout):
                 async with self._gateway.calls:
@@ -42,6 +43,7 @@ class Toolbox:
         """What the tool says, cut to what is kept of it. Raises Fault."""
         config = self._gateway.config
         given = _arguments(arguments)
+        await self._gateway.load()
         try:
             with anyio.fail_after(config.call_timeout):
                 async with self._gateway.calls:

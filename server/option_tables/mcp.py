@@ -36,7 +36,9 @@ OPTIONS: Final = (
         "how long it may take to reach a server of tools and list them",
         "tools",
     ),
-    Option("mcp-call-timeout", "mcp.call_timeout", kinds.some_seconds(), "how long one call of a tool may take", "tools"),
+    Option(
+        "mcp-call-timeout", "mcp.call_timeout", kinds.some_seconds(), "how long one call of a tool may take", "tools"
+    ),
     Option("mcp-max-tools", "mcp.max_tools", kinds.integer(1, 1024), "tools that one server may offer", "tools"),
     Option(
         "mcp-max-result-chars",

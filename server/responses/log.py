@@ -143,6 +143,8 @@ class EventLog:
                     return  # deleted meanwhile
             elif (visible := self._visible(wanted)) and not (self._ahead and not self.ended):
                 wanted += len(visible)
+                if self._store is None:  # there is no other reader
+                    self._held, self._base, self._bytes = [], wanted, 0
                 yield visible
             elif self.ended:
                 if self.failure is not None:

@@ -32,6 +32,7 @@ from .approvals import check_approvals
 from .conversion import chat_request, droppable
 from .ids import Ids, random_id
 from .naming import in_our_words
+from .offering import asking, known_lists, offered_beside
 from .seal import Seal
 
 if TYPE_CHECKING:
@@ -160,11 +161,16 @@ async def count_tokens(state: ServerState, chat: ChatRequest) -> int:
 
 
 async def count_context(state: ServerState, request: ContextFields, caller: Caller) -> int:
-    """Tokens of the prompt that a request means. Raises BadRequest."""
+    """Tokens of the prompt that a request means; of tools on other servers, those that the conversation lists.
+
+    Raises BadRequest.
+    """
     request.check_context(state.limits)
-    await state.mcp.servers(request.tools or [])
+    servers = await state.mcp.servers(request.tools or [])
     conversation = await read_conversation(state, request, caller)
     seal = await seal_of(state, caller)
+    if servers:
+        request = asking(request, offered_beside(request, servers, known_lists(conversation.items)))
     return await count_tokens(state, await fitting(state, request, conversation.items, seal))
 
 

@@ -15,22 +15,20 @@ import anyio
 import msgspec
 
 from stentor.protocols.deltas import Finish
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
-from stentor.protocols.openai.responses.mcp import MCP, runs_here
 from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, McpCallItem
-from stentor.protocols.openai.responses.request import ResponseRequest
 
 from ..conversation.turn import Turn, begin_turn
 from ..encoders.responses import ResponseEncoder, ServedTool
 from ..mcp.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
 from ..mcp.servers import may_repeat
 from ..mcp.toolbox import Toolbox
-from ..mcp.tools import Offered, function_name, offered
+from ..mcp.tools import Offered, function_name
 from ..overload.ticket import Ticket
 from ..state import ServerState
 from .approvals import approved
 from .naming import in_our_words
+from .offering import asking, known_lists, offered_beside
 from .preparing import Prepared, fitting
 from .replay import NOTHING, Replay
 
@@ -90,11 +88,7 @@ class Rounds:
     # ---- what is offered
 
     async def _lists(self, encoder: ResponseEncoder, tell: Tell) -> dict[str, list[dict[str, Any]]]:
-        lists: dict[str, list[dict[str, Any]]] = {
-            item["server_label"]: item["tools"]
-            for item in self._prepared.conversation.items
-            if item["type"] == "mcp_list_tools" and not item.get("error")
-        }
+        lists = known_lists(self._prepared.conversation.items)
         missing = [server.label for server in self._prepared.servers if server.label not in lists]
         asked = {label: asyncio.ensure_future(self._list(label)) for label in missing}
         try:
@@ -116,9 +110,7 @@ class Rounds:
         return await self._toolbox.tools(label) if known is None else known
 
     def _offer(self, encoder: ResponseEncoder, lists: Mapping[str, list[dict[str, Any]]]) -> None:
-        functions = [tool.get("name") for tool in self._prepared.request.tools or () if not runs_here(tool)]
-        tools = offered(self._prepared.servers, lists)
-        self._tools = {name: tool for name, tool in tools.items() if name not in functions}
+        self._tools = offered_beside(self._prepared.request, self._prepared.servers, lists)
         encoder.serve(
             {name: ServedTool(tool.server.label, tool.name, tool.approval) for name, tool in self._tools.items()}
         )
@@ -127,7 +119,7 @@ class Rounds:
 
     async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> Turn | None:
         """None where there are no tokens left to be said."""
-        request = self._request(offering=offering, first=not self._made)
+        request = asking(self._prepared.request, self._tools if offering else {}, first=not self._made)
         if request.max_output_tokens is not None:
             left = request.max_output_tokens - encoder.output_tokens
             if left <= 0:
@@ -141,45 +133,9 @@ class Rounds:
         prepared, state = self._prepared, self._state
         chat = await fitting(state, request, prepared.conversation.items + said, prepared.seal)
         client = self._replay.submitter(number, state.client)
+        arrival = time.monotonic() if number else None
         with in_our_words():
-            return await begin_turn(
-                state, chat, prepared.caller, self._ticket, client=client, arrival=time.monotonic() if number else None
-            )
-
-    def _request(self, *, offering: bool, first: bool) -> ResponseRequest:
-        """As the model is asked, for the first time or after calls of tools."""
-        request = self._prepared.request
-        functions = [tool for tool in request.tools or () if not runs_here(tool)]
-        served = [tool.tool for tool in self._tools.values()] if offering else []
-        tools = functions + served
-        choice = request.tool_choice if first else _freed(request.tool_choice)
-        return msgspec.structs.replace(
-            request,
-            tools=tools or None,
-            tool_choice=self._choice(choice, {tool["name"] for tool in tools}) if tools else None,
-        )
-
-    def _choice(self, choice: str | dict[str, Any] | None, names: set[str]) -> str | dict[str, Any] | None:
-        """With the functions that it means in place of servers."""
-        if not isinstance(choice, dict) or (choice["type"] != "allowed_tools" and choice["type"] != MCP):
-            return choice
-        mode = choice.get("mode", "required")
-        allowed = [choice] if choice["type"] == MCP else choice["tools"]
-        meant = [function for one in allowed for function in self._meant(one, names)]
-        if choice["type"] == MCP and choice.get("name") is not None:
-            if not meant:
-                raise BadRequest("`tool_choice.name`: the server has no such tool to offer.", "tool_choice.name")
-            return meant[0]
-        return {"type": "allowed_tools", "mode": mode, "tools": meant} if meant else "none"
-
-    def _meant(self, one: Mapping[str, Any], names: set[str]) -> list[dict[str, Any]]:
-        if one["type"] != MCP:
-            return [dict(one)] if one["name"] in names else []
-        return [
-            {"type": "function", "name": name}
-            for name, tool in self._tools.items()
-            if name in names and tool.server.label == one["server_label"] and one.get("name") in (None, tool.name)
-        ]
+            return await begin_turn(state, chat, prepared.caller, self._ticket, client=client, arrival=arrival)
 
     # ---- calls
 
@@ -190,9 +146,7 @@ class Rounds:
             tell(events)
         await self._run(encoder, encoder.calls, tell, commit)
 
-    async def _run(
-        self, encoder: ResponseEncoder, calls: Sequence[McpCallItem], tell: Tell, commit: Commit
-    ) -> None:
+    async def _run(self, encoder: ResponseEncoder, calls: Sequence[McpCallItem], tell: Tell, commit: Commit) -> None:
         """All of them, beside one another where the client lets the model do that."""
         waiting = list(calls)
         for item in self._replay.answered(waiting):
@@ -243,12 +197,3 @@ async def _end(tasks: Iterable["asyncio.Future[Any]"]) -> None:
         task.cancel()
     with anyio.CancelScope(shield=True):
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _freed(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-    """What must be called has been: from then on it may be."""
-    if isinstance(choice, str):
-        return "auto" if choice == "required" else choice
-    if choice is not None and choice["type"] == "allowed_tools":
-        return {**choice, "mode": "auto"}
-    return None

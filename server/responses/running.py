@@ -127,7 +127,8 @@ class Run:
     def start(self, bounds: Callable[[], AbstractContextManager[None]] = nullcontext) -> asyncio.Task[None]:
         """Everything else is told through the log. ``bounds`` may cut it short."""
         assert self._task is None
-        self._state.responses.add(self)
+        if self._prepared.request.stored:
+            self._state.responses.add(self)
         self._task = asyncio.create_task(self._run(bounds))
         return self._task
 

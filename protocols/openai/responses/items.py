@@ -100,7 +100,8 @@ class _Reader:
             case "reasoning":
                 return self._reasoning()
             case "mcp_list_tools":
-                return {"server_label": self._name("server_label"), "tools": self._listed(), "error": self._error_text()}
+                error = None if self._item.get("error") is None else self._text("error")
+                return {"server_label": self._name("server_label"), "tools": self._listed(), "error": error}
             case "mcp_call":
                 return self._mcp_call()
             case "mcp_approval_request":
@@ -150,9 +151,6 @@ class _Reader:
             raise self._wrong("tools", "must be a list of objects with `name` and `input_schema`")
         fields = ("name", "description", "input_schema", "annotations")
         return [{name: tool.get(name) for name in fields} for tool in tools]
-
-    def _error_text(self) -> str | None:
-        return None if self._item.get("error") is None else self._text("error")
 
     def _message(self) -> Item:
         role = self._item.get("role")

@@ -118,6 +118,18 @@ async def test_a_call_without_arguments_has_an_empty_object(state: ServerState) 
     assert call["function"] == {"name": "g", "arguments": "{}"}
 
 
+@pytest.mark.parametrize("length", range(len(CALL) + 12))
+async def test_calls_that_are_required_have_nothing_beside_them_wherever_they_are_cut(
+    state: ServerState, length: int
+) -> None:
+    engine_of(state).answer = says(f"{CALL}\n{CALL}")
+    answer = await ask(state, tools=[TOOL], tool_choice="required", max_tokens=length + 1)
+    message = answer["choices"][0]["message"]
+    assert not message["content"]
+    for call in message.get("tool_calls", []):
+        assert '{"a": "}é"}'.startswith(call["function"]["arguments"].removesuffix("\ufffd"))
+
+
 async def test_without_parallel_calls_the_first_one_counts(state: ServerState) -> None:
     engine_of(state).answer = says(CALL + CALL)
     answer = await ask(state, tools=[TOOL], parallel_tool_calls=False)

@@ -128,6 +128,20 @@ def _whitespace_run(matcher: GuidanceMatcher, ids: list[int]) -> int:
     return longest
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    value=st.decimals(-(10**5), 10**5, places=6).map(float) | st.decimals(-9, 9, places=1).map(float),
+    bounds=st.booleans(),
+)
+def test_a_number_alone_is_written_as_it_is(
+    write: Write, special: Mapping[str, int], value: float, bounds: bool
+) -> None:
+    schema = {"type": "number", "minimum": value, "maximum": value} if bounds else {"const": value}
+    text, ended = write(_source(special, schema), 0)
+    assert ended
+    assert float(text) == value
+
+
 @pytest.mark.parametrize(
     ("whitespace", "most"),
     [

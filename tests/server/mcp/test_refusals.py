@@ -93,7 +93,12 @@ async def test_nothing_else_is(url: str) -> None:
 async def test_any_public_host_is_https_on_its_own_port() -> None:
     anywhere = reach("https://")
     assert (await anywhere.place("https://mcp.example.com/x")).addresses
-    for url in ("http://mcp.example.com/", "https://mcp.example.com:22/", "https://inside.example.com/", "https://127.0.0.1/"):
+    for url in (
+        "http://mcp.example.com/",
+        "https://mcp.example.com:22/",
+        "https://inside.example.com/",
+        "https://127.0.0.1/",
+    ):
         with pytest.raises(Refusal):
             await anywhere.place(url)
 
@@ -154,7 +159,9 @@ async def test_a_mistake_in_a_tool_is_named(fields: dict[str, Any], param: str) 
 
 
 async def test_one_server_is_named_once() -> None:
-    response = await ask(McpConfig(urls=("https://",)), tool("https://mcp.example.com/"), tool("https://mcp.example.com/2"))
+    response = await ask(
+        McpConfig(urls=("https://",)), tool("https://mcp.example.com/"), tool("https://mcp.example.com/2")
+    )
     assert (response.status_code, response.json()["error"]["param"]) == (400, "tools[1]")
 
 

@@ -224,3 +224,10 @@ async def test_a_server_that_drains_takes_no_more_and_closes_when_it_ends() -> N
         assert (error["status"], error["error"]["code"]) == (503, "draining")
     with pytest.raises(websockets.ConnectionClosed):
         await socket.recv()
+
+
+async def test_timers_of_http_do_not_end_a_websocket() -> None:
+    async with serving(fake_state(), header_timeout=0.2, keep_alive_timeout=0.2) as address, opened(address) as socket:
+        await asyncio.sleep(0.5)
+        await ask(socket, input="hello")
+        assert (await until_the_end(socket))[-1]["type"] == "response.incomplete"

@@ -39,6 +39,18 @@ async def test_a_stored_response_is_what_was_sent_and_is_gone_once_deleted() -> 
         assert (await client.delete(f"{RESPONSES}/{sent['id']}")).status_code == 404
 
 
+async def test_what_is_not_stored_cannot_be_asked_for_while_it_runs_either() -> None:
+    engine = FakeEngine(delay=0.01)
+    state = fake_state(engine)
+    async with in_memory(state) as client:
+        body = {"input": "hello", "stream": True, "store": False}
+        task = asyncio.create_task(client.post(RESPONSES, json=body))
+        await until(lambda: engine.live == 1)
+        assert list(state.responses) == []
+        engine.delay = 0
+        assert check_stream((await task).text, EXTENSIONS)["status"] == "incomplete"
+
+
 async def test_what_is_not_to_be_stored_is_not() -> None:
     async with in_memory(fake_state()) as client:
         sent = await create(client, store=False)
