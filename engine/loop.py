@@ -45,6 +45,7 @@ from .grammar.keeper import Grammars
 from .groups import first_cause
 from .restarts import Restarts
 from .scheduler import MAX_IN_FLIGHT, Scheduler
+from .stream import follows_rule
 from .watchdog import StepWatch
 from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
 
@@ -163,7 +164,7 @@ class EngineLoop(Actor[Message]):
                     self._restarts.settled()
                 case Submit() as request:
                     _log_arrival(request)
-                    if request.grammar or request.thinking is not None:
+                    if follows_rule(request):
                         self._entrance.enter(request)
                         self._tasks.start_soon(self._prepare, request.rid)
                     elif (answered := self._scheduler.submit(request, time.monotonic())) is not None:

@@ -69,7 +69,7 @@ class RequestStream:
     @property
     def needs_vocabulary(self) -> bool:
         """Whether an engine must know the model's tokens to serve it."""
-        return bool(self._submit.grammar) or self._submit.thinking is not None
+        return follows_rule(self._submit)
 
     @property
     def open_choices(self) -> int:
@@ -137,6 +137,11 @@ class RequestStream:
         events, self._events = self._events, []
         self._unread.clear()
         return events
+
+
+def follows_rule(submit: Submit) -> bool:
+    """Whether what its choices may draw depends on what they have drawn, by more than its numbers say."""
+    return bool(submit.grammar or submit.params.banned_sequences) or submit.thinking is not None
 
 
 def _append(unread: ChoiceTokens, event: ChoiceTokens) -> bool:

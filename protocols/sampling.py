@@ -32,6 +32,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
     banned_token_ids: tuple[int, ...] = ()
+    banned_sequences: tuple[tuple[int, ...], ...] = ()
+    """Of two tokens and more; kept to by the engine, which bans the last of each where the others were drawn."""
     logprobs: int | None = None
     """None: none. n: the sampled token's log-probability and the n most likely alternatives."""
     prompt_logprobs: int | None = None

@@ -5,6 +5,7 @@ from typing import Final
 
 from stentor.protocols.sampling import SamplingParams
 
+from .bad_words import BadWords, Endings, endings_of
 from .matcher import Matcher
 from .thinking import ThinkingBudget
 from .token_sets import set_of
@@ -21,7 +22,7 @@ class Complete(Exception):
 class ParameterSets:
     """What a request's parameters allow, the same for all its choices."""
 
-    __slots__ = ("early", "ends", "eos", "ids", "ignores_eos", "min_tokens", "size")
+    __slots__ = ("early", "endings", "ends", "eos", "ids", "ignores_eos", "min_tokens", "size")
 
     def __init__(self, params: SamplingParams, size: int, eos: Sequence[int]) -> None:
         """``size`` is of the vocabulary, ``eos`` what ends a grammar. Ids beyond are never drawn by a grammar."""
@@ -30,6 +31,7 @@ class ParameterSets:
         whole = (1 << size) - 1
         allowed = whole if params.allowed_token_ids is None else set_of(params.allowed_token_ids, size)
         self.ids: Final = allowed & ~set_of(params.banned_token_ids, size)
+        self.endings: Final[Endings] = endings_of(params.banned_sequences)
         self.ends: Final = frozenset(params.eos_token_ids)
         self.eos: Final = set_of((*eos, *params.eos_token_ids), size)
         """May be drawn where a grammar is complete."""
@@ -41,12 +43,13 @@ class ParameterSets:
 class ChoiceRule:
     """One choice's, from its first token to its last. It is fed each token that is delivered, and no other."""
 
-    __slots__ = ("_budget", "_count", "_matcher", "_sets", "ended")
+    __slots__ = ("_bad_words", "_budget", "_count", "_matcher", "_sets", "ended")
 
     def __init__(self, sets: ParameterSets, matcher: Matcher | None, budget: ThinkingBudget | None) -> None:
         self._sets = sets
         self._matcher = matcher
         self._budget = budget
+        self._bad_words = BadWords(sets.endings) if sets.endings else None
         self._count = 0
         self.ended = False
         """Whether the grammar admits no token after those that there are."""
@@ -55,6 +58,8 @@ class ChoiceRule:
         """Whether what may be drawn after ``ahead`` more tokens, that nobody knows yet, may be less than everything."""
         if self._matcher is not None or self._count + ahead < self._sets.min_tokens:
             return True
+        if self._bad_words is not None and self._bad_words.may_ban(ahead, self._sets.size):
+            return True
         return self._budget is not None and self._budget.may_be_due(ahead)
 
     def accept(self, token: int) -> None:
@@ -62,6 +67,8 @@ class ChoiceRule:
         self._count += 1
         if self._budget is not None:
             self._budget.take(token)
+        if self._bad_words is not None:
+            self._bad_words.take(token)
         matcher = self._matcher
         if matcher is None:
             return
@@ -84,7 +91,10 @@ class ChoiceRule:
         if matcher is None:
             if due is not None:
                 return self._left(1 << due)
-            return self._left(self._late_enough(sets.ids)) if self._count < sets.min_tokens else None
+            banned = self._banned()
+            if self._count >= sets.min_tokens and not banned:
+                return None
+            return self._left(self._without(banned, self._late_enough(sets.ids)))
         if self.ended:
             raise Complete
         # a character that is half drawn has to be completed first where the grammar speaks of characters
@@ -96,10 +106,18 @@ class ChoiceRule:
         accepting = matcher.accepting()
         if accepting:
             tokens = (tokens & ~sets.eos or tokens) if sets.ignores_eos else tokens | sets.eos
-        tokens = self._late_enough(tokens)
+        tokens = self._without(self._banned(), self._late_enough(tokens))
         if accepting and not tokens & sets.ids:
             raise Complete
         return self._left(tokens)
+
+    def _banned(self) -> int:
+        return 0 if self._bad_words is None else self._bad_words.banned(self._sets.size)
+
+    def _without(self, banned: int, tokens: int) -> int:
+        """Bad words give way where nothing else is left."""
+        spared = tokens & ~banned
+        return spared if spared & self._sets.ids else tokens
 
     def _late_enough(self, tokens: int) -> int:
         """Without what ends a choice, while it is too short; the grammar wins where nothing else is left."""

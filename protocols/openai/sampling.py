@@ -66,6 +66,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool = False
     allowed_token_ids: list[TokenId] | None = None
+    bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
@@ -85,7 +86,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_grammar: Any = None
 
     # Understood, so that a client hears that they are not served rather than being ignored.
-    bad_words: list[str] | None = None
     use_beam_search: bool | None = None
 
     @property
@@ -99,10 +99,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
-REFUSED_EVERYWHERE: Final = (
-    "bad_words",
-    "use_beam_search",
-)
+REFUSED_EVERYWHERE: Final = ("use_beam_search",)
 
 
 def refuse(request: msgspec.Struct, fields: tuple[str, ...]) -> None:

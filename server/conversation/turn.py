@@ -26,6 +26,7 @@ from .admission import (
     resolve_sampling,
     truncate,
 )
+from .bad_words import with_bad_words
 from .constraints import constraints_of
 from .generation import Observed, generation_request
 from .prompting import write_prompt
@@ -81,6 +82,7 @@ async def begin_turn(
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
+    params = await with_bad_words(state, params, body.bad_words)
     constraints = await constraints_of(state, body, use, prompt, prompted.thinking)
     wanted = generation_request(body, prompt, params, caller, constraints)
     return Turn(

@@ -164,7 +164,7 @@ OPTIONS: Final = (
         "max-bad-words",
         "limits.request.max_bad_words",
         kinds.integer(1, 2**20),
-        "entries of bad_words, which are not served yet",
+        "entries of bad_words",
         "limits",
     ),
     Option(

@@ -6,7 +6,7 @@ without a gap. No event is shown before it is stored, so that none can have been
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from typing import Any
@@ -152,18 +152,19 @@ class Ended:
 
 class _Said:
     def __init__(self, steps: Sequence[Step]) -> None:
-        tokens = [[ChoiceTokens(-1, 0, step.tokens, step.logprobs)] for step in steps]
-        end: list[list[EngineEvent]] = [[Finished(-1, 0, "stop", None, None)]]
-        self._events: Iterator[list[EngineEvent]] = chain([[PromptDone(-1, 0, 0.0, 0.0, None)]], tokens, end)
+        events: list[EngineEvent] = [PromptDone(-1, 0, 0.0, 0.0, None)]
+        events += [ChoiceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
+        events.append(Finished(-1, 0, "stop", None, None))
+        self._events = iter(events)
 
     def __aiter__(self) -> AsyncIterator[list[EngineEvent]]:
         return self
 
     async def __anext__(self) -> list[EngineEvent]:
-        events = next(self._events, None)
-        if events is None:
+        event = next(self._events, None)
+        if event is None:
             raise StopAsyncIteration
-        return events
+        return [event]
 
     def abort(self, index: int = -1) -> None:
         """It ends by itself."""

@@ -32,6 +32,7 @@ from ..conversation.admission import (
     too_long,
     truncate,
 )
+from ..conversation.bad_words import with_bad_words
 from ..conversation.constraints import Constraints, answer_constraints
 from ..conversation.generation import Observed, generation_request
 from ..door.keys import Caller
@@ -157,6 +158,7 @@ async def _job(
         # The engine scores a prompt on the way to its first token, which is then not delivered.
         max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), state)
     params = resolve_sampling(body, state, max_tokens, logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+    params = await with_bad_words(state, params, body.bad_words)
     echo = await _echo(state, raw, prompt, prompt is tokens) if body.echo else None
     batches: Batches[list[Delta]]
     if prompt_only and prompt_logprobs is None:

@@ -26,6 +26,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "CountTokensRequest": {"model": "fake", "messages": HELLO},
     "TokenizeRequest": {"prompt": "hi"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},
+    "ResponseRequest": {"input": "hi"},
+    "BatchCreate": {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    "ContextFields": {"input": "hi"},
+    "CompactRequest": {"input": "hi"},
+    "ConversationCreate": {},
+    "ConversationUpdate": {"metadata": {}},
+    "ItemsCreate": {"items": [{"role": "user", "content": "hi"}]},
 }
 """Bodies that are served: from most that a schema allows, rules beyond it would keep a request."""
 HEADERS = {

@@ -71,9 +71,9 @@ class _Reader:
             kind = "message" if "role" in self._item else REFERENCE
         if kind == REFERENCE:
             return {"type": REFERENCE, "id": self._text("id")}
+        if not isinstance(kind, str):
+            raise self._wrong("type", "must be a string")
         if kind not in PREFIXES:
-            if not isinstance(kind, str):
-                raise self._wrong("type", "must be a string")
             where = f"{self._where}.type"
             raise not_served(where, f"`{where}`: an item of type `{kind[:40]}`")
         item: Item = {"id": self._id(kind), "type": kind, **self._fields(kind)}

@@ -20,12 +20,12 @@ def check_tools(tools: Sequence[dict[str, Any]]) -> None:
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         kind = tool.get("type")
+        if not isinstance(kind, str):
+            raise BadRequest(f"`{where}.type` must be a string, such as `function`.", f"{where}.type")
         if kind == mcp.MCP or kind in mcp.HOSTED:
             _check_served(tool, where, served)
             continue
         if kind not in _NAMED:
-            if not isinstance(kind, str):
-                raise BadRequest(f"`{where}.type` must be `function` or `custom`.", f"{where}.type")
             raise not_served(f"{where}.type", f"`{where}.type`: a tool of type `{kind[:40]}`")
         name = tool.get("name")
         if not isinstance(name, str) or not name:
@@ -88,7 +88,7 @@ def check_choice(choice: str | dict[str, Any] | None, tools: Sequence[dict[str, 
 
 def _check_named(choice: dict[str, Any], tools: Sequence[dict[str, Any]], where: str) -> None:
     if choice.get("type") == mcp.MCP:
-        if choice.get("server_label") not in mcp.labels(tools):
+        if not isinstance(choice.get("server_label"), str) or choice["server_label"] not in mcp.labels(tools):
             raise BadRequest(f"`{where}.server_label`: there is no such server in `tools`.", f"{where}.server_label")
         if not isinstance(choice.get("name"), str | None):
             raise BadRequest(f"`{where}.name` must be a string.", f"{where}.name")
@@ -97,7 +97,8 @@ def _check_named(choice: dict[str, Any], tools: Sequence[dict[str, Any]], where:
     name = choice.get("name")
     if not isinstance(name, str):
         raise BadRequest(f"`{where}.name` is required.", f"{where}.name", "missing_required_parameter")
-    if (choice.get("type"), name) not in known:
+    kind = choice.get("type")
+    if not isinstance(kind, str) or (kind, name) not in known:
         raise BadRequest(f"`{where}.name`: there is no such tool in `tools`.", f"{where}.name")
 
 

@@ -42,7 +42,6 @@ class Script:
 
 def state_of(script: Script, config: McpConfig, **fields: Any) -> ServerState:
     pool = TokenizerPool(byte_tokenizer(TEMPLATE))
-    gateway = fields.pop("mcp", None) or Gateway(config)
-    return fake_state(
-        script.engine, pool=pool, output=settle_output("none", "hermes", TEMPLATE, ""), mcp=gateway, **fields
-    )
+    output = settle_output("none", "hermes", TEMPLATE, "")
+    fields.setdefault("mcp", Gateway(config))
+    return fake_state(script.engine, pool=pool, output=output, **fields)

@@ -74,9 +74,7 @@ async def test_every_event_is_valid_and_the_stream_says_what_the_whole_says(tool
         "response.mcp_list_tools.completed",
     ]
     calls = items(whole, "mcp_call")
-    assert [one["status"] for one in calls] == (
-        ["completed", "completed", "failed"] if parallel else ["completed", "failed"]
-    )
+    assert [one["status"] for one in calls] == ["completed"] * (2 if parallel else 1) + ["failed"]
     error = calls[-1]["error"]
     assert error["type"] == "mcp_tool_execution_error"
     assert "out of ink" in error["content"][0]["text"]
@@ -84,7 +82,7 @@ async def test_every_event_is_valid_and_the_stream_says_what_the_whole_says(tool
     assert kinds.count("response.mcp_call_arguments.done") == len(calls)
 
 
-async def test_calls_of_the_client_s_own_functions_end_the_response_with_those_of_the_server_made(
+async def test_a_call_of_the_client_s_own_ends_the_response_with_the_others_made(
     tools_url: str,
 ) -> None:
     mine = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
@@ -170,7 +168,7 @@ async def test_a_list_that_a_client_brings_does_not_open_what_it_does_not_allow(
     assert [item["type"] for item in response.json()["output"]] == ["mcp_call", "message"]
     assert response.json()["output"][0]["status"] == "failed"
     assert script.prompts[0].startswith("<tools>calc__add calc__gone \n")
-    narrow, script = await post(tools_url, ["Hi."], input=conversation, tools=[tool(tools_url, allowed_tools=["add"])])
+    _, script = await post(tools_url, ["Hi."], input=conversation, tools=[tool(tools_url, allowed_tools=["add"])])
     assert script.prompts[0].startswith("<tools>calc__add \n")
 
 

@@ -53,6 +53,21 @@ def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
         llm.generate("a", [two, two])
 
 
+def test_words_that_are_bad_are_not_written(llm: LLM) -> None:
+    prompt = "The capital of France is"
+    (plain,) = llm.generate(prompt, stentor.SamplingParams(max_tokens=24, temperature=0))
+    text = plain.outputs[0].text
+    words = text.split()
+    alone, phrase = words[0].strip(".,"), " ".join(words[2:5])
+    banned = stentor.SamplingParams(max_tokens=24, temperature=0, bad_words=[alone, phrase])
+    (spared,) = llm.generate(prompt, banned)
+    assert alone in text
+    assert phrase in text
+    assert f" {alone}" not in spared.outputs[0].text
+    assert phrase not in spared.outputs[0].text
+    assert len(spared.outputs[0].token_ids) == 24
+
+
 def test_conversations_are_answered(llm: LLM) -> None:
     conversation = [{"role": "user", "content": "Say hello."}]
     (alone,) = llm.chat(conversation, GREEDY)
