@@ -40,7 +40,8 @@ from stentor.protocols.openai.responses.objects import (
     ResponseUsage,
 )
 
-from ..errors import GenerationFailed
+from ..errors import GenerationFailed, describe
+from ..observe.request import note_error
 from ..sse import DONE
 from .logprobs import TokenNames, chat_logprobs
 
@@ -443,8 +444,20 @@ class ResponseFrames:
 
     failed = False
 
+    def __init__(self, first: int = 0) -> None:
+        """``first``: the sequence number of the event that comes first."""
+        self._next = first
+
     def encode(self, batch: list[bytes]) -> bytes:
+        self._next += len(batch)
         return b"".join(map(frame, batch))
+
+    def error(self, error: Exception) -> bytes:
+        """What ends a stream whose response has not ended."""
+        body = describe(error)[1]
+        note_error(body.code or body.type)
+        fields = {"code": body.code, "message": body.message, "param": body.param, "sequence_number": self._next}
+        return frame(encode({"type": "error", **fields}))
 
     def end(self) -> bytes:
         return DONE

@@ -145,13 +145,23 @@ class Run:
         await self._ended.wait()
 
     async def _run(self, bounds: Callable[[], AbstractContextManager[None]]) -> None:
-        log = self.log
-        assert log is not None
+        assert self.log is not None
+        try:
+            await self._make(self.log, bounds)
+        finally:
+            # also where the task itself was cancelled: nobody may wait for ever
+            if not self.log.ended:
+                self.log.close(ShutDown())
+            self._ended.set()
+
+    async def _make(self, log: EventLog, bounds: Callable[[], AbstractContextManager[None]]) -> None:
         failure: Exception | None = None
         flusher = asyncio.create_task(self._flush_for_ever()) if self._survives else None
         try:
             with self._scope, bounds():
                 await self._generate()
+            if self._scope.cancelled_caught and not log.end:
+                self.begin()
             ending = self._encoder.cancel() if self._scope.cancelled_caught else self._encoder.complete()
         except Exception as error:
             if isinstance(error, Diverged) and self._give_up is not None:
@@ -159,7 +169,6 @@ class Run:
                     await self._give_up()
                 log.written_by_others(1)
                 log.close()
-                self._ended.set()
                 return
             if isinstance(error, ShutDown) and self._survives:
                 await self._leave_unfinished(log)
@@ -180,7 +189,6 @@ class Run:
             if failure is None:
                 await self._store_the_end()
             log.close(failure)
-            self._ended.set()
 
     @property
     def _survives(self) -> bool:
@@ -203,7 +211,6 @@ class Run:
             except StoreFailed:
                 logger.warning("a response could not be stored")
             log.close(ShutDown())
-            self._ended.set()
 
     # ---- either way
 

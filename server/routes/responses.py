@@ -37,7 +37,7 @@ from ..responses.beginning import Attached, run_in_background, run_of
 from ..responses.compacting import compact
 from ..responses.preparing import count_context, prepare
 from ..responses.socket import ResponseSocket
-from ..sse import EventStream
+from ..sse import Batches, EventStream
 from ..state import ServerState
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
@@ -81,13 +81,18 @@ async def create(state: ServerState, request: Request, content: bytes, ticket: T
         run = await run_in_background(state, prepared)
         assert run.log is not None
         if body.stream:
-            return EventStream(run.log.read(), ResponseFrames(), state.keep_alive)
+            return _stream(state, run.log.read())
         return json_response(run.response)
     run = await run_of(state, prepared, ticket, watched=bool(body.stream))
     if body.stream:
-        return EventStream(Attached(run, ticket.bounded), ResponseFrames(), state.keep_alive)
+        return _stream(state, Attached(run, ticket.bounded))
     await run.complete()
     return json_response(run.response)
+
+
+def _stream(state: ServerState, events: Batches[list[bytes]], first: int = 0) -> ASGIApp:
+    frames = ResponseFrames(first)
+    return EventStream(events, frames, state.keep_alive, to_frame=frames.error)
 
 
 async def connect(state: ServerState, socket: WebSocket) -> None:
@@ -108,7 +113,7 @@ async def retrieve(state: ServerState, request: Request) -> ASGIApp:
     found = await keeping.find(state, caller_of(request.scope), request.path_params["response_id"])
     if _switch(request, "stream"):
         after = _number(request, "starting_after", -1, 2**53, -1)
-        return EventStream(keeping.events_of(state, found, after), ResponseFrames(), state.keep_alive)
+        return _stream(state, keeping.events_of(state, found, after), after + 1)
     return json_response(found.object)
 
 

@@ -54,8 +54,8 @@ def check_mcp(tool: Mapping[str, Any], where: str) -> None:
     for field in _REFUSED:
         if tool.get(field):
             raise not_served(f"{where}.{field}")
-    if "programmatic" in (tool.get("allowed_callers") or ()):
-        raise not_served(f"{where}.allowed_callers", f"`{where}.allowed_callers` with `programmatic`")
+    if tool.get("allowed_callers") not in (None, ["direct"]):
+        raise not_served(f"{where}.allowed_callers", f"`{where}.allowed_callers` beside `direct`")
     _check_text(tool, "server_label", where, 64, required=True)
     if not _LABEL.fullmatch(tool["server_label"]):
         raise _wrong(f"{where}.server_label", "may hold 64 letters, digits, `_` and `-`")
@@ -151,7 +151,7 @@ def has_secrets(tool: Mapping[str, Any]) -> bool:
 def shown(tool: dict[str, Any]) -> dict[str, Any]:
     """As a response repeats it."""
     if tool["type"] == "code_interpreter":
-        return {"type": "code_interpreter", "container": tool.get("container") or {"type": "auto"}}
+        return {"type": "code_interpreter", "container": {"type": "auto"}}
     if tool["type"] != MCP:
         return {"type": tool["type"]}
     names = ("server_label", "server_url", "server_description", "allowed_tools", "require_approval")

@@ -34,7 +34,6 @@ INCLUDABLE: Final = (
 IGNORED_FIELDS: Final = (
     "access_programs",
     "image",
-    "max_tool_calls",
     "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",

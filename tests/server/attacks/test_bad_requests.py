@@ -106,7 +106,7 @@ CASES: dict[str, tuple[str, bytes, str | None]] = {
     "stop tokens": (CHAT, chat(stop_token_ids=[1] * (LIMITS.max_stop_tokens + 1)), "stop_token_ids"),
     "bad words": (CHAT, chat(bad_words=["a"] * (LIMITS.max_bad_words + 1)), "bad_words"),
     "a long bad word": (CHAT, chat(bad_words=["a" * (LIMITS.max_bad_word_length + 1)]), "bad_words[0]"),
-    "an empty bad word": (CHAT, chat(bad_words=[""]), "bad_words"),
+    "an empty bad word": (CHAT, chat(bad_words=[""]), "bad_words[0]"),
     "one bias too many": (CHAT, raw_chat(b'"logit_bias":' + entries(LIMITS.max_logit_bias + 1)), "logit_bias"),
     "allowed tokens": (CHAT, chat(allowed_token_ids=[1] * (LIMITS.max_allowed_tokens + 1)), "allowed_token_ids"),
     "top log-probabilities": (CHAT, chat(logprobs=True, top_logprobs=21), "top_logprobs"),

@@ -1,12 +1,13 @@
 """Responses over a fake engine, held against the SDK's own types; stream against non-stream."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from openai.types.responses import Response
 
 from stentor.tests.fakes import FakeEngine, fake_state, says
-from stentor.tests.server.harness import in_memory
+from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.responses import check_stream
 from stentor.tests.wire.validate import assert_same_answer, check_object
@@ -44,3 +45,36 @@ async def test_an_answer_that_ends_by_itself_is_completed() -> None:
     assert body["status"] == "completed"
     assert body["output"][0]["content"][0]["text"] == "Yes."
     assert body["usage"]["output_tokens"] == 5
+
+
+async def test_a_response_whose_time_is_up_fails_and_says_so() -> None:
+    engine = FakeEngine(delay=0.02)
+    async with in_memory(fake_state(engine)) as client:
+        headers = {"x-request-timeout": "0.15"}
+        whole = await client.post(RESPONSES, json={"input": "hello"}, headers=headers)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (504, "deadline_exceeded")
+        streamed = await client.post(RESPONSES, json={"input": "hello", "stream": True}, headers=headers)
+        answer = check_stream(streamed.text, EXTENSIONS)
+        stored = (await client.get(f"{RESPONSES}/{answer['id']}")).json()
+    assert answer == stored
+    assert answer["status"] == "failed"
+    assert "0.15 seconds" in answer["error"]["message"]
+    assert answer["output"][0]["status"] == "incomplete"
+    assert engine.live == 0
+
+
+async def test_an_engine_that_fails_fails_the_response() -> None:
+    engine = FakeEngine(answer=says("Yes, ", repeat=True))
+    engine.delay = 0.01
+    state = fake_state(engine)
+    async with in_memory(state) as client:
+        reading = asyncio.create_task(client.post(RESPONSES, json={"input": "hello", "stream": True}))
+        await until(lambda: any(live.log and live.log.end > 6 for live in state.responses))
+        engine.failure = "lost"
+        answer = check_stream((await reading).text, EXTENSIONS)
+        assert (answer["status"], answer["error"]["code"]) == ("failed", "server_error")
+        for stream in (False, True):  # and now none is begun
+            refused = await client.post(RESPONSES, json={"input": "hello", "stream": stream})
+            assert refused.status_code == 503
+        queued = await client.post(RESPONSES, json={"input": "hello", "background": True})
+        assert queued.status_code == 503

@@ -6,16 +6,18 @@ from typing import Any
 
 import httpx
 import pytest
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
 
 from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
+from stentor.server.encoders.responses import ResponseFrames
+from stentor.server.errors import ShutDown
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.responses import check_stream
-from stentor.tests.wire.validate import check_object, frames_of
+from stentor.tests.wire.validate import check_event, check_object, frames_of
 
 pytestmark = pytest.mark.anyio
 
@@ -228,3 +230,26 @@ async def test_no_more_run_in_the_background_than_may() -> None:
         refused = await client.post(RESPONSES, json={"input": "hello", "background": True})
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "background_full")
         await client.post(f"{RESPONSES}/{sent['id']}/cancel")
+
+
+async def test_a_stream_that_breaks_off_ends_with_an_event_of_its_own_kind() -> None:
+    """A server with a file in which it goes on later leaves a background response unfinished when it ends."""
+    frames = ResponseFrames(7)
+    frames.encode([b'{"type":"response.created"}', b'{"type":"response.queued"}'])
+    (told,) = frames_of(frames.error(ShutDown()))
+    assert told.event == "error"
+    event = check_event(ResponseStreamEvent, told.data)
+    assert (event.code, event.sequence_number) == ("shutting_down", 9)
+
+
+async def test_a_response_that_is_cancelled_before_anything_was_said_has_a_whole_stream() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    state = fake_state(engine)
+    async with in_memory(state) as client:
+        task = asyncio.create_task(client.post(RESPONSES, json={"input": "hello", "stream": True}))
+        await until(lambda: engine.live == 1)
+        (live,) = state.responses
+        live.cancel()
+        kinds = [frame.event for frame in frames_of((await task).text)]
+        assert kinds == ["response.created", "response.incomplete", None]
