@@ -1,6 +1,8 @@
 """What a model is asked, and offered, where some of its tools are run by the server."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,6 +42,21 @@ def asking(request: Request, served: Mapping[str, Offered], *, first: bool = Tru
         return msgspec.structs.replace(request, tools=None, tool_choice=None)
     names = {tool["name"] for tool in tools}
     return msgspec.structs.replace(request, tools=tools, tool_choice=_choice(choice, served, names))
+
+
+@contextmanager
+def blaming(request: ContextFields, served: Mapping[str, Offered]) -> Iterator[None]:
+    """Lets a BadRequest about a tool that a server has listed name the server, for the client did not write it."""
+    try:
+        yield
+    except BadRequest as error:
+        place = re.match(r"tools\[(\d+)\]", error.param or "")
+        own = sum(not runs_here(tool) for tool in request.tools or ())
+        if place is None or int(place[1]) < own:
+            raise
+        tool = list(served.values())[int(place[1]) - own]
+        said = f"The tool `{tool.name[:80]}` of the server `{tool.server.label}` cannot be offered: {error.message}"
+        raise BadRequest(said, tool.server.field, error.code, error.status) from None
 
 
 def _freed(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:

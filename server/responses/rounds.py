@@ -28,7 +28,7 @@ from ..overload.ticket import Ticket
 from ..state import ServerState
 from .approvals import approved
 from .naming import in_our_words
-from .offering import asking, known_lists, offered_beside
+from .offering import asking, blaming, known_lists, offered_beside
 from .preparing import Prepared, fitting
 from .replay import NOTHING, Replay
 
@@ -131,10 +131,10 @@ class Rounds:
             )
         said: list[Item] = msgspec.to_builtins(encoder.response.output)
         prepared, state = self._prepared, self._state
-        chat = await fitting(state, request, prepared.conversation.items + said, prepared.seal)
         client = self._replay.submitter(number, state.client)
         arrival = time.monotonic() if number else None
-        with in_our_words():
+        with blaming(prepared.request, self._tools), in_our_words():
+            chat = await fitting(state, request, prepared.conversation.items + said, prepared.seal)
             return await begin_turn(state, chat, prepared.caller, self._ticket, client=client, arrival=arrival)
 
     # ---- calls

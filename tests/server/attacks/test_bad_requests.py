@@ -43,7 +43,7 @@ def entries(count: int) -> bytes:
 
 
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]}]
-PATTERN = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"pattern": "(a+)+$"}}}
+PATTERN = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "string", "pattern": r"(a)\1"}}}
 TEXT = LIMITS.max_prompt_chars + 1
 
 CASES: dict[str, tuple[str, bytes, str | None]] = {
@@ -147,10 +147,10 @@ CASES: dict[str, tuple[str, bytes, str | None]] = {
         chat(chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}"),
         "chat_template",
     ),
-    # patterns and addresses, of which nothing is served yet
-    "a pattern": (CHAT, chat(guided_regex="(a+)+$"), "guided_regex"),
-    "a structured pattern": (CHAT, chat(structured_outputs={"regex": "(a|a)*b"}), "structured_outputs"),
-    "a schema with a pattern": (CHAT, chat(response_format=PATTERN), "response_format"),
+    # patterns and addresses
+    "a pattern": (CHAT, chat(guided_regex="a?" * 20_000), "guided_regex"),
+    "a structured pattern": (CHAT, chat(structured_outputs={"regex": "(?=a)b"}), "structured_outputs.regex"),
+    "a schema with a pattern": (CHAT, chat(response_format=PATTERN), "response_format.json_schema.schema"),
     "a grammar": (CHAT, chat(guided_grammar="root ::= root root"), "guided_grammar"),
     "an address": (CHAT, chat(messages=IMAGE), "messages[0].content[0]"),
     "a tool with a deep schema": (CHAT, raw_chat(b'"tools":[{"function":' + nested(80, '{"a":', "}") + b"}]"), "tools"),

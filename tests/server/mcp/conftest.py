@@ -1,21 +1,14 @@
 """One server of tools for all tests of this folder."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+
+from stentor.tests.server.mcp.tool_process import tool_server
 
 
 @pytest.fixture(scope="session")
 def tools_url() -> Iterator[str]:
     """Its address, without a path."""
-    program = str(Path(__file__).with_name("tool_server.py"))
-    with subprocess.Popen([sys.executable, "-P", program], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            yield f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
-        finally:
-            process.kill()
+    with tool_server() as url:
+        yield url

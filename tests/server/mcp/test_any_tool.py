@@ -14,7 +14,9 @@ from stentor.tests.server.harness import in_memory
 from stentor.tests.server.mcp.scripted import Script, state_of
 from stentor.tests.server.responses.shapes import RESPONSES
 
-LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(("a", "", "always", "mcp", "direct", "mcpr_1"))
+LEAVES = (
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(("a", "", "always", "mcp", "direct", "mcpr_1"))
+)
 KEYS = st.sampled_from(("tool_names", "read_only", "always", "never", "type", "name", "input_schema", "message", "x"))
 JSON = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from openai.types.responses import Response
 
+from stentor.protocols.openai.limits import Limits
 from stentor.server.config import McpConfig, ToolServer
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.mcp.scripted import Script, call, state_of
@@ -44,7 +45,7 @@ async def test_the_model_calls_a_tool_and_goes_on_with_its_result(tools_url: str
     body = response.json()
     assert [item["type"] for item in body["output"]] == ["mcp_list_tools", "mcp_call", "message"]
     listed, called, message = body["output"]
-    assert {one["name"] for one in listed["tools"]} == {"add", "echo", "slow", "fail", "big", "let_in"}
+    assert {one["name"] for one in listed["tools"]} == {"add", "echo", "slow", "wait", "fail", "big", "let_in"}
     assert (called["name"], called["server_label"], called["status"]) == ("add", "calc", "completed")
     assert (json.loads(called["arguments"]), called["output"], called["error"]) == ({"a": 2, "b": 40}, "42", None)
     assert message["content"][0]["text"] == "It is 42."
@@ -96,7 +97,7 @@ async def test_a_call_of_the_client_s_own_ends_the_response_with_the_others_made
 
 
 async def test_a_call_waits_for_its_approval_and_is_then_made_once(tools_url: str) -> None:
-    script = Script([call("calc__add", a=3, b=4), "It is 7.", "As I said."])
+    script = Script([call("calc__add", a=3, b=4), "It is 7.", "As I said.", "I did."])
     asking = tool(tools_url, require_approval={"never": {"tool_names": ["echo"]}})
     async with in_memory(state_of(script, config_of(tools_url))) as client:
         first = await client.post(RESPONSES, json={"input": "3 and 4?", "tools": [asking]})
@@ -114,6 +115,8 @@ async def test_a_call_waits_for_its_approval_and_is_then_made_once(tools_url: st
             RESPONSES, json={"input": "Sure?", "tools": [asking], "previous_response_id": ended["id"]}
         )
         assert [item["type"] for item in third.json()["output"]] == ["message"]
+        again = await client.post(RESPONSES, json={**body, "previous_response_id": ended["id"]})
+        assert [item["type"] for item in again.json()["output"]] == ["message"], "an approval is good for one call"
     assert script.prompts[1].endswith('<assistant><call>calc__add{"a": 3, "b": 4}\n<tool>7\n<assistant>')
     assert script.prompts[2].endswith("<tool>7\n<assistant>It is 7.\n<user>Sure?\n<assistant>")
 
@@ -271,3 +274,24 @@ async def test_the_operator_s_servers_are_named_by_their_label_alone(tools_url: 
     ):
         response, _ = await post(tools_url, [], config=config, tools=[missing])
         assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+
+
+async def test_a_tool_that_cannot_be_offered_is_named_with_its_server(tools_url: str) -> None:
+    script = Script(["Hi."])
+    limits = Limits(max_schema_chars=20)
+    async with in_memory(state_of(script, config_of(tools_url), limits=limits)) as client:
+        response = await client.post(RESPONSES, json={"input": "?", "tools": [tool(tools_url)]})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "tools[0]")
+    assert "`add` of the server `calc`" in error["message"]
+
+
+async def test_the_prompt_that_is_counted_has_the_tools_that_the_conversation_lists(tools_url: str) -> None:
+    script = Script(["Hi."])
+    async with in_memory(state_of(script, config_of(tools_url))) as client:
+        body = {"input": "?", "tools": [tool(tools_url)]}
+        without = (await client.post(f"{RESPONSES}/input_tokens", json=body)).json()["input_tokens"]
+        listed = (await client.post(RESPONSES, json=body)).json()
+        brought = {**body, "input": [{"role": "user", "content": "?"}, listed["output"][0]]}
+        counted = (await client.post(f"{RESPONSES}/input_tokens", json=brought)).json()["input_tokens"]
+    assert counted == listed["usage"]["input_tokens"] > without

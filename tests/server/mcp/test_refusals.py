@@ -172,7 +172,13 @@ async def test_a_choice_of_a_server_that_is_not_there_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("path", "why"),
-    [("/away", "redirects"), ("/nothing", "status 404"), ("/seen", "status 405")],
+    [
+        ("/away", "redirects, which is not followed"),
+        ("/huge", "larger than"),
+        ("/packed", "compressed"),
+        ("/nothing", "status 404"),
+        ("/seen", "status 405"),
+    ],
 )
 async def test_a_server_that_cannot_be_asked_fails_the_response(tools_url: str, path: str, why: str) -> None:
     config = McpConfig(urls=(f"{tools_url}/",))
@@ -212,6 +218,40 @@ async def test_without_the_package_the_client_hears_what_is_missing(monkeypatch:
     response = await ask(McpConfig(urls=("https://",)), tool("https://mcp.example.com/"))
     assert response.status_code == 400
     assert "pip install stentor[mcp]" in response.json()["error"]["message"]
+
+
+async def test_no_request_goes_to_another_origin_whoever_asks_for_it(tools_url: str) -> None:
+    import httpx2
+
+    from stentor.server.mcp.transport import Guarded
+
+    place = await reach(f"{tools_url}/").place(f"{tools_url}/mcp")
+    port = int(tools_url.rpartition(":")[2])
+    async with httpx2.AsyncClient(transport=Guarded(place), trust_env=False) as client:
+        assert (await client.get(f"{tools_url}/seen")).status_code == 200
+        for url in (
+            f"http://127.0.0.1:{port + 1}/seen",
+            f"https://127.0.0.1:{port}/seen",
+            f"http://localhost:{port}/seen",
+        ):
+            with pytest.raises(httpx2.RemoteProtocolError, match="elsewhere"):
+                await client.get(url)
+
+
+async def test_connections_go_to_the_address_that_was_checked_under_the_name_that_was_asked_for(tools_url: str) -> None:
+    import httpx2
+
+    from stentor.server.mcp.transport import Guarded
+
+    port = int(tools_url.rpartition(":")[2])
+
+    async def here(_host: str, _port: int) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    url = f"http://tools.example.com:{port}/seen"
+    place = await Reach([f"http://tools.example.com:{port}/"], allow_private=True, resolve=here).place(url)
+    async with httpx2.AsyncClient(transport=Guarded(place), trust_env=False) as client:
+        assert (await client.get(url)).status_code == 200
 
 
 def test_the_package_is_not_imported_before_it_is_needed() -> None:

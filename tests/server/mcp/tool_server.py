@@ -1,10 +1,13 @@
 """A real server of tools, written with the same package; a program that prints its port.
 
-``/mcp`` speaks Streamable HTTP, ``/sse`` what came before; ``/seen`` tells what it was asked, ``/away`` redirects.
+``/mcp`` speaks Streamable HTTP, ``/sse`` what came before; ``/seen`` tells what it was asked; ``/away``, ``/huge`` and
+``/packed`` answer as no server should.
 """
 
+import gzip
 import json
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -13,7 +16,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 READ_ONLY = ToolAnnotations(read_only_hint=True)
@@ -49,6 +52,12 @@ async def slow(seconds: float) -> str:
 
 
 @server.tool()
+async def wait() -> str:
+    """Longer than anybody does."""
+    return await slow(3600)
+
+
+@server.tool()
 def fail(why: str) -> str:
     """Does not work."""
     raise ToolError(why)
@@ -74,12 +83,26 @@ async def away(_request: Request) -> Response:
     return RedirectResponse("/mcp", status_code=307)
 
 
+async def huge(_request: Request) -> Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(256):
+            yield b" " * (1 << 16)
+
+    return StreamingResponse(pieces(), media_type="application/json")
+
+
+async def packed(_request: Request) -> Response:
+    return Response(gzip.compress(b"{}"), media_type="application/json", headers={"content-encoding": "gzip"})
+
+
 def main() -> None:
     app = server.streamable_http_app()
     app.router.routes += [
         *server.sse_app().routes,
         Route("/seen", tell_seen),
         Route("/away", away, methods=["GET", "POST"]),
+        Route("/huge", huge, methods=["POST"]),
+        Route("/packed", packed, methods=["POST"]),
     ]
     listener = socket.create_server(("127.0.0.1", 0))
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
