@@ -35,6 +35,7 @@ REJECTIONS: Final = (
     *("queue_full", "queue_tokens_full", "bodies_full", "templates_full", "background_full", "grammars_full"),
 )
 CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "slow_reader")
+TOOL_OUTCOMES: Final = ("completed", "failed", "cut_off")
 
 
 class EngineFigures(Protocol):
@@ -84,6 +85,14 @@ class Metrics:
             registry=self.registry,
         )
         self.cut_off = {reason: cut_off.labels(model, reason) for reason in CUT_OFFS}
+        served = Histogram(
+            "stentor:tool_call_seconds",
+            "Calls of tools that the server made on other servers, by outcome.",
+            ("model_name", "outcome"),
+            registry=self.registry,
+            buckets=_LONG,
+        )
+        self.tool_calls = {outcome: served.labels(model, outcome) for outcome in TOOL_OUTCOMES}
         self.ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
         self.inter_token = QuickHistogram(
             "stentor:inter_token_latency_seconds", "Between deliveries of one request.", labels, self.registry, _STEP

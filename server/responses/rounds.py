@@ -7,8 +7,8 @@ calls none, or calls what is the client's to run or to approve. All of it is tol
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 import anyio
@@ -186,9 +186,22 @@ class Rounds:
                 raise protocol_fault(INVALID_PARAMS, "the server has no such tool to offer")
             if self._replay.was_begun(item.id) and not may_repeat(tool.annotations):
                 raise protocol_fault(NOT_MADE, _UNKNOWN_OUTCOME)
-            return await self._toolbox.call(item.server_label, item.name, item.arguments), None
+            with self._measured():
+                return await self._toolbox.call(item.server_label, item.name, item.arguments), None
         except Fault as fault:
             return None, fault.error
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        outcome, began = "cut_off", time.monotonic()
+        try:
+            yield
+            outcome = "completed"
+        except Fault:
+            outcome = "failed"
+            raise
+        finally:
+            self._state.metrics.tool_calls[outcome].observe(time.monotonic() - began)
 
 
 async def _end(tasks: Iterable["asyncio.Future[Any]"]) -> None:

@@ -150,7 +150,7 @@ CASES: dict[str, tuple[str, bytes, str | None]] = {
     # patterns and addresses
     "a pattern": (CHAT, chat(guided_regex="a?" * 20_000), "guided_regex"),
     "a structured pattern": (CHAT, chat(structured_outputs={"regex": "(?=a)b"}), "structured_outputs.regex"),
-    "a schema with a pattern": (CHAT, chat(response_format=PATTERN), "response_format.json_schema.schema"),
+    "a schema with a pattern": (CHAT, chat(response_format=PATTERN), "response_format.json_schema.schema.pattern"),
     "a grammar": (CHAT, chat(guided_grammar="root ::= root root"), "guided_grammar"),
     "an address": (CHAT, chat(messages=IMAGE), "messages[0].content[0]"),
     "a tool with a deep schema": (CHAT, raw_chat(b'"tools":[{"function":' + nested(80, '{"a":', "}") + b"}]"), "tools"),

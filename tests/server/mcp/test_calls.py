@@ -295,3 +295,14 @@ async def test_the_prompt_that_is_counted_has_the_tools_that_the_conversation_li
         brought = {**body, "input": [{"role": "user", "content": "?"}, listed["output"][0]]}
         counted = (await client.post(f"{RESPONSES}/input_tokens", json=brought)).json()["input_tokens"]
     assert counted == listed["usage"]["input_tokens"] > without
+
+
+async def test_calls_are_measured_by_what_came_of_them(tools_url: str) -> None:
+    script = Script([call("calc__add", a=1, b=2) + call("calc__fail", why="x"), "Done."])
+    state = state_of(script, config_of(tools_url))
+    async with in_memory(state) as client:
+        await client.post(RESPONSES, json={"input": "?", "tools": [tool(tools_url)]})
+    page = state.metrics.render().decode()
+    for outcome, count in (("completed", 1), ("failed", 1), ("cut_off", 0)):
+        labels = f'{{model_name="fake/model",outcome="{outcome}"}}'
+        assert f"stentor:tool_call_seconds_count{labels} {count}.0" in page

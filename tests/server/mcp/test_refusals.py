@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import httpx2
 import pytest
 from openai.types.responses import Response
 
@@ -13,6 +14,7 @@ from stentor.server.config import McpConfig
 from stentor.server.mcp import gateway
 from stentor.server.mcp.gateway import Gateway
 from stentor.server.mcp.reach import Reach, check_prefix
+from stentor.server.mcp.transport import Guarded
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.mcp.scripted import Script, state_of
@@ -221,10 +223,6 @@ async def test_without_the_package_the_client_hears_what_is_missing(monkeypatch:
 
 
 async def test_no_request_goes_to_another_origin_whoever_asks_for_it(tools_url: str) -> None:
-    import httpx2
-
-    from stentor.server.mcp.transport import Guarded
-
     place = await reach(f"{tools_url}/").place(f"{tools_url}/mcp")
     port = int(tools_url.rpartition(":")[2])
     async with httpx2.AsyncClient(transport=Guarded(place), trust_env=False) as client:
@@ -239,10 +237,6 @@ async def test_no_request_goes_to_another_origin_whoever_asks_for_it(tools_url: 
 
 
 async def test_connections_go_to_the_address_that_was_checked_under_the_name_that_was_asked_for(tools_url: str) -> None:
-    import httpx2
-
-    from stentor.server.mcp.transport import Guarded
-
     port = int(tools_url.rpartition(":")[2])
 
     async def here(_host: str, _port: int) -> Sequence[str]:
