@@ -39,15 +39,15 @@ class Toolbox:
         except Fault as fault:
             raise _failed(label, str(fault)) from None
 
-    async def call(self, label: str, name: str, arguments: str) -> str:
-        """What the tool says, cut to what is kept of it. Raises Fault."""
+    async def call(self, label: str, name: str, arguments: str, most: int) -> str:
+        """What the tool says, cut to what is kept of it, and to ``most`` characters. Raises Fault."""
         config = self._gateway.config
         given = _arguments(arguments)
         await self._gateway.load()
         try:
             with anyio.fail_after(config.call_timeout):
                 async with self._gateway.calls:
-                    return await (await self._connection(label)).call(name, given, config.max_result_chars)
+                    return await (await self._connection(label)).call(name, given, min(most, config.max_result_chars))
         except TimeoutError:
             raise protocol_fault(
                 TIMED_OUT, f"the tool did not answer within {config.call_timeout:g} seconds and was given up"

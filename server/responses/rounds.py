@@ -18,6 +18,7 @@ from stentor.protocols.deltas import Finish
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, McpCallItem
 
+from ..conversation.admission import context_length
 from ..conversation.turn import Turn, begin_turn
 from ..encoders.responses import ResponseEncoder, ServedTool
 from ..mcp.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
@@ -186,8 +187,9 @@ class Rounds:
                 raise protocol_fault(INVALID_PARAMS, "the server has no such tool to offer")
             if self._replay.was_begun(item.id) and not may_repeat(tool.annotations):
                 raise protocol_fault(NOT_MADE, _UNKNOWN_OUTCOME)
+            most = context_length(self._state)  # characters, for a token is seldom less than one
             with self._measured():
-                return await self._toolbox.call(item.server_label, item.name, item.arguments), None
+                return await self._toolbox.call(item.server_label, item.name, item.arguments, most), None
         except Fault as fault:
             return None, fault.error
 

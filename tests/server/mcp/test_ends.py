@@ -15,6 +15,7 @@ from stentor.server.state import ServerState
 from stentor.server.store.opening import opened_store
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.mcp.scripted import Script, call, state_of
+from stentor.tests.server.mcp.tool_process import tool_process
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.responses import check_stream
 from stentor.tests.wire.validate import assert_same_answer, check_object, frames_of
@@ -196,6 +197,33 @@ async def test_a_server_that_let_us_in_is_not_asked_once_the_key_is_lost(tools_u
     calls = [item for item in answer["output"] if item["type"] == "mcp_call"]
     assert {one["status"] for one in calls} == {"failed"}
     assert "is not kept" in calls[0]["error"]["message"]
+
+
+async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    config = McpConfig(urls=(f"{url}/",), connect_timeout=0.4)
+    async with listener, in_memory(state_of(Script([]), config)) as client, asyncio.timeout(8):
+        response = await client.post(RESPONSES, json={"input": "?", "tools": [tool(url)]})
+    assert response.status_code == 424
+    assert "0.4 seconds" in response.json()["error"]["message"]
+
+
+async def test_a_server_that_dies_under_a_call_fails_the_call_at_once_and_not_the_response() -> None:
+    with tool_process() as (url, process):
+        script = Script([call("calc__slow", seconds=60), "Gone."])
+        async with in_memory(state_of(script, config_of(url))) as client, asyncio.timeout(20):
+            asked = asyncio.create_task(client.post(RESPONSES, json={"input": "?", "tools": [tool(url)]}))
+            await until(lambda: slow_since(url, 0) == ["begun"], 15)
+            process.kill()
+            response = await asked
+    called, message = response.json()["output"][1:]
+    assert (called["status"], called["error"]["type"]) == ("failed", "mcp_protocol_error")
+    assert message["content"][0]["text"] == "Gone."
 
 
 async def test_events_that_were_read_stay_as_they_were(tools_url: str) -> None:

@@ -1,0 +1,164 @@
+"""When engines are given up, and which are replaced though they live."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import pytest
+
+from stentor.engine import client as client_module
+from stentor.engine.client import EngineUnavailable
+from stentor.engine.supervisor import Supervisor
+from stentor.protocols.actors import Finished
+from stentor.tests.engine.recovery_world import World, die, running, settle
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was waited for between engines, which takes no time here."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(client_module, "Supervisor", partial(Supervisor, sleep=sleep))
+    return slept
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+pytestmark = pytest.mark.anyio
+
+
+# ---- when it is given up
+
+
+async def test_it_is_given_up_after_deaths_in_a_row_without_a_token(slept: list[float]) -> None:
+    async with running(max_deaths=5) as (world, tasks):
+        reader = world.submit(tasks, n=2)
+        await world.step()
+        await die(world, 4)
+        assert world.client.failure is None
+        world.engines.now.die()
+        await settle()
+        assert slept == [0.0, 0.1, 0.2, 0.4]
+        assert len(world.engines.all) == 5
+        why = "the engine was lost 5 times in a row without a token between; at last the engine process was lost: "
+        assert world.client.failure == why + "killed by SIGKILL"
+        assert {end.reason for end in reader.ends.values()} == {"error"}
+        assert sorted(reader.ends) == [0, 1]
+        assert world.client.stalled is None
+        with pytest.raises(EngineUnavailable, match="5 times in a row"):
+            world.submit(tasks)
+
+
+async def test_a_token_between_deaths_begins_the_row_anew(slept: list[float]) -> None:
+    async with running(max_deaths=3) as (world, tasks):
+        world.submit(tasks, n=3)
+        for _ in range(3):
+            await die(world, 2)
+            await world.step()
+        assert world.client.failure is None
+        assert slept == [0.0, 0.1] * 3
+
+
+async def test_an_engine_that_cannot_be_started_again_counts_as_dead() -> None:
+    async with running(max_deaths=3) as (world, _tasks):
+        world.engines.refusals = 5
+        world.engines.now.die()
+        await settle()
+        assert "3 times in a row" in (world.client.failure or "")
+        assert "cannot start the engine process: [Errno 11]" in (world.client.failure or "")
+
+
+async def test_an_engine_that_says_it_is_of_no_use_is_not_replaced() -> None:
+    async with running() as (world, tasks):
+        reader = world.submit(tasks)
+        world.engines.now.fail(final=True)
+        world.engines.now.die()
+        await settle()
+        assert world.client.failure == "the engine failed: KeyError: 7"
+        assert reader.ends[0].message == "the engine failed: KeyError: 7"
+        assert len(world.engines.all) == 1
+
+
+async def test_an_engine_that_was_never_ready_is_not_replaced() -> None:
+    world = World()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.client.run)
+        world.engines.now.die()
+        with anyio.fail_after(5):
+            with pytest.raises(EngineUnavailable, match="the engine process was lost: killed by SIGKILL"):
+                await world.client.wait_started()
+    assert len(world.engines.all) == 1
+
+
+async def test_with_a_limit_of_one_the_first_death_is_the_last() -> None:
+    async with running(max_deaths=1) as (world, tasks):
+        reader = world.submit(tasks)
+        await world.step()
+        world.engines.now.die()
+        await settle()
+        assert world.client.failure == "the engine process was lost: killed by SIGKILL"
+        assert reader.ends[0].reason == "error"
+
+
+async def test_a_server_that_ends_meanwhile_ends_what_waits() -> None:
+    async with running() as (world, tasks):
+        reader = world.submit(tasks)
+        await world.step()
+        world.engines.now.die()
+        await world.replaced(2)
+        tasks.cancel_scope.cancel()
+    (event,) = [event async for events in reader.stream for event in events if isinstance(event, Finished)]
+    assert (event.reason, event.message) == ("error", "the server is shutting down")
+    assert world.engines.now.closed
+
+
+# ---- an engine that lives and does nothing
+
+
+async def _for(seconds: float, turn: Callable[[], None]) -> None:
+    with anyio.move_on_after(seconds):
+        while True:
+            turn()
+            await anyio.sleep(0.002)
+
+
+async def test_an_engine_that_hangs_is_killed_and_replaced() -> None:
+    async with running(hang_seconds=0.2) as (world, tasks):
+        reader = world.submit(tasks)
+        await world.step()
+        with anyio.fail_after(5):
+            while len(world.engines.all) == 1:
+                await anyio.sleep(0.01)
+        assert world.client.stalled == "the engine process hung: it was killed"
+        assert world.client.stats.watchdog_kills == 1
+        await world.finish()
+        reader.check()
+
+
+async def test_an_engine_that_is_slow_but_turns_is_left_alone() -> None:
+    async with running(hang_seconds=0.2) as (world, tasks):
+        reader = world.submit(tasks)
+        await _for(0.6, lambda: world.engines.now.read())
+        assert len(world.engines.all) == 1
+        assert not reader.tokens
+        await world.finish()
+        reader.check()
+
+
+async def test_an_engine_without_requests_is_not_asked_and_may_be_silent() -> None:
+    async with running(hang_seconds=0.1) as (world, tasks):
+        await anyio.sleep(0.3)
+        assert world.engines.now._inbox == []
+        reader = world.submit(tasks)
+        await world.finish()
+        reader.check()
+        await anyio.sleep(0.3)
+        assert len(world.engines.all) == 1
