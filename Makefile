@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak gpu gpu-bench gpu-wheels bench peers quality steps clean
+.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ chaos: $(STAMP) ## kill processes under live streams, send random requests, pois
 
 soak: $(STAMP) ## ten minutes of full load, and the memory of every process; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.chaos.full soak --output $(RESULTS)/2026-11-soak-cpu.json $(ARGS)
+
+properties: $(STAMP) ## properties on more examples than `make test` has time for; ARGS="tests/kernels" picks some
+	$(BIN)/python -P -m pytest --hypothesis-profile=more -m hypothesis $(if $(ARGS),$(ARGS),tests)
 
 schemas: $(STAMP) ## 200 JSON schemas through the real server at temperature 1.5: what ends must validate; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.e2e.schema_proof --output $(RESULTS)/2026-11-schemas-cpu.json $(ARGS)

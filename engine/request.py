@@ -129,16 +129,12 @@ class Request:
         Stops count from min_tokens on; the worker masks them before, so this only guards. The end of a grammar counts
         whenever it comes.
         """
-        end = self._end_by_params(choice)
-        if choice.rule is not None and choice.rule.ended and choice.outputs and (end is None or end[0] == "length"):
-            return "stop", None
-        return end
-
-    def _end_by_params(self, choice: "Choice") -> End | None:
         outputs = choice.outputs
         if outputs and outputs[-1] in self.ends and len(outputs) > self.params.min_tokens:
             token = outputs[-1]
             return "stop", None if token in self.params.eos_token_ids else token
+        if choice.rule is not None and choice.rule.ended and outputs:
+            return "stop", None
         if self.prompt_len + len(outputs) >= choice.limit_len and (outputs or self.prompt_done):
             return "length", None
         return None

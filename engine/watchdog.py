@@ -96,7 +96,7 @@ class StepWatch:
             prefill |= row.count > 1
         if not self._in_flight:
             self._begin()
-        self._in_flight.append(_Sent(plan.step, prefill, work, any(row.masked for row in plan.rows)))
+        self._in_flight.append(_Sent(plan.step, prefill, work, bool(plan.masked)))
 
     def masked(self, step: int) -> None:
         """The masks of the oldest step have been sent."""

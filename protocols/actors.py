@@ -14,6 +14,9 @@ from .sampling import SamplingParams
 from .steps import Masks, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Fault = Literal["", "grammar", "allowed_token_ids", "bad_words"]
+"""What a request has asked for that ended it with an error: a grammar that became too large on the way, or limits to its
+tokens that leave nothing to draw. "" where it is not the request's."""
 
 
 # ---- to the engine, from its client in the server process
@@ -175,6 +178,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stop_token: int | None
     message: str | None
     """Why, where the reason is ``error``."""
+    fault: Fault = ""
 
 
 class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc=False):

@@ -6,7 +6,7 @@ in :class:`Text` and :class:`Reasoning` alone, each token once; those of a tool 
 
 import msgspec
 
-from .actors import FinishReason
+from .actors import Fault, FinishReason
 from .steps import TokenLogprobs
 
 
@@ -75,6 +75,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     """The stop token id or stop string that ended it."""
     message: str | None
     """Why, where the reason is ``error``."""
+    fault: Fault = ""
 
 
 Delta = PromptProcessed | Text | Reasoning | ToolCallStart | ToolCallArguments | ToolCallEnd | Finish

@@ -5,7 +5,7 @@ sampling parameters) from the step that names it in ``new`` until the step that 
 ``freed``. Sampled tokens stay on the worker: a decode row's next input is the token that the
 worker itself drew, so step N+1 may be sent before the result of N has been read.
 
-What a row with a grammar may draw is known only once its token before is: such a row is ``masked`` in the plan, and the
+What a row with a grammar may draw is known only once its token before is: the plan names it in ``masked``, and the
 worker draws the tokens of that step when its :class:`Masks` have come. The engine sends them before the next plan.
 """
 
@@ -42,8 +42,6 @@ class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Appended to the row's block table before the step."""
     sample: bool
     """Whether a token is drawn after the last position (false for all but the last prefill chunk)."""
-    masked: bool = False
-    """Whether that token may be restricted: no token of the step is drawn before its :class:`Masks` have come."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
@@ -54,6 +52,9 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     freed: list[int]
     new: list[NewRow]
     rows: list[RowStep]
+    masked: list[int] = []
+    """Slots of rows whose token may be restricted: where there are any, none is drawn before the step's :class:`Masks`
+    have come."""
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):

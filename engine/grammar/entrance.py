@@ -1,6 +1,7 @@
 """Requests whose grammar is being compiled: they wait here, and nobody else waits for them."""
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from stentor.protocols.actors import Finished, FinishReason, Resumed, Submit, To
 
 from .keeper import Grammars, Rules
 from .matcher import GrammarError
+
+logger = logging.getLogger(__name__)
 
 InThread = Callable[[Callable[[], Rules]], Awaitable[Rules]]
 
@@ -50,7 +53,7 @@ class Entrance:
     async def warm_up(self) -> None:
         """Gets ready for the first grammar, while nobody waits for anything."""
         async with self._turn:
-            with contextlib.suppress(GrammarError):  # told to the request that needs it
+            with contextlib.suppress(Exception):  # told to the request that needs it
                 await anyio.to_thread.run_sync(self._grammars.warm_up, abandon_on_cancel=True)
 
     def enter(self, submit: Submit) -> None:
@@ -68,6 +71,9 @@ class Entrance:
                 return Prepared(rid, await self._in_thread(lambda: self._grammars.rules_of(first)), "")
             except GrammarError as error:
                 return Prepared(rid, None, str(error))
+            except Exception as error:  # it would end the engine, and the next one, which is given the request again
+                logger.exception("a grammar could not be prepared", extra={"request_id": first.name})
+                return Prepared(rid, None, f"the grammar cannot be used: {type(error).__name__}")
 
     def leave(self, prepared: Prepared) -> Submit | None:
         """The request, as it now is; None where it has ended meanwhile."""

@@ -1,6 +1,7 @@
 """llguidance, as far as the engine needs it. It is imported when the first grammar comes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from .limits import parser_limits
@@ -86,16 +87,12 @@ class Compiler:
 
         self._size = len(vocabulary.tokens)
         wrapper = _Wrapper(vocabulary)
-        try:
+        with _failing_as("this model's vocabulary cannot be used with grammars"):
             self._tokenizer: LLTokenizer = LLTokenizer(
                 wrapper,  # type: ignore[arg-type]  # it asks for no more than these
                 n_vocab=self._size,
                 eos_token=vocabulary.eos or None,
             )
-        except ValueError as error:
-            raise GrammarError(
-                f"this model's vocabulary cannot be used with grammars: {one_line(str(error))}"
-            ) from error
         wrapper.tokenizer = self._tokenizer
         self._limits: LLParserLimits = parser_limits()
 
@@ -104,7 +101,8 @@ class Compiler:
         from llguidance import LLMatcher  # late, as above
 
         text = source if source.lstrip().startswith("{") else _NO_FORCING + source
-        inner = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
+        with _failing_as("the grammar cannot be used"):
+            inner = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if inner.is_error():
             raise GrammarError(f"the grammar cannot be used: {one_line(inner.get_error())}")
         return GuidanceMatcher(inner, self._size)
@@ -128,6 +126,17 @@ class _Wrapper:
     def __call__(self, text: str) -> list[int]:
         """Asked for where a grammar forces text; any cut will do."""
         return [] if self.tokenizer is None else self.tokenizer.greedy_tokenize(text)
+
+
+@contextmanager
+def _failing_as(what: str) -> Iterator[None]:
+    """Makes whatever goes wrong a :class:`GrammarError`, a panic too, which is no ``Exception``."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise GrammarError(f"{what}: {one_line(str(error))}") from error
 
 
 def one_line(text: str) -> str:

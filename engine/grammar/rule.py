@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from stentor.protocols.actors import Fault
 from stentor.protocols.sampling import SamplingParams
 
 from .bad_words import BadWords, Endings, endings_of
@@ -12,7 +13,11 @@ from .token_sets import set_of
 
 
 class RuleBroken(Exception):
-    """The choice cannot go on; one line says why."""
+    """The choice cannot go on; one line says why, and ``fault`` what of the request it is due to."""
+
+    def __init__(self, why: str, fault: Fault = "") -> None:
+        super().__init__(why)
+        self.fault: Final[Fault] = fault
 
 
 class Complete(Exception):
@@ -22,7 +27,7 @@ class Complete(Exception):
 class ParameterSets:
     """What a request's parameters allow, the same for all its choices."""
 
-    __slots__ = ("early", "endings", "ends", "eos", "ids", "ignores_eos", "min_tokens", "size")
+    __slots__ = ("early", "endings", "ends", "eos", "ids", "ignores_eos", "limited_by", "min_tokens", "size")
 
     def __init__(self, params: SamplingParams, size: int, eos: Sequence[int]) -> None:
         """``size`` is of the vocabulary, ``eos`` what ends a grammar. Ids beyond are never drawn by a grammar."""
@@ -30,6 +35,7 @@ class ParameterSets:
         self.min_tokens: Final = params.min_tokens
         whole = (1 << size) - 1
         allowed = whole if params.allowed_token_ids is None else set_of(params.allowed_token_ids, size)
+        self.limited_by: Final[Fault] = "bad_words" if params.allowed_token_ids is None else "allowed_token_ids"
         self.ids: Final = allowed & ~set_of(params.banned_token_ids, size)
         self.endings: Final[Endings] = endings_of(params.banned_sequences)
         self.ends: Final = frozenset(params.eos_token_ids)
@@ -76,10 +82,10 @@ class ChoiceRule:
             self.ended = True
             return
         if not matcher.consume(token):
-            raise RuleBroken(_broken(matcher))
+            raise _broken_by(matcher.error())
         self.ended = matcher.stopped()
         if self.ended and (why := matcher.error()):
-            raise RuleBroken(_broken_by(why))
+            raise _broken_by(why)
 
     def allowed(self) -> int | None:
         """The tokens that may be drawn next, at least one; None for all that the parameters allow.
@@ -102,7 +108,7 @@ class ChoiceRule:
             return self._left(1 << due)
         tokens = matcher.allowed()
         if why := matcher.error():
-            raise RuleBroken(_broken_by(why))
+            raise _broken_by(why)
         accepting = matcher.accepting()
         if accepting:
             tokens = (tokens & ~sets.eos or tokens) if sets.ignores_eos else tokens | sets.eos
@@ -130,14 +136,12 @@ class ChoiceRule:
         if not left:
             raise RuleBroken(
                 "no token is left to draw: the grammar or the thinking budget asks for what allowed_token_ids or "
-                "banned tokens exclude"
+                "banned tokens exclude",
+                self._sets.limited_by,
             )
         return left
 
 
-def _broken(matcher: Matcher) -> str:
-    return _broken_by(matcher.error() or "it does not allow the token that was drawn")
-
-
-def _broken_by(why: str) -> str:
-    return f"the grammar cannot be followed any further: {why}"
+def _broken_by(why: str | None) -> RuleBroken:
+    said = why or "it does not allow the token that was drawn"
+    return RuleBroken(f"the grammar cannot be followed any further: {said}", "grammar" if why else "")

@@ -8,6 +8,8 @@ from stentor.protocols.steps import Masks, RowMask
 FEW: Final = 16
 """So many tokens are sent as ids."""
 WORD_BYTES: Final = 4
+MAX_BYTES: Final = 48 << 20
+"""Of the sets of one step: they go in one frame of a channel. Beyond 1,500 rows of a vocabulary of 256,000."""
 
 
 def set_of(tokens: Iterable[int], size: int) -> int:
@@ -35,12 +37,21 @@ class MaskWriter:
     def __init__(self) -> None:
         self._rows: list[RowMask] = []
         self._bits: dict[int, int] = {}
+        self._bytes = 0
 
-    def add(self, slot: int, tokens: int) -> None:
+    def add(self, slot: int, tokens: int) -> bool:
+        """False where there is no room for one more set."""
         if tokens.bit_count() <= FEW:
             self._rows.append(RowMask(slot, ids_in(tokens), -1))
-        else:
-            self._rows.append(RowMask(slot, [], self._bits.setdefault(tokens, len(self._bits))))
+            return True
+        place = self._bits.get(tokens)
+        if place is None:
+            self._bytes += tokens.bit_length() // 8
+            if self._bytes > MAX_BYTES:
+                return False
+            place = self._bits[tokens] = len(self._bits)
+        self._rows.append(RowMask(slot, [], place))
+        return True
 
     def masks(self, epoch: int, step: int) -> Masks:
         return Masks(epoch, step, self._rows, [_words(tokens) for tokens in self._bits])

@@ -9,6 +9,8 @@ from ..request import ChoiceState
 from .output import Output
 from .step import Flight
 
+_CROWDED = "too many requests with grammars run at once; try again, or lower --max-num-seqs"
+
 
 def write_masks(flight: Flight, epoch: int, output: Output) -> tuple[Masks, list[Finished]]:
     """The masks of the oldest step in flight, and the ends of choices that may draw nothing.
@@ -17,19 +19,20 @@ def write_masks(flight: Flight, epoch: int, output: Output) -> tuple[Masks, list
     """
     writer = MaskWriter()
     finished: list[Finished] = []
+    masked = frozenset(flight.masked)
     for row, (choice, _, _, _) in zip(flight.rows, flight.owners, strict=True):
         # one that has lost its row still gets the token that is in flight
-        if not row.masked or choice.rule is None or choice.state is ChoiceState.FINISHED:
+        if row.slot not in masked or choice.rule is None or choice.state is ChoiceState.FINISHED:
             continue
         try:
             allowed = choice.rule.allowed()
         except Complete:
             finished.append(output.finish(choice, "stop"))
         except RuleBroken as broken:
-            finished.append(output.finish(choice, "error", None, str(broken)))
+            finished.append(output.finish(choice, "error", None, str(broken), broken.fault))
         else:
-            if allowed is not None:
-                writer.add(row.slot, allowed)
-            continue
+            if allowed is None or writer.add(row.slot, allowed):
+                continue
+            finished.append(output.finish(choice, "error", None, _CROWDED))
         output.replace_leader(choice.request)
     return writer.masks(epoch, flight.step), finished

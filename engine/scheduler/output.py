@@ -1,6 +1,6 @@
 """What a completed step means for its choices: tokens gained, prompts done, choices ended."""
 
-from stentor.protocols.actors import ChoiceTokens, Finished, FinishReason, PromptDone, TokensBatch
+from stentor.protocols.actors import ChoiceTokens, Fault, Finished, FinishReason, PromptDone, TokensBatch
 from stentor.protocols.steps import StepResult, TokenLogprobs
 
 from ..grammar.rule import RuleBroken
@@ -35,7 +35,12 @@ class Output:
                 self.memory.queue.push(choice)
 
     def finish(
-        self, choice: Choice, reason: FinishReason, stop_token: int | None = None, message: str | None = None
+        self,
+        choice: Choice,
+        reason: FinishReason,
+        stop_token: int | None = None,
+        message: str | None = None,
+        fault: Fault = "",
     ) -> Finished:
         """End a choice in whatever state it lives; gives back all it holds."""
         request = choice.request
@@ -54,7 +59,7 @@ class Output:
             del self.requests[request.rid]
             # Without this cycle the request goes when its last result has come, garbage collector or not.
             request.choices = []
-        return Finished(request.rid, choice.index, reason, stop_token, message)
+        return Finished(request.rid, choice.index, reason, stop_token, message, fault)
 
     def finish_all(self, request: Request, reason: FinishReason, message: str | None = None) -> list[Finished]:
         """End every choice of a request that still lives."""
@@ -117,7 +122,7 @@ class Output:
             try:
                 choice.rule.accept(token)
             except RuleBroken as broken:
-                batch.finished.append(self.finish(choice, "error", None, str(broken)))
+                batch.finished.append(self.finish(choice, "error", None, str(broken), broken.fault))
                 return
         batch.tokens.append(ChoiceTokens(request.rid, choice.index, [token], None if logprobs is None else [logprobs]))
         if (end := request.end_of(choice)) is not None:

@@ -9,7 +9,6 @@ from stentor.protocols.actors import Finished, FinishReason, Stats, Submit, Toke
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.steps import Masks, StepPlan, StepResult
 
-from ..cache.prefix import MAX_TOKEN_ID
 from ..grammar.rule import ChoiceRule
 from ..request import Choice, ChoiceState, Request
 from .decode import plan_decodes
@@ -18,6 +17,7 @@ from .masks import write_masks
 from .output import Output
 from .preemption import Memory
 from .prefill import admit_waiting, plan_chunks
+from .refusals import refusal_of, too_long
 from .rows import RowTable
 from .step import Flight, StepDraft
 from .suspicion import Flown, Suspicion
@@ -195,7 +195,7 @@ class Scheduler:
         admit_waiting(draft, memory, now)
         if not draft.rows:
             return None
-        plan = StepPlan(self._epoch, self._steps, self._rows.take_freed(), draft.new, draft.rows)
+        plan = StepPlan(self._epoch, self._steps, self._rows.take_freed(), draft.new, draft.rows, draft.masked)
         self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, draft.new))
         self._steps += 1
         return plan
@@ -203,7 +203,10 @@ class Scheduler:
     @property
     def wants_masks(self) -> bool:
         """Whether the worker waits for :meth:`masks`, and they can be made."""
-        return bool(self._flights) and self._flights[0].masked and self._flights[0].step >= self._unmasked_from
+        if not self._flights:
+            return False
+        oldest = self._flights[0]
+        return bool(oldest.masked) and oldest.step >= self._unmasked_from
 
     def masks(self) -> tuple[Masks, TokensBatch]:
         """What the rows of the oldest step in flight may draw; to be called once where :attr:`wants_masks` says so.
@@ -384,47 +387,10 @@ class Scheduler:
 
     def _refuse(self, submit: Submit) -> str | None:
         """Why a request can never run; None if it can."""
-        prompt_len = len(submit.prompt)
-        params = submit.params
         if submit.rid in self._output.requests:
             return f"request {submit.rid} is already running; request ids must not be reused"
-        if not submit.seeds:
-            return "the request has no seeds; one per choice is needed"
-        if not prompt_len:
-            return "the prompt is empty; at least one token is needed"
-        if params.max_tokens < 0:
-            return f"max_tokens is {params.max_tokens}; it must be 0 or more"
-        if min(submit.prompt) < 0 or max(submit.prompt) > MAX_TOKEN_ID:
-            return f"the prompt has a token id outside [0, {MAX_TOKEN_ID}]"
-        if prompt_len + min(1, params.max_tokens) > self._max_model_len:
-            return (
-                f"the prompt has {prompt_len} tokens, but the model's context is {self._max_model_len}, "
-                "prompt and output together: shorten the prompt"
-            )
-        if (refusal := _refuse_resumed(submit)) is not None:
-            return refusal
-        return self._too_long(min(prompt_len + params.max_tokens, self._max_model_len))
+        why = refusal_of(submit, self._max_model_len)
+        return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))
 
     def _too_long(self, needed: int) -> str | None:
-        """Why a request that may grow to ``needed`` tokens finds no room; None if it does."""
-        block_size = self._memory.block_size
-        num_blocks = self._memory.pool.num_blocks
-        if -(-needed // block_size) > num_blocks:
-            return (
-                f"the request may grow to {needed} tokens, but the KV cache holds {num_blocks * block_size}: "
-                "shorten the prompt, lower max_tokens, or give the cache more memory"
-            )
-        return None
-
-
-def _refuse_resumed(submit: Submit) -> str | None:
-    """Why a request cannot go on as it is said to have been; None if it can."""
-    resumed = submit.resumed
-    if resumed is None:
-        return None
-    choices = len(submit.seeds)
-    if len(resumed.outputs) != choices or not all(0 <= index < choices for index in resumed.ended):
-        return f"the request is resumed with {len(resumed.outputs)} outputs, but has {choices} choices"
-    if any(not 0 <= token <= MAX_TOKEN_ID for outputs in resumed.outputs for token in outputs):
-        return f"the request is resumed with a token id outside [0, {MAX_TOKEN_ID}]"
-    return None
+        return too_long(needed, self._memory.pool.num_blocks, self._memory.block_size)

@@ -20,8 +20,8 @@ class Flight(NamedTuple):
     rows: list[RowStep]
     owners: list[Owner]
     sampled: int
-    masked: bool
-    """Whether the worker waits for masks before it draws the tokens of this step."""
+    masked: list[int]
+    """Slots of the rows that may be restricted; where there are any, the worker waits for masks before it draws."""
     new: list[NewRow]
 
     def check(self, result: StepResult) -> None:
@@ -61,21 +61,20 @@ class StepDraft:
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
         self.sampled = 0
-        self.masked = False
+        self.masked: list[int] = []
 
     def add(self, choice: Choice, count: int, new_blocks: list[int]) -> None:
         """Plan the next ``count`` positions of a running choice, and a token where they reach its end; mutates it."""
         start = choice.computed_len
         end = start + count
         choice.computed_len = end
-        sample = masked = False
+        sample = False
         if end == choice.length:
             if choice.samples:
                 sample = True
                 self.sampled += 1
-                if choice.rule is not None:
-                    masked = choice.rule.restricts(choice.pending)
-                    self.masked |= masked
+                if choice.rule is not None and choice.rule.restricts(choice.pending):
+                    self.masked.append(choice.slot)
                 choice.pending += 1
                 choice.length = end + 1
                 # Its last token by length needs no step of its own: nothing is drawn after it.
@@ -83,5 +82,5 @@ class StepDraft:
             else:
                 choice.exhausted = True
         self.budget -= count
-        self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample, masked))
+        self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample))
         self.owners.append((choice, choice.incarnation, end, sample))

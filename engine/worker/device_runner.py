@@ -157,7 +157,7 @@ class DeviceRunner:
         plan, staged, inputs, raw = launched.plan, launched.staged, launched.inputs, launched.raw
         tops, memory = launched.tops, launched.memory
         if masks is not None:
-            self._sampler.mask(slot_masks(masks, self._vocab_size), self._device, memory)
+            self._sampler.mask(plan.masked, slot_masks(masks, self._vocab_size), self._device, memory)
         if launched.graph is not None:
             launched.graph.draw.replay()
         elif staged.shape.draws:
@@ -231,7 +231,8 @@ class DeviceRunner:
                 at.extend(range(first, first + len(row.new_blocks)))
                 to.extend(row.new_blocks)
                 self._rows.extend(row.slot, row.new_blocks)
-        return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), self._sampler.add(plan.new, plan.rows)
+        rules = self._sampler.add(plan.new, plan.rows, plan.masked)
+        return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), rules
 
     def _prompt_work(self, rows: list[RowStep], numbers: StepNumbers) -> list[PromptWork]:
         parts = []

@@ -70,15 +70,16 @@ class DeviceSampler:
         """How many alternatives a row wants with its log-probability; None where it wants none."""
         return self._logprobs[slot]
 
-    def add(self, rows: Sequence[NewRow], steps: Sequence[RowStep] = ()) -> NewRules:
+    def add(self, rows: Sequence[NewRow], steps: Sequence[RowStep] = (), masked: Iterable[int] = ()) -> NewRules:
         """Rows enter; the result must reach :meth:`enter` before any of them draws.
 
-        ``steps`` are what the rows do next: those that were masked before draw as they would without again.
+        ``steps`` are what the rows do next: those that were masked before draw as they would without again, except for
+        the slots ``masked``, whose masks are still to come.
         """
         lines = _Lines()
-        if self._masked:
+        if self._masked and (free := self._masked.difference(masked)):
             for step in steps:
-                if step.slot in self._masked and step.sample:
+                if step.slot in free and step.sample:
                     self._masked.discard(step.slot)
                     lines.add("mask", step.slot, self._own_masks[step.slot])
         if not rows and not lines.writes:
@@ -100,23 +101,27 @@ class DeviceSampler:
         self._own_masks.pop(slot, None)
         self._masked.discard(slot)
 
-    def mask(self, masks: SlotMasks, device: Device, memory: StepMemory) -> None:
-        """What masked rows may draw in the step that is drawn next; until they draw without, see :meth:`add`.
+    def mask(self, masked: Iterable[int], masks: SlotMasks, device: Device, memory: StepMemory) -> None:
+        """What the slots ``masked`` may draw in the step that is drawn next; until they draw without, see :meth:`add`.
 
-        Slots that hold no masked row are passed over: their rows have gone.
+        Those of them that ``masks`` does not name draw as they would without. Slots that hold no masked row are passed
+        over: their rows have gone.
         """
-        found = {slot: mask for slot, mask in masks.items() if slot in self._own_masks}
+        found = {slot: mask.view("<i4") for slot, mask in masks.items() if slot in self._own_masks}
+        for slot in self._masked.intersection(masked).difference(masks):
+            self._masked.discard(slot)
+            found[slot] = self._own_masks[slot]
         if not found:
             return
         words = self._tables.mask.shape[1]
         host = memory.pinned(len(found) * words, torch.int32)
-        host.numpy()[:] = np.concatenate([mask.view("<i4") for mask in found.values()])
+        host.numpy()[:] = np.concatenate(list(found.values()))
         lines = torch.empty(len(found) * words, dtype=torch.int32, device=self._tables.mask.device)
         memory.keep(lines)
         device.upload(lines, host)
         for line, slot in zip(lines.view(-1, words), found, strict=True):
             self._tables.mask[slot].copy_(line)
-        self._masked.update(found)
+        self._masked.update(slot for slot in found if slot in masks)
 
     def enter(self, slots: torch.Tensor, params: torch.Tensor, data: torch.Tensor, writes: Sequence[RuleWrite]) -> None:
         """Fills the tables from what :meth:`add` gave, which is on the device by now."""

@@ -96,12 +96,13 @@ class Sampler:
             drawn = sampling.argmax(logits).tolist() if best is None else best
             return [row.append(token) for row, token in zip(rows, drawn, strict=True)], None
 
-        raw = self._raw_of_edited(logits, rows, {at for at, slot in enumerate(slots) if slot in masks})
+        raw = self._raw_of_edited(logits, rows, slots, masks)
         self._edit(logits, rows, slots, masks)
         drawn = self._draw(logits, slots, rows)
-        for at, slot in enumerate(slots):
-            if drawn[at] < 0 and slot in masks:
-                drawn[at] = lowest(masks[slot])
+        if masks:
+            for at, slot in enumerate(slots):
+                if drawn[at] < 0 and slot in masks:
+                    drawn[at] = lowest(masks[slot])
         indices = [position for position, row in enumerate(rows) if row.logprobs is not None]
         tokens = [row.append(token) for row, token in zip(rows, drawn, strict=True)]
         if not indices:
@@ -124,12 +125,14 @@ class Sampler:
             raise ValueError(f"slot {slot} holds no row; add one before sampling from it")
         return row
 
-    def _raw_of_edited(self, logits: torch.Tensor, rows: list[SampledRow], masked: set[int]) -> dict[int, torch.Tensor]:
+    def _raw_of_edited(
+        self, logits: torch.Tensor, rows: list[SampledRow], slots: Sequence[int], masks: SlotMasks
+    ) -> dict[int, torch.Tensor]:
         """Copies [1, V], by position, of logits that are about to change but are needed as they are."""
         return {
             position: logits[position : position + 1].clone()
             for position, row in enumerate(rows)
-            if row.logprobs is not None and (row.edits or position in masked)
+            if row.logprobs is not None and (row.edits or slots[position] in masks)
         }
 
     def _edit(self, logits: torch.Tensor, rows: list[SampledRow], slots: Sequence[int], masks: SlotMasks) -> None:
@@ -156,9 +159,10 @@ class Sampler:
             sampling.add_bias_(logits, *biased.flat(self._device))
         if restricted.rows:
             sampling.restrict_(logits, *restricted.flat(self._device))
-        for position, slot in enumerate(slots):
-            if (mask := masks.get(slot)) is not None:
-                restrict_row_(logits[position], mask)
+        if masks:
+            for position, slot in enumerate(slots):
+                if (mask := masks.get(slot)) is not None:
+                    restrict_row_(logits[position], mask)
 
     def _draw(self, logits: torch.Tensor, slots: Sequence[int], rows: list[SampledRow]) -> list[int]:
         if all(row.greedy for row in rows):

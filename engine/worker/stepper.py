@@ -74,7 +74,7 @@ class InTurn:
         names = self._names.after(plan)
         try:
             check_turn(plan, self._held)
-            if is_masked(plan):
+            if plan.masked:
                 self._held = Held(plan, names, self._runner.forward(plan))
                 return
             result = self._runner.step(plan)
@@ -139,7 +139,7 @@ class Ahead:
         names = self._names.after(plan)
         try:
             check_turn(plan, self._held)
-            if is_masked(plan):
+            if plan.masked:
                 self._held = Held(plan, names, self._runner.launch_forward(plan))
                 return
             self._queue.put((self._runner.launch(plan), names))
@@ -206,11 +206,6 @@ class Ahead:
             logger.exception("a result could not be sent")
             self._failed.set()
             self._send(Failed(f"the worker failed to send a result: {type(error).__name__}"))
-
-
-def is_masked(plan: StepPlan) -> bool:
-    """Whether the step waits for masks before its tokens are drawn."""
-    return any(row.masked for row in plan.rows)
 
 
 def check_turn(plan: StepPlan, held: "Held[T] | None") -> None:

@@ -13,7 +13,18 @@ from .errors import THREAD_UNSUPPORTED
 
 LEAST_BUDGET: Final = 1024
 """Tokens to think in, as Anthropic has it."""
-REFUSED: Final = ("container", "mcp_servers", "compaction", "fallbacks")
+REFUSED: Final = (
+    "container",
+    "mcp_servers",
+    "compaction",
+    "fallbacks",
+    "fallback_credit_token",
+    "vllm_xargs",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "mm_payload",
+    "watermarking",
+)
 IGNORED_FIELDS: Final = (
     "metadata",
     "service_tier",
@@ -25,6 +36,7 @@ IGNORED_FIELDS: Final = (
     "betas",
     "user_profile_id",
     "workspace_id",
+    "billing_policy",
 )
 """Accepted and without effect: they ask for nothing that would change the answer here."""
 
@@ -98,10 +110,19 @@ class ConversationFields(msgspec.Struct, kw_only=True):
     output_format: JsonFormat | None = None
     """Where the first version of structured outputs had what ``output_config.format`` is now."""
 
+    chat_template_kwargs: dict[str, Any] | None = None
+    """vLLM's, as chat has it."""
+
     container: Any = None
     mcp_servers: list[Any] | None = None
     compaction: Any = None
     fallbacks: Any = None
+    fallback_credit_token: Any = None
+    vllm_xargs: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    mm_payload: Any = None
+    watermarking: Any = None
     thread: Any = None
 
     @property
@@ -154,6 +175,8 @@ class MessagesRequest(ConversationFields, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=limits.INT32_MAX)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
+    """vLLM's, as chat has it."""
 
     def check(self, *, thinks_between_calls: bool) -> None:
         """As :meth:`check_conversation`. ``thinks_between_calls``: the budget of thinking is for a whole turn of

@@ -18,7 +18,7 @@ from .usage import PromptLogprobs, Usage
 ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-REFUSED: Final = ("audio", "web_search_options", "moderation")
+REFUSED: Final = ("audio", "web_search_options", "moderation", "echo", "return_prompt_text")
 Messages = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
@@ -62,6 +62,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     audio: Any = None
     web_search_options: Any = None
     moderation: Any = None
+    echo: Any = None
+    return_prompt_text: Any = None
 
     @property
     def max_tokens_field(self) -> str:

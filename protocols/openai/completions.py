@@ -14,7 +14,7 @@ from .usage import PromptLogprobs, Usage
 
 Prompt = str | list[int]
 
-REFUSED: Final = ("suffix", "prompt_embeds")
+REFUSED: Final = ("suffix", "prompt_embeds", "thinking_token_budget")
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -26,6 +26,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     suffix: str | None = None
     prompt_embeds: Any = None
+    thinking_token_budget: int | None = None
 
     @property
     def prompts(self) -> list[Prompt]:

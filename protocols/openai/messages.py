@@ -27,6 +27,8 @@ def _check_message(message: dict[str, Any], where: str) -> None:
     for field in ("name", "tool_call_id", "refusal", "reasoning", "reasoning_content"):
         if not isinstance(message.get(field), str | None):
             raise BadRequest(f"`{where}.{field}` must be a string.", f"{where}.{field}")
+    if message.get("audio"):
+        raise not_served(f"{where}.audio")
     if role == "tool" and message.get("tool_call_id") is None:
         raise BadRequest(f"`{where}.tool_call_id` is required.", f"{where}.tool_call_id", "missing_required_parameter")
     calls = message.get("tool_calls")

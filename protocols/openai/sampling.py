@@ -1,6 +1,6 @@
 """The fields that chat and text completions share, and their checks."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -31,6 +31,9 @@ IGNORED_FIELDS: Final = (
     "verbosity",
     "length_penalty",
     "mm_processor_kwargs",
+    "media_io_kwargs",
+    "session_id",
+    "stream_interval",
 )
 """Accepted and without effect: they ask for nothing that would change the answer here."""
 
@@ -70,6 +73,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
+    truncation_side: Literal["left"] | None = None
+    """The only one that there is: the end of a prompt is kept."""
     prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
@@ -87,6 +92,14 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
     # Understood, so that a client hears that they are not served rather than being ignored.
     use_beam_search: bool | None = None
+    logprob_token_ids: Any = None
+    repetition_detection: Any = None
+    watermarking: Any = None
+    return_token_offsets: Any = None
+    vllm_xargs: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    mm_payload: Any = None
 
     @property
     def choices(self) -> int:
@@ -99,7 +112,17 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
-REFUSED_EVERYWHERE: Final = ("use_beam_search",)
+REFUSED_EVERYWHERE: Final = (
+    "use_beam_search",
+    "logprob_token_ids",
+    "repetition_detection",
+    "watermarking",
+    "return_token_offsets",
+    "vllm_xargs",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "mm_payload",
+)
 
 
 def refuse(request: msgspec.Struct, fields: tuple[str, ...]) -> None:

@@ -48,6 +48,7 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
     fields["temperature"] = body.temperature
     fields["top_p"] = None if body.top_p is None else max(body.top_p, _LEAST_TOP_P)
     fields["top_k"] = body.top_k
+    fields["cache_salt"] = body.cache_salt
     return _made(fields)
 
 
@@ -61,7 +62,10 @@ def in_their_names(body: ConversationFields) -> Iterator[None]:
     """Refusals of a chat request that was made of ``body`` name the fields of ``body``."""
     answer = body.answer_format
     field = "output_config.format" if answer is None else answer[0]
-    with renamed({**_NAMES, "response_format": field, "response_format.json_schema": field}):
+    names = {**_NAMES, "response_format": field, "response_format.json_schema": field}
+    if body.chat_template_kwargs:
+        del names["chat_template_kwargs"]
+    with renamed(names):
         yield
 
 
@@ -93,7 +97,7 @@ def _conversation(body: ConversationFields) -> dict[str, Any]:
         "response_format": None if answer is None else _response_format(answer[1].schema),
         "reasoning_effort": None if body.output_config is None else body.output_config.effort,
         **_tools(body.tools, body.tool_choice),
-        **_thinking(body.thinking),
+        **_thinking(body.thinking, body.chat_template_kwargs),
     }
 
 
@@ -150,17 +154,20 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _thinking(thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None) -> dict[str, Any]:
-    """Without a word of the client's, the model does as it does by itself."""
+def _thinking(
+    thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None, kwargs: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Without a word of the client's, the model does as it does by itself. ``kwargs`` are its own for the template."""
+    fields: dict[str, Any] = {}
+    switch: dict[str, Any] = {}
     match thinking:
         case None:
-            return {}
+            pass
         case ThinkingEnabled(budget_tokens=budget):
-            return {
-                "chat_template_kwargs": {"enable_thinking": True},
-                "thinking_token_budget": budget,
-            }
+            switch["enable_thinking"] = True
+            fields["thinking_token_budget"] = budget
         case ThinkingAdaptive():
-            return {"chat_template_kwargs": {"enable_thinking": True}}
+            switch["enable_thinking"] = True
         case ThinkingDisabled():
-            return {"chat_template_kwargs": {"enable_thinking": False}}
+            switch["enable_thinking"] = False
+    return {**fields, "chat_template_kwargs": {**switch, **(kwargs or {})} or None}

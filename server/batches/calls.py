@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 PRIORITY: Final = 100
 """Of a request that names none: whoever waits at a connection goes first, and batches are aged like all others."""
-_TRIES: Final = 8
+_PATIENCE: Final = 3600.0
+"""Seconds for which a request is made again and again before the refusal is its answer."""
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 30.0
 _AGAIN: Final = (429, 503)
@@ -48,11 +49,10 @@ async def answer(client: "httpx.AsyncClient", request: BatchRequest) -> Answer:
     """Made again, after longer and longer, while the server is too busy for it or recovers."""
     body = msgspec.json.encode({"priority": PRIORITY, **request.body})
     pause = _FIRST_PAUSE
+    until = anyio.current_time() + _PATIENCE
     headers = {"content-type": "application/json"}
     response = await client.post(request.url, content=body, headers=headers)
-    for _ in range(_TRIES):
-        if response.status_code not in _AGAIN:
-            break
+    while response.status_code in _AGAIN and anyio.current_time() < until:
         await anyio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
         response = await client.post(request.url, content=body, headers=headers)

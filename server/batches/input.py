@@ -13,6 +13,8 @@ from ..store.database import Database
 from .lines import BadLine, BatchRequest, read_request
 
 MAX_LINE_BYTES: Final = 16 << 20
+MAX_ID_CHARS: Final = 512
+"""Of a ``custom_id``: those of all lines are in memory while a file is checked."""
 
 ReadPart = Callable[[int], Awaitable[bytes | None]]
 
@@ -76,6 +78,10 @@ async def check(read: ReadPart, endpoint: str) -> Checked:
             if request.url != endpoint:
                 message = f"line {number}: url is {request.url[:80]!r}, but the batch is for {endpoint}"
                 wrong("mismatched_url", message, number)
+            if len(request.custom_id) > MAX_ID_CHARS:
+                message = f"line {number}: custom_id is longer than {MAX_ID_CHARS} characters"
+                wrong("invalid_custom_id", message, number)
+                continue
             if request.custom_id in names:
                 message = f"line {number}: custom_id {request.custom_id[:80]!r} stands in an earlier line"
                 wrong("duplicate_custom_id", message, number)
@@ -90,7 +96,12 @@ async def check(read: ReadPart, endpoint: str) -> Checked:
 
 
 async def requests(read: ReadPart, done: dict[int, bool]) -> AsyncGenerator[tuple[int, BatchRequest], None]:
-    """Those of a checked file whose lines are not in ``done``."""
+    """Those of a checked file whose lines are not in ``done``; fewer where it is deleted meanwhile."""
     async for number, line in lines(read):
-        if number not in done:
-            yield number, read_request(line, number)
+        if number in done:
+            continue
+        try:
+            request = read_request(line, number)
+        except BadLine:  # torn: it was whole when it was checked
+            return
+        yield number, request

@@ -5,53 +5,63 @@
     validating ──► in_progress ──► finalizing ──► completed
         │               │ cancel        ▲
         ▼               ▼               │ (with the answers there are)
-      failed       cancelling ──────────┴──► cancelled, or expired at its time
+      failed       cancelling ──────────┴──► cancelled, expired at its time, or failed
+
+What goes wrong with one batch fails that one alone; while the store cannot be used, all wait for it.
 """
 
+import contextlib
 import logging
 import time
-import uuid
 from collections import deque
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
-import msgspec
 from starlette.types import ASGIApp
 
-from stentor.protocols.openai.batches import Batch, BatchErrors, RequestCounts, batch_decoder
+from stentor.engine.groups import first_cause
+from stentor.engine.logs import trace_without_messages
+from stentor.protocols.openai.batches import Batch, BatchError, BatchErrors, RequestCounts, batch_decoder
 
 from ..door.keys import Caller
-from ..errors import Overloaded
+from ..errors import INTERNAL, Overloaded
 from ..store import batches, files
 from ..store.database import Database, StoreFailed
+from . import rows
 from .calls import answer, client_for
 from .input import ReadPart, check, part_reader, requests
 from .lines import BatchRequest, answered, failed
 
 if TYPE_CHECKING:
-    import sqlite3
+    import httpx
 
 logger = logging.getLogger(__name__)
 
 CONCURRENCY: Final = 32
 """Requests of a batch that are made at a time."""
-_READ_AT_ONCE: Final = 256
+_READ_AT_ONCE: Final = 32
 _FLUSH_SECONDS: Final = 0.5
-_RETRY_SECONDS: Final = 5.0
+_FIRST_PAUSE: Final = 1.0
+_LAST_PAUSE: Final = 60.0
+"""Between two tries where the store cannot be used."""
 _MANY_SECONDS: Final = 60
 
-_encode: Final = msgspec.json.Encoder().encode
+_KEY_GONE: Final = BatchError("invalid_api_key", "The key of this batch is not valid any more.")
+_INPUT_GONE: Final = BatchError("input_file_deleted", "The input file was deleted before all requests were made.")
+_FAILED: Final = BatchError("server_error", INTERNAL)
 
 
 class BatchRunner:
     """Owns the batches that have not ended."""
 
-    def __init__(self, store: Database, most: int) -> None:
-        """``most`` batches may be open at a time, of all callers."""
+    def __init__(self, store: Database, most: int, caller: Callable[[str], Caller | None]) -> None:
+        """``most`` batches may be open at a time, of all callers; ``caller`` finds one by its name in the store."""
         self._store = store
         self._most = most
+        self._caller = caller
         self._queue: deque[str] = deque()
         self._wanted = anyio.Event()
         self._now: str | None = None
@@ -64,16 +74,12 @@ class BatchRunner:
         ``app`` answers requests behind the guard at the door.
         """
         if self._store.durable:
-            for batch in await self._store.write(_take_up):
-                self._queue.append(batch)
+            await self._insist(self._take_up)
         while True:
             while self._queue:
                 self._now = self._queue[0]
                 try:
-                    await self._work(app, self._now)
-                except StoreFailed:  # which has been logged
-                    await anyio.sleep(_RETRY_SECONDS)
-                    continue
+                    await self._insist(partial(self._see_to, app, self._now))
                 finally:
                     self._now = None
                 self._cancelled.discard(self._queue.popleft())
@@ -90,25 +96,54 @@ class BatchRunner:
             )
         self._queue.append(row.id)
         try:
-            await self._store.write(partial(_insert, row=row))
+            await self._store.write(partial(rows.insert, row=row))
         except BaseException:
-            self._queue.remove(row.id)
+            with contextlib.suppress(ValueError):  # it has been looked at already
+                self._queue.remove(row.id)
             raise
         self._wanted.set()
 
     async def cancel(self, owner: str, batch: str) -> Batch | None:
         """As it is then; None where there is none. One that has ended stays as it is."""
-        row = await self._store.read(partial(batches.find, owner=owner, batch=batch))
-        if row is None:
-            return None
-        found = batch_decoder.decode(row.object)
-        if not row.open or found.status in ("cancelling", "finalizing"):
-            return found
-        self._cancelled.add(batch)
-        found = await self._change(batch, status="cancelling", cancelling_at=_now())
-        if self._now == batch and self._cancel is not None:
-            self._cancel.cancel()
+        found = await self._store.write(partial(rows.cancel, owner=owner, name=batch))
+        if found is not None and found.status == "cancelling" and batch in self._queue:
+            self._cancelled.add(batch)
+            if self._now == batch and self._cancel is not None:
+                self._cancel.cancel()
         return found
+
+    # ---- whatever happens
+
+    async def _insist(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Again, after longer and longer, where the store fails."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await work()
+                return
+            except Exception as error:
+                if not isinstance(first_cause(error), StoreFailed):  # which has been logged
+                    raise
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    async def _take_up(self) -> None:
+        self._queue.extendleft(reversed(await self._store.write(rows.take_up)))
+
+    async def _see_to(self, app: ASGIApp, name: str) -> None:
+        """Raises StoreFailed, also in a group of errors."""
+        try:
+            await self._work(app, name)
+        except Exception as error:
+            cause = first_cause(error)
+            if isinstance(cause, StoreFailed):
+                raise
+            assert isinstance(cause, Exception)
+            logger.error("a batch failed", extra={"trace": trace_without_messages(cause)})
+            fields = {"status": "failed", "failed_at": _now(), "errors": BatchErrors([_FAILED])}
+            row = await self._store.read(partial(batches.load, batch=name))
+            if row is not None and row.open:
+                await self._store.write(partial(rows.end, row=row, fields=fields, written=()))
 
     # ---- one batch
 
@@ -117,23 +152,31 @@ class BatchRunner:
         if row is None or not row.open:
             return
         batch = batch_decoder.decode(row.object)
+        caller = self._caller(row.owner)
         read = part_reader(self._store, row.input)
-        if batch.status == "validating" and name not in self._cancelled:
+        expired = False
+        if caller is not None and batch.status == "validating" and name not in self._cancelled:
             checked = await check(read, batch.endpoint)
             if checked.errors:
-                await self._end(row, status="failed", errors=BatchErrors(checked.errors), failed_at=_now())
+                await self._end(row, [], status="failed", errors=BatchErrors(checked.errors), failed_at=_now())
                 return
             counts = RequestCounts(total=checked.total)
             begun = {"in_progress_at": _now(), "request_counts": counts, "model": checked.model}
-            if name not in self._cancelled:
-                batch = await self._change(name, status="in_progress", **begun)
+            batch = await self._store.write(partial(rows.begin, name=name, fields=begun))
         done = await self._store.read(partial(batches.answered, batch=name))
-        if batch.status == "in_progress" and name not in self._cancelled:
+        if caller is not None and batch.status == "in_progress" and name not in self._cancelled:
             with anyio.CancelScope(deadline=anyio.current_time() + batch.expires_at - time.time()) as self._cancel:
-                await self._answer_all(app, row, read, done)
-        await self._finalize(row, batch, done)
+                await self._answer_all(client_for(app, caller), row, read, done)
+            expired = self._cancel.cancelled_caught
+        await self._finalize(row, batch, done, _INPUT_GONE if caller is not None else _KEY_GONE, expired)
 
-    async def _answer_all(self, app: ASGIApp, row: batches.Stored, read: ReadPart, done: dict[int, bool]) -> None:
+    async def _answer_all(
+        self,
+        clients: "AbstractAsyncContextManager[httpx.AsyncClient]",
+        row: batches.Stored,
+        read: ReadPart,
+        done: dict[int, bool],
+    ) -> None:
         """Adds to ``done`` what is answered, as it is stored."""
         waiting: list[batches.Answer] = []
         slots = anyio.Semaphore(CONCURRENCY)
@@ -141,17 +184,20 @@ class BatchRunner:
         async def flush() -> None:
             taken = waiting.copy()
             waiting.clear()
-            if taken:
-                done.update((each.line, each.good) for each in taken)
-                await self._store.write(partial(batches.add_answers, batch=row.id, answers=taken))
-                await self._note_counts(row.id, done)
+            if not taken:
+                return
+            known = {**done, **{each.line: each.good for each in taken}}
+            add = partial(rows.add_answers, name=row.id, answers=taken, good=sum(known.values()), all_=len(known))
+            with anyio.CancelScope(shield=True):  # what has been taken must not be lost on its way
+                await self._store.write(add)
+            done.update(known)
 
         async def flush_often() -> None:
             while True:
                 await anyio.sleep(_FLUSH_SECONDS)
                 await flush()
 
-        async with client_for(app, Caller(salt=row.salt, owner=row.owner)) as client:
+        async with clients as client:
 
             async def make(line: int, request: BatchRequest) -> None:
                 try:
@@ -177,26 +223,31 @@ class BatchRunner:
                 with anyio.CancelScope(shield=True):
                     await flush()
 
-    async def _finalize(self, row: batches.Stored, batch: Batch, done: dict[int, bool]) -> None:
+    async def _finalize(
+        self, row: batches.Stored, batch: Batch, done: dict[int, bool], otherwise: BatchError, expired: bool
+    ) -> None:
+        """``otherwise`` is why requests have not been made, where nobody has cancelled it and there was time."""
         cancelled = batch.status == "cancelling" or row.id in self._cancelled
         whole = len(done) == batch.request_counts.total and batch.in_progress_at is not None
         if not cancelled:
-            batch = await self._change(row.id, status="finalizing", finalizing_at=_now())
+            fields = {"status": "finalizing", "finalizing_at": _now()}
+            batch = await self._store.write(partial(rows.change, name=row.id, fields=fields))
         output = await self._write_file(row, good=True) if any(done.values()) else None
         errors = await self._write_file(row, good=False) if not all(done.values()) else None
         written = {"output_file_id": output, "error_file_id": errors}
+        names = [name for name in (output, errors) if name is not None]
         if whole:
-            await self._end(row, status="completed", completed_at=_now(), **written)
+            await self._end(row, names, status="completed", completed_at=_now(), **written)
         elif cancelled:
-            await self._end(row, status="cancelled", cancelled_at=_now(), **written)
+            await self._end(row, names, status="cancelled", cancelled_at=_now(), **written)
+        elif expired or time.time() >= batch.expires_at:
+            await self._end(row, names, status="expired", expired_at=_now(), **written)
         else:
-            await self._end(row, status="expired", expired_at=_now(), **written)
+            await self._end(row, names, status="failed", failed_at=_now(), errors=BatchErrors([otherwise]), **written)
 
     async def _write_file(self, row: batches.Stored, *, good: bool) -> str:
         """The answers of one kind, in the order of their requests."""
-        name = f"file-{uuid.uuid4().hex}"
-        title = f"{row.id}_{'output' if good else 'error'}.jsonl"
-        await self._store.write(partial(files.begin, owner=row.owner, file=name, purpose="batch_output", name=title))
+        name = await self._store.write(partial(rows.begin_file, row=row, good=good))
         after, place, waiting = 0, 0, bytearray()
         while some := await self._store.read(
             partial(batches.answers, batch=row.id, good=good, after=after, limit=_READ_AT_ONCE)
@@ -211,56 +262,10 @@ class BatchRunner:
                 place += 1
         if waiting:
             await self._store.write(partial(files.append, file=name, place=place, data=bytes(waiting)))
-        await self._store.write(partial(files.finish, file=name))
         return name
 
-    async def _note_counts(self, name: str, done: dict[int, bool]) -> None:
-        good = sum(done.values())
-
-        def work(db: "sqlite3.Connection") -> None:
-            batch = _decode(db, name)
-            counts = RequestCounts(batch.request_counts.total, good, len(done) - good)
-            _replace(db, name, {"request_counts": counts})
-
-        await self._store.write(work)
-
-    async def _change(self, name: str, **fields: object) -> Batch:
-        return await self._store.write(partial(_replace, name=name, fields=fields))
-
-    async def _end(self, row: batches.Stored, **fields: object) -> None:
-        def work(db: "sqlite3.Connection") -> None:
-            _replace(db, row.id, fields, open=False)
-            files.finish(db, row.input)
-
-        await self._store.write(work)
-
-
-def _decode(db: "sqlite3.Connection", name: str) -> Batch:
-    row = batches.load(db, name)
-    assert row is not None, "an open batch is not deleted"
-    return batch_decoder.decode(row.object)
-
-
-def _replace(db: "sqlite3.Connection", name: str, fields: dict[str, object], *, open: bool = True) -> Batch:
-    """In one transaction: who cancels and who counts change the same object."""
-    batch: Batch = msgspec.structs.replace(_decode(db, name), **fields)
-    batches.update(db, name, _encode(batch), open=open)
-    return batch
-
-
-def _insert(db: "sqlite3.Connection", row: batches.Stored) -> None:
-    batches.insert(db, row)
-    files.hold(db, row.input)
-
-
-def _take_up(db: "sqlite3.Connection") -> list[str]:
-    files.release_all(db)
-    names = batches.unfinished(db)
-    for name in names:
-        row = batches.load(db, name)
-        assert row is not None
-        files.hold(db, row.input)
-    return names
+    async def _end(self, row: batches.Stored, written: list[str], **fields: object) -> None:
+        await self._store.write(partial(rows.end, row=row, fields=fields, written=written))
 
 
 def _now() -> int:

@@ -38,8 +38,8 @@ class CallFilter:
     def push(self, text: str) -> list[Piece]:
         return self._filtered(self._inner.push(text))
 
-    def finish(self) -> list[Piece]:
-        pieces = self._filtered(self._inner.finish())
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        pieces = self._filtered(self._inner.finish(cut=cut))
         if self._input is not None and (rest := self._input.finish()):
             self._keep(CallArguments(rest), pieces)
         return pieces

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio.to_thread
 import msgspec
@@ -109,10 +109,13 @@ def _thinking_opened(state: ServerState, body: ChatRequest, prompt: list[int], o
     if state.output.reasoning is None:
         return False
     tail = state.pool.tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
-    continued = body.messages[-1].get("content") if body.continue_final_message else ""
-    return state.output.thinking_opened(
-        tail, wanted=options.wanted, continued=continued if isinstance(continued, str) else ""
-    )
+    continued = _text_of(body.messages[-1]) if body.continue_final_message else ""
+    return state.output.thinking_opened(tail, wanted=options.wanted, continued=continued)
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "\n".join(part.get("text") or "" for part in content)
 
 
 async def _grammar(state: ServerState, use: ToolUse, answer: Answer | None, opened: bool) -> str:

@@ -18,7 +18,7 @@ from stentor.protocols.anthropic.objects import (
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 
 from ..error_shapes import ANTHROPIC
-from ..errors import GenerationFailed, error_frame
+from ..errors import error_frame, generation_error
 from .anthropic_blocks import BlockEvent, Blocks, Closed, Grown, Opened, Signed, ThinkingShown
 from .chunks import encode
 
@@ -80,7 +80,7 @@ class _Progress:
 
 
 async def whole_message(shape: MessageShape, batches: AsyncIterable[list[Delta]]) -> Message:
-    """Reads ``batches`` to their end. Raises GenerationFailed when the answer ends with an error."""
+    """Reads ``batches`` to their end. Raises as :func:`..errors.generation_error` says."""
     progress = _Progress(shape)
     gathered: list[_Gathered] = []
     finish: Finish | None = None
@@ -93,7 +93,7 @@ async def whole_message(shape: MessageShape, batches: AsyncIterable[list[Delta]]
             else:
                 _gather(gathered, progress.take(delta))
     if finish is None or finish.reason not in ("stop", "length"):
-        raise GenerationFailed
+        raise generation_error(finish)
     _gather(gathered, progress.blocks.end())
     return progress.message([block.content() for block in gathered], finish)
 
@@ -174,7 +174,7 @@ class MessageStream:
                 self._finish = delta
             else:
                 self.failed = True
-                frames.append(error_frame(GenerationFailed(), ANTHROPIC))
+                frames.append(error_frame(generation_error(delta), ANTHROPIC))
                 break
         return b"".join(frames)
 

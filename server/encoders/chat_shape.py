@@ -29,6 +29,7 @@ class ChatShape:
     include_usage: bool = False
     continuous_usage: bool = False
     include_reasoning: bool = True
+    """False: nor are its tokens and their log-probabilities shown, in which it could be read."""
     tools: ToolUse = NO_TOOLS
 
     def finish_reason(self, finish: Finish, called: bool) -> ChatFinishReason:

@@ -11,7 +11,7 @@ from stentor.protocols.deltas import (
 )
 from stentor.protocols.openai.usage import Usage
 
-from ..errors import GenerationFailed, error_frame
+from ..errors import error_frame, generation_error
 from ..sse import DONE
 from .chat_shape import ChatShape, call_id
 from .chunks import NULL, ChunkFrame, encode
@@ -76,7 +76,7 @@ class ChatStream:
                     frames.append(self._open())
                 if delta.reason not in ("stop", "length"):
                     self.failed = True
-                    frames.append(error_frame(GenerationFailed()))
+                    frames.append(error_frame(generation_error(delta)))
                     break
                 frames.append(self._finish(delta))
             elif type(delta) is PromptProcessed:
@@ -102,8 +102,10 @@ class ChatStream:
         self._completion_tokens += len(delta.tokens)
         self._reasoning_tokens += len(delta.tokens)
         opening = self._open()
+        if not self._shape.include_reasoning:
+            return opening
         shown = b"{"
-        if delta.text and self._shape.include_reasoning:
+        if delta.text:
             text = encode(delta.text)
             shown = b'{"reasoning":' + text + b',"reasoning_content":' + text
         if self._plain:

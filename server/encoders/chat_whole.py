@@ -19,6 +19,7 @@ from .logprobs import chat_logprobs, prompt_logprobs
 
 
 def chat_response(shape: ChatShape, generation: Generation) -> ChatResponse:
+    """``generation`` was collected with thoughts or without, as ``shape`` says."""
     wanted = shape.prompt_logprobs
     return ChatResponse(
         id=shape.response_id,
@@ -52,8 +53,7 @@ def _choice(shape: ChatShape, index: int, choice: Choice) -> ChatChoice:
 def _message(shape: ChatShape, choice: Choice) -> AssistantMessage:
     text, calls = choice.text, choice.calls
     content = text if text or not calls else None
-    thoughts = choice.thoughts if shape.include_reasoning else ""
-    reasoning = thoughts or UNSET
+    reasoning = choice.thoughts or UNSET
     if calls and shape.tools.legacy:
         called = CalledFunction(calls[0].name, calls[0].arguments)
         return AssistantMessage(content, reasoning=reasoning, reasoning_content=reasoning, function_call=called)

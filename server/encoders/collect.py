@@ -16,7 +16,7 @@ from stentor.protocols.deltas import (
 )
 from stentor.protocols.steps import TokenLogprobs
 
-from ..errors import GenerationFailed
+from ..errors import GenerationFailed, generation_error
 
 
 @dataclass
@@ -42,6 +42,8 @@ class Choice:
     calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Beside ``tokens``, where they were asked for."""
+    completion_tokens: int = 0
     reasoning_tokens: int = 0
     finish: Finish | None = None
 
@@ -64,7 +66,7 @@ class Generation:
 
     @property
     def completion_tokens(self) -> int:
-        return sum(len(choice.tokens) for choice in self.choices)
+        return sum(choice.completion_tokens for choice in self.choices)
 
     @property
     def reasoning_tokens(self) -> int:
@@ -72,19 +74,26 @@ class Generation:
         return sum(choice.reasoning_tokens for choice in self.choices)
 
 
-async def collect(batches: AsyncIterable[list[Delta]], n: int) -> Generation:
-    """Reads ``batches`` to their end. Raises GenerationFailed when a choice ends with an error."""
+async def collect(batches: AsyncIterable[list[Delta]], n: int, *, thoughts: bool = True) -> Generation:
+    """Reads ``batches`` to their end. Raises as :func:`..errors.generation_error` says.
+
+    Without ``thoughts``, reasoning and its tokens are counted and dropped.
+    """
     generation = Generation([Choice() for _ in range(n)])
     async for batch in batches:
         for delta in batch:
             match delta:
                 case Text() | Reasoning():
                     choice = generation.choices[delta.index]
+                    choice.completion_tokens += len(delta.tokens)
+                    if isinstance(delta, Reasoning):
+                        choice.reasoning_tokens += len(delta.tokens)
+                        if not thoughts:
+                            continue
                     choice.tokens.extend(delta.tokens)
                     choice.logprobs.extend(delta.logprobs or ())
                     if isinstance(delta, Reasoning):
                         choice.reasoning.append(delta.text)
-                        choice.reasoning_tokens += len(delta.tokens)
                     else:
                         choice.pieces.append(delta.text)
                 case ToolCallStart():
@@ -95,7 +104,7 @@ async def collect(batches: AsyncIterable[list[Delta]], n: int) -> Generation:
                     generation.choices[delta.index].calls[delta.call].ended = True
                 case Finish():
                     if delta.reason not in ("stop", "length"):
-                        raise GenerationFailed
+                        raise generation_error(delta)
                     generation.choices[delta.index].finish = delta
                 case PromptProcessed():
                     generation.cached_tokens = delta.cached_tokens

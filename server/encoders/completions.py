@@ -11,7 +11,7 @@ from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
 from stentor.protocols.openai.usage import Usage
 
-from ..errors import GenerationFailed, error_frame
+from ..errors import error_frame, generation_error
 from ..sse import DONE
 from .chunks import NULL, ChunkFrame, encode
 from .collect import Choice, Generation
@@ -148,7 +148,7 @@ class CompletionStream:
             elif type(delta) is Finish:
                 if delta.reason not in ("stop", "length"):
                     self.failed = True
-                    frames.append(error_frame(GenerationFailed()))
+                    frames.append(error_frame(generation_error(delta)))
                     break
                 frames.append(self._finish(delta))
             elif type(delta) is PromptProcessed:

@@ -22,6 +22,7 @@ from stentor.protocols.deltas import (
     ToolCallStart,
 )
 from stentor.protocols.openai.chat import TokenLogprob
+from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.objects import (
     CustomToolCallItem,
     FunctionCallItem,
@@ -40,7 +41,7 @@ from stentor.protocols.openai.responses.objects import (
     ResponseUsage,
 )
 
-from ..errors import GenerationFailed, describe
+from ..errors import describe, generation_error
 from ..observe.request import note_error
 from ..sse import DONE
 from .logprobs import TokenNames, chat_logprobs
@@ -149,7 +150,9 @@ class ResponseEncoder:
     def complete(self) -> list[bytes]:
         """Ends the response as its last turn did."""
         if self.finish is None or self.finish.reason not in ("stop", "length"):
-            return self.fail(ResponseFailure("server_error", str(GenerationFailed())))
+            error = generation_error(self.finish)
+            said = describe(error)[1].message
+            return self.fail(ResponseFailure("invalid_prompt" if isinstance(error, BadRequest) else "server_error", said))
         if not self.response.output and self.finish.reason == "stop":
             self._open_message()
             self._close("completed")

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.protocols.openai.errors import BadRequest
@@ -20,6 +21,8 @@ from .process import TOO_COMPLEX, ChildNotStarted, GrammarProcess
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1
+_COSTLY_SECONDS: Final = 60.0
+"""How long a grammar is held to cost too much: the machine may have been busy with other things."""
 TOO_COMPLEX_CODE: Final = "grammar_too_complex"
 
 
@@ -32,6 +35,12 @@ class GrammarsUnavailable(ServerError):
 
     def __init__(self) -> None:
         super().__init__("Grammars cannot be checked just now; the log of the server says why.")
+
+
+class _Verdict(NamedTuple):
+    why: str
+    until: float
+    """By the loop's clock."""
 
 
 @dataclass
@@ -55,7 +64,7 @@ class Grammars:
         self._process = GrammarProcess(vocabulary, limits.timeout)
         # a thread of its own, for all of the process's life: the kernel ends a child with the thread that began it
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._verdicts: OrderedDict[bytes, str] = OrderedDict()
+        self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
         self._trials: dict[bytes, _Trial] = {}
 
     @property
@@ -74,11 +83,16 @@ class Grammars:
         Raises BadRequest naming ``field``, which is what the client has asked for the grammar with;
         :class:`..errors.Overloaded` where too many others wait, and :class:`GrammarsUnavailable`.
         """
-        key = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        why = self._verdicts.get(key)
-        if why is None:
+        try:
+            key = hashlib.blake2b(source.encode(), digest_size=16).digest()
+        except UnicodeEncodeError:
+            said = f"`{field}`: it holds half a character (an unpaired surrogate)."
+            raise BadRequest(said, field, "invalid_value") from None
+        known = self._verdicts.get(key)
+        if known is None or known.until <= asyncio.get_running_loop().time():
             why = await self._tried(key, source)
-        elif self._verdicts:
+        else:
+            why = known.why
             self._verdicts.move_to_end(key)
         if why == TOO_COMPLEX:
             raise BadRequest(
@@ -119,20 +133,21 @@ class Grammars:
         def done(future: "Future[str]") -> None:
             held.clear()
             with contextlib.suppress(RuntimeError):  # the loop has closed, and with it everyone who waited
-                loop.call_soon_threadsafe(self._ended, key, trial)
+                loop.call_soon_threadsafe(self._ended, key, trial, loop.time())
 
         self._trials[key] = trial
         trial.future.add_done_callback(done)
         return trial
 
-    def _ended(self, key: bytes, trial: _Trial) -> None:
+    def _ended(self, key: bytes, trial: _Trial, now: float) -> None:
         """Also of a trial that nobody waits for any more: the verdict holds for the next who asks."""
         if self._trials.get(key) is trial:
             del self._trials[key]
         if trial.future.cancelled() or trial.future.exception() is not None:
             return
         why = trial.future.result()
-        self._verdicts[key] = why
+        self._verdicts[key] = _Verdict(why, now + _COSTLY_SECONDS if why == TOO_COMPLEX else math.inf)
+        self._verdicts.move_to_end(key)
         while len(self._verdicts) > self._limits.cache:
             self._verdicts.popitem(last=False)
         if why == TOO_COMPLEX:

@@ -276,7 +276,9 @@ def _names_in(node: Node) -> set[str]:
 
 
 def _unescaped(text: str) -> str:
-    return "".join(map(_character, _ESCAPE.finditer(text)))
+    """Two halves of one character, as JSON spells it, are that character; a lone half stays one."""
+    written = "".join(map(_character, _ESCAPE.finditer(text)))
+    return written.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _character(unit: "re.Match[str]") -> str:

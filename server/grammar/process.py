@@ -51,8 +51,12 @@ class _Link:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self.socket: Final = ours
-        with theirs:
-            self.child: Final = spawn(MODULE, (theirs.fileno(),), name="the grammar process")
+        try:
+            with theirs:
+                self.child: Final = spawn(MODULE, (theirs.fileno(),), name="the grammar process")
+        except BaseException:
+            ours.close()
+            raise
 
     def close(self) -> None:
         self.child.close()

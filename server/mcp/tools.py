@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from stentor.protocols.openai.limits import MAX_TOOL_DESCRIPTION
 
-from .servers import Annotations, Server
+from .servers import HOSTED_SERVERS, Annotations, Server
 
 MAX_NAME: Final = 64
 """Of a function: what templates and clients were made for."""
@@ -40,8 +40,12 @@ class Offered:
 
 
 def function_name(label: str, name: str) -> str:
-    """The same for one tool in all turns: a conversation names it again when it is told to the model once more."""
-    return _FOREIGN.sub("_", f"{label}__{name}")[:MAX_NAME]
+    """The same for one tool in all turns: a conversation names it again when it is told to the model once more.
+
+    Servers that stand for tools of gpt-oss's makers are named as those are (``browser.search``).
+    """
+    between = "." if label in HOSTED_SERVERS.values() else "__"
+    return (_FOREIGN.sub("_", label) + between + _FOREIGN.sub("_", name))[:MAX_NAME]
 
 
 def offered(servers: Sequence[Server], lists: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, Offered]:

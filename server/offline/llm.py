@@ -140,20 +140,22 @@ class LLM:
         return calls
 
     def _run(self, calls: Sequence[_Call]) -> list[RequestOutput]:
-        """In order; what has been sent when one is refused goes on and is dropped."""
+        """In order; what has been sent when one is refused, or when it is interrupted, is given up."""
         outputs: list[RequestOutput] = []
         sent: list[Future[Answer]] = []
-        for call in calls:
-            while len(sent) < min(len(calls), len(outputs) + IN_FLIGHT):
-                following = calls[len(sent)]
-                sent.append(self._room.post(following.path, following.body))
-            answer = sent[len(outputs)].result()
-            body = msgspec.json.decode(answer.body)
-            if answer.status != 200:
-                for future in sent:
-                    future.cancel()
-                raise RequestRefused(body["error"]["message"])
-            outputs.append(call.read(body))
+        try:
+            for call in calls:
+                while len(sent) < min(len(calls), len(outputs) + IN_FLIGHT):
+                    following = calls[len(sent)]
+                    sent.append(self._room.post(following.path, following.body))
+                answer = sent[len(outputs)].result()
+                body = msgspec.json.decode(answer.body)
+                if answer.status != 200:
+                    raise RequestRefused(body["error"]["message"])
+                outputs.append(call.read(body))
+        finally:
+            for future in sent:
+                future.cancel()
         return outputs
 
 

@@ -51,11 +51,17 @@ class Room:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: httpx.AsyncClient | None = None
         self._end: anyio.Event | None = None
+        self._unwanted = False
         self._why = "the room has been closed"
         # a daemon, or an interpreter whose program forgot to close would wait for it before it runs what closes
         self._thread = threading.Thread(target=self._run, name="stentor", daemon=True)
         self._thread.start()
-        self._started.result()
+        try:
+            self._started.result()
+        except BaseException:  # also an interrupt: who has no room cannot close it once it is there
+            self._unwanted = True
+            self._tell_to_end()
+            raise
 
     def post(self, path: str, body: bytes) -> "Future[Answer]":
         """Sends a request of JSON. The future raises :class:`RoomClosed` where no engine is left to answer."""
@@ -66,11 +72,15 @@ class Room:
 
     def close(self) -> None:
         """Ends what runs, and blocks until the engine has ended. May be called again."""
+        self._tell_to_end()
+        if threading.current_thread() is not self._thread:  # which may be where a forgotten room is collected
+            self._thread.join()
+
+    def _tell_to_end(self) -> None:
         loop, end = self._loop, self._end
         if loop is not None and end is not None:
             with contextlib.suppress(RuntimeError):  # it has just ended by itself
                 loop.call_soon_threadsafe(end.set)
-        self._thread.join()
 
     @staticmethod
     async def _post(client: httpx.AsyncClient, path: str, body: bytes) -> Answer:
@@ -100,6 +110,9 @@ class Room:
                 with display:
                     state = await load_state(config, checkpoint, defaults, client, Door())
                     at_end.callback(state.observer.close)
+                    at_end.callback(state.pool.close)
+                    at_end.callback(state.grammars.close)
+                    at_end.push_async_callback(state.store.close)
                     try:
                         await client.wait_started()
                     except EngineUnavailable as error:
@@ -115,6 +128,8 @@ class Room:
         async with httpx.AsyncClient(transport=transport, base_url=_NOWHERE, timeout=None) as client:
             self._end = anyio.Event()
             self._loop, self._client = asyncio.get_running_loop(), client
+            if self._unwanted:
+                self._end.set()
             yield self._end
             self._client = None
 

@@ -22,9 +22,9 @@ class Chain:
             return self._calls.push(text)
         return self._read(self._reasoning.push(text))
 
-    def finish(self) -> list[Piece]:
-        pieces = self._read(self._reasoning.finish())
-        pieces += self._calls.finish()
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        pieces = self._read(self._reasoning.finish(cut=cut))
+        pieces += self._calls.finish(cut=cut)
         return pieces
 
     def _read(self, pieces: list[Piece]) -> list[Piece]:

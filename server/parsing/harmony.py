@@ -10,6 +10,7 @@ A recipient may stand before the channel too. What is in ``analysis`` is reasoni
 ``commentary`` without a recipient is said to the user before a call.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from enum import Enum
@@ -22,6 +23,9 @@ START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 MARKERS: Final = frozenset((START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN))
 FUNCTIONS: Final = "functions."
+PYTHON: Final = "python"
+PYTHON_CODE: Final = "python.python"
+"""A recipient that takes code as it is, and the function of one argument, ``code``, that it stands for."""
 
 _IN_HEADER: Final = Markers((MESSAGE, END, CALL, RETURN))
 _IN_BODY: Final = Markers((START, END, CALL, RETURN))
@@ -51,12 +55,14 @@ class _Kind(Enum):
 class HarmonyParser:
     """Messages of one kind that follow one another are a line apart."""
 
-    __slots__ = ("_begun", "_empty", "_functions", "_held", "_kind", "_names", "_phase")
+    __slots__ = ("_begun", "_code", "_empty", "_functions", "_held", "_kind", "_names", "_phase")
 
     def __init__(self, tools: Sequence[Tool], *, opened: bool) -> None:
         self._names = frozenset(tool.name for tool in tools)
         self._functions = bool(tools)
         """Without tools, what goes to one is shown to nobody but those who read thoughts."""
+        self._code = False
+        """The body of the call is code, which becomes JSON on its way."""
         self._phase = _Phase.BODY if opened else _Phase.OPENING
         self._kind = _Kind.THOUGHT
         self._held = ""
@@ -93,7 +99,7 @@ class HarmonyParser:
                 break
         return pieces
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, cut: bool = False) -> list[Piece]:
         pieces: list[Piece] = []
         held, self._held = self._held, ""
         if self._phase is _Phase.OPENING:
@@ -130,7 +136,8 @@ class HarmonyParser:
         recipient = to[1] if to is not None else ""
         self._phase = _Phase.BODY
         self._empty = True
-        name = recipient.removeprefix(FUNCTIONS)
+        self._code = recipient == PYTHON and PYTHON_CODE in self._names
+        name = PYTHON_CODE if self._code else recipient.removeprefix(FUNCTIONS)
         if self._functions and (name != recipient or name in self._names):
             self._kind = _Kind.CALL
             pieces.append(CallStart(name))
@@ -150,7 +157,9 @@ class HarmonyParser:
         self._say(held[: found.start()], pieces)
         self._held = held[found.end() :]
         if self._kind is _Kind.CALL:
-            if self._empty:
+            if self._code:
+                pieces.append(CallArguments('{"code": ""}' if self._empty else '"}'))
+            elif self._empty:
                 pieces.append(CallArguments("{}"))
             pieces.append(CallEnd())
         self._phase = _Phase.HEADER if found.group() == START else _Phase.BETWEEN
@@ -160,7 +169,9 @@ class HarmonyParser:
             return
         kind = self._kind
         if kind is _Kind.CALL:
-            if self._empty:
+            if self._code:
+                text = ('{"code": "' if self._empty else "") + json.dumps(text, ensure_ascii=False)[1:-1]
+            elif self._empty:
                 text = text.lstrip()
                 if not text:
                     return

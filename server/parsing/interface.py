@@ -51,8 +51,12 @@ class Parser(Protocol):
     def push(self, text: str) -> list[Piece]:
         """Takes more text and returns what became certain."""
 
-    def finish(self) -> list[Piece]:
-        """What is left, once no more text comes. The parser is spent afterwards."""
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        """What is left, once no more text comes. The parser is spent afterwards.
+
+        ``cut``: it was not the model that ended the text. What had begun as a call, and not come as far as its name,
+        is then dropped; otherwise it was none, and is content.
+        """
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..parsing.harmony import PYTHON, PYTHON_CODE
 from ..text.errors import TemplateError
 from ..text.pool import TokenizerPool
 from .interface import Conversation, tool_names
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 VOCABULARY: Final = "o200k_base.tiktoken"
 _FOLDER_VARIABLE: Final = "TIKTOKEN_ENCODINGS_BASE"
 _JSON: Final = "<|constrain|>json"
+NAMESPACES: Final = ("browser", "python")
+"""Of tools that the model was trained with; their functions are called by ``namespace.name``."""
 
 
 class HarmonyRenderer:
@@ -67,7 +70,7 @@ def _beginning(
     conversation: Conversation, messages: list[dict[str, Any]], today: datetime.date
 ) -> "Iterator[openai_harmony.Message]":
     """The system message is the model's; what a client calls so are instructions of the developer."""
-    from openai_harmony import DeveloperContent, Message, ReasoningEffort, Role, SystemContent, ToolDescription
+    from openai_harmony import DeveloperContent, Message, ReasoningEffort, Role, SystemContent
 
     kwargs = conversation.template_kwargs
     effort = str(kwargs.get("reasoning_effort") or "medium").capitalize()
@@ -77,21 +80,52 @@ def _beginning(
     system = system.with_conversation_start_date(today.isoformat())
     if kwargs.get("model_identity"):
         system = system.with_model_identity(str(kwargs["model_identity"]))
+    offered = functions(conversation.tools) if conversation.tools else []
+    own = [tool for tool in offered if not _built_in(tool["name"])]
+    for namespace in _namespaces(offered):
+        system = system.with_tools(namespace)
     yield Message.from_role_and_content(Role.SYSTEM, system)
     instructions = [message["content"] for message in messages if message["role"] in ("system", "developer")]
-    if not instructions and not conversation.tools:
+    if not instructions and not own:
         return
     developer = DeveloperContent.new()
     if instructions:
         developer = developer.with_instructions("\n\n".join(instructions))
-    if conversation.tools:
-        developer = developer.with_function_tools(
-            [
-                ToolDescription.new(tool["name"], tool.get("description") or "", parameters=tool.get("parameters"))
-                for tool in functions(conversation.tools)
-            ]
-        )
+    if own:
+        developer = developer.with_function_tools([_described(tool, tool["name"]) for tool in own])
     yield Message.from_role_and_content(Role.DEVELOPER, developer)
+
+
+def _built_in(name: str) -> bool:
+    """Whether a function is one of a namespace that the model was made for, rather than one of ``functions``."""
+    return name.partition(".")[0] in NAMESPACES and "." in name
+
+
+def _recipient(name: str) -> str:
+    if name == PYTHON_CODE:
+        return PYTHON
+    return name if _built_in(name) else f"functions.{name}"
+
+
+def _channel(name: str) -> str:
+    return "analysis" if _built_in(name) else "commentary"
+
+
+def _namespaces(tools: list[dict[str, Any]]) -> "Iterator[openai_harmony.ToolNamespaceConfig]":
+    from openai_harmony import ToolNamespaceConfig
+
+    for namespace in NAMESPACES:
+        inside = [tool for tool in tools if tool["name"].startswith(f"{namespace}.")]
+        if inside:
+            code = next((tool for tool in inside if tool["name"] == PYTHON_CODE), None)
+            described = [_described(tool, tool["name"].partition(".")[2]) for tool in inside if tool is not code]
+            yield ToolNamespaceConfig(name=namespace, description=code and code.get("description"), tools=described)
+
+
+def _described(tool: dict[str, Any], name: str) -> "openai_harmony.ToolDescription":
+    from openai_harmony import ToolDescription
+
+    return ToolDescription.new(name, tool.get("description") or "", parameters=tool.get("parameters"))
 
 
 def _turns(messages: list[dict[str, Any]]) -> "Iterator[openai_harmony.Message]":
@@ -108,9 +142,9 @@ def _turns(messages: list[dict[str, Any]]) -> "Iterator[openai_harmony.Message]"
                 name = names.get(message.get("tool_call_id", ""), message.get("name"))
                 if name is None:
                     raise TemplateError(f"messages[{index}].tool_call_id names no call of this conversation.")
-                author = Author.new(Role.TOOL, f"functions.{name}")
+                author = Author.new(Role.TOOL, _recipient(name))
                 answer = Message.from_author_and_content(author, message["content"])
-                yield answer.with_channel("commentary").with_recipient("assistant")
+                yield answer.with_channel(_channel(name)).with_recipient("assistant")
             case "assistant":
                 yield from _answered(message)
             case role:
@@ -127,8 +161,11 @@ def _answered(message: dict[str, Any]) -> "Iterator[openai_harmony.Message]":
         channel = "commentary" if calls else "final"
         yield Message.from_role_and_content(Role.ASSISTANT, message["content"]).with_channel(channel)
     for name, arguments in calls:
-        call = Message.from_role_and_content(Role.ASSISTANT, json.dumps(arguments, ensure_ascii=False))
-        yield call.with_channel("commentary").with_recipient(f"functions.{name}").with_content_type(_JSON)
+        said = arguments.get("code") if name == PYTHON_CODE else None
+        text = said if isinstance(said, str) else json.dumps(arguments, ensure_ascii=False)
+        call = Message.from_role_and_content(Role.ASSISTANT, text)
+        kind = "code" if _built_in(name) else _JSON
+        yield call.with_channel(_channel(name)).with_recipient(_recipient(name)).with_content_type(kind)
 
 
 def _load(vocabulary: Path) -> "openai_harmony.HarmonyEncoding":

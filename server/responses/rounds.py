@@ -149,32 +149,31 @@ class Rounds:
 
     async def _run(self, encoder: ResponseEncoder, calls: Sequence[McpCallItem], tell: Tell, commit: Commit) -> None:
         """All of them, beside one another where the client lets the model do that."""
-        waiting = list(calls)
-        for item in self._replay.answered(waiting):
-            waiting.remove(item)
-            self._made += 1
+        most = self._prepared.request.max_tool_calls
+        admitted = calls if most is None else calls[: max(0, most - self._made)]
+        self._made += len(admitted)
+        for item in self._replay.answered(calls):
             known = self._replay.call_of(item.id)
             assert known is not None
             tell(encoder.end_call(item, known.get("output"), known.get("error")))
-        most = 1 if self._prepared.request.parallel_tool_calls is False else len(waiting)
-        places = asyncio.Semaphore(max(1, most))
+        waiting = encoder.calls
+        for item in waiting:
+            if item not in admitted:
+                tell(encoder.end_call(item, None, protocol_fault(NOT_MADE, _ENOUGH).error))
+        await self._make([item for item in waiting if item in admitted], encoder, tell, commit)
+
+    async def _make(self, calls: Sequence[McpCallItem], encoder: ResponseEncoder, tell: Tell, commit: Commit) -> None:
+        if not calls:
+            return
+        places = asyncio.Semaphore(1 if self._prepared.request.parallel_tool_calls is False else len(calls))
 
         async def answer(item: McpCallItem) -> None:
             async with places:
                 output, error = await self._answer(item)
             tell(encoder.end_call(item, output, error))
 
-        admitted = []
-        for item in waiting:
-            if self._used_up:
-                tell(encoder.end_call(item, None, protocol_fault(NOT_MADE, _ENOUGH).error))
-            else:
-                self._made += 1
-                admitted.append(item)
-        if not admitted:
-            return
         await commit()
-        tasks = [asyncio.ensure_future(answer(item)) for item in admitted]
+        tasks = [asyncio.ensure_future(answer(item)) for item in calls]
         try:
             await asyncio.gather(*tasks)
         finally:

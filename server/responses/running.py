@@ -19,7 +19,7 @@ from stentor.protocols.steps import TokenLogprobs
 
 from ..conversation.turn import Turn
 from ..encoders.responses import ResponseEncoder
-from ..errors import GenerationFailed, Overloaded, ShutDown, describe
+from ..errors import Overloaded, ShutDown, describe, generation_error
 from ..state import ServerState
 from ..store import conversations, responses
 from ..store.database import StoreFailed
@@ -104,12 +104,12 @@ class Run:
     # ---- in the task of the request
 
     async def complete(self) -> None:
-        """Makes it here and now. Raises GenerationFailed, and whatever cuts it short."""
+        """Makes it here and now. Raises as :func:`..errors.generation_error` says, and whatever cuts it short."""
         self._encoder.begin()
         await self._generate()
         self._encoder.complete()
         if self.response.status == "failed":
-            raise GenerationFailed
+            raise generation_error(self._encoder.finish)
         await self._store_the_end()
 
     # ---- in a task of its own

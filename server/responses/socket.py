@@ -5,10 +5,11 @@ those with one ``stream_id`` each waits for the one before; events repeat it. Wh
 on the same connection, for as long as it is among the last few.
 """
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -23,6 +24,7 @@ from stentor.protocols.openai.sampling import Name
 from ..auth import caller_of
 from ..encoders.responses import ResponseEncoder
 from ..errors import describe
+from ..overload.bodies import BodiesFull, BodyShare
 from ..state import ServerState
 from .beginning import Attached, run_of
 from .preparing import Prepared, prepare
@@ -31,6 +33,8 @@ MAX_PENDING: Final = 32
 """Responses of one connection that run or wait."""
 MAX_KEPT: Final = 8
 """Conversations of one connection that are not stored, and can be gone on from."""
+MAX_KEPT_BYTES: Final = 64 << 20
+"""Of the messages that those came with, and of all that was said before."""
 _BAD_DATA: Final = 1003
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
@@ -51,8 +55,18 @@ _kind_decoder: Final = msgspec.json.Decoder(_Kind)
 _create_decoder: Final = msgspec.json.Decoder(_Create)
 
 
+class _Kept(NamedTuple):
+    items: list[Item]
+    size: int
+    """Bytes of the messages that they came with."""
+    share: BodyShare
+
+
 class ResponseSocket:
-    """One connection. It reads no more than ``max_events`` messages a second, 0: as many as come."""
+    """One connection. It reads no more than ``max_events`` messages a second, 0: as many as come.
+
+    What it holds of them is counted among the bodies of all requests.
+    """
 
     def __init__(self, state: ServerState, socket: WebSocket, max_events: int) -> None:
         self._state = state
@@ -61,23 +75,30 @@ class ResponseSocket:
         self._caller = caller_of(socket.scope)
         self._lanes: dict[str | None, anyio.Event] = {}
         self._pending = 0
-        self._kept: OrderedDict[str, list[Item]] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     async def serve(self) -> None:
         """Until the client goes away, with whom all that runs for it ends."""
         await self._socket.accept()
-        async with anyio.create_task_group() as tasks:
-            next_read = anyio.current_time()
-            while (message := await self._receive()) is not None:
-                kind = _Kind("")
-                try:
-                    kind = decode(_kind_decoder, message, self._state.limits)
-                    self._take(kind, message, tasks.start_soon)
-                except Exception as error:
-                    await self._tell(error, kind.stream_id)
-                next_read = max(next_read + self._interval, anyio.current_time())
-                await anyio.sleep_until(next_read)
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                await self._read(tasks.start_soon)
+                tasks.cancel_scope.cancel()
+        finally:
+            while self._kept:
+                self._forget_oldest()
+
+    async def _read(self, start: Callable[..., object]) -> None:
+        next_read = anyio.current_time()
+        while (message := await self._receive()) is not None:
+            kind = _Kind("")
+            try:
+                kind = decode(_kind_decoder, message, self._state.limits)
+                await self._take(kind, message, start)
+            except Exception as error:
+                await self._tell(error, kind.stream_id)
+            next_read = max(next_read + self._interval, anyio.current_time())
+            await anyio.sleep_until(next_read)
 
     async def _receive(self) -> bytes | None:
         """None once the client has gone."""
@@ -93,7 +114,7 @@ class ResponseSocket:
             return None
         return text.encode()
 
-    def _take(self, kind: _Kind, message: bytes, start: Callable[..., object]) -> None:
+    async def _take(self, kind: _Kind, message: bytes, start: Callable[..., object]) -> None:
         match kind.type:
             case "response.create":
                 if self._pending >= MAX_PENDING:
@@ -102,20 +123,25 @@ class ResponseSocket:
                         code="too_many_responses",
                         status=429,
                     )
+                share = self._state.bodies.share()
+                share.add(len(message))
                 before, done = self._lanes.get(kind.stream_id), anyio.Event()
                 self._lanes[kind.stream_id] = done
                 self._pending += 1
-                start(self._create, kind.stream_id, message, before, done)
+                start(self._create, kind.stream_id, message, share, before, done)
             case "response.steer":
-                start(self._refuse_to_steer, kind)
+                await self._refuse_to_steer(kind)
             case other:
                 raise BadRequest(f"`type`: there is no event `{other[:80]}`; send response.create.", "type")
 
-    async def _create(self, lane: str | None, message: bytes, before: anyio.Event | None, done: anyio.Event) -> None:
+    async def _create(
+        self, lane: str | None, message: bytes, share: BodyShare, before: anyio.Event | None, done: anyio.Event
+    ) -> None:
         try:
-            if before is not None:
-                await before.wait()
-            await self._answer(lane, message)
+            with share:
+                if before is not None:
+                    await before.wait()
+                await self._answer(lane, message)
         except Exception as error:
             await self._tell(error, lane)
         finally:
@@ -129,12 +155,14 @@ class ResponseSocket:
         body = decode(_create_decoder, message, state.limits)
         if body.background:
             raise BadRequest("`background` is not for WebSockets; send the request by POST.", "background")
-        extra = self._kept.get(body.previous_response_id or "")
+        before = self._kept.get(body.previous_response_id or "")
+        extra = None if before is None else before.items
+        size = len(message) + (0 if before is None else before.size)
         with state.live(state.overload.request_timeout) as ticket:
             with ticket.bounded():
                 prepared = await prepare(state, body, self._caller, extra=extra)
                 if body.generate is False:
-                    await self._only_prepare(prepared, lane)
+                    await self._only_prepare(prepared, lane, size)
                     return
                 run = await run_of(state, prepared, ticket, watched=True)
             async with aclosing(Attached(run, ticket.bounded)) as events:
@@ -142,19 +170,30 @@ class ResponseSocket:
                     for event in batch:
                         await self._send(event, lane)
         if not body.stored:
-            self._keep(prepared, msgspec.to_builtins(run.response.output))
+            self._keep(prepared, msgspec.to_builtins(run.response.output), size)
 
-    async def _only_prepare(self, prepared: Prepared, lane: str | None) -> None:
+    async def _only_prepare(self, prepared: Prepared, lane: str | None, size: int) -> None:
         """A response without output, to go on from on this connection."""
         encoder = ResponseEncoder(prepared.response, prepared.ids.new)
         for event in [*encoder.begin(), *encoder.leave_empty()]:
             await self._send(event, lane)
-        self._keep(prepared, [])
+        self._keep(prepared, [], size)
 
-    def _keep(self, prepared: Prepared, output: list[Item]) -> None:
-        self._kept[prepared.response.id] = [*prepared.conversation.items, *output]
-        while len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
+    def _keep(self, prepared: Prepared, output: list[Item], size: int) -> None:
+        while self._kept and (
+            len(self._kept) >= MAX_KEPT or size + sum(kept.size for kept in self._kept.values()) > MAX_KEPT_BYTES
+        ):
+            self._forget_oldest()
+        if size > MAX_KEPT_BYTES:
+            return
+        share = self._state.bodies.share()
+        with contextlib.suppress(BodiesFull):  # as if it had been forgotten already
+            share.add(size)
+            self._kept[prepared.response.id] = _Kept([*prepared.conversation.items, *output], size, share)
+
+    def _forget_oldest(self) -> None:
+        with self._kept.popitem(last=False)[1].share:
+            pass  # which gives it back
 
     async def _refuse_to_steer(self, kind: _Kind) -> None:
         error = {

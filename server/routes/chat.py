@@ -48,7 +48,7 @@ async def chat_completions(state: ServerState, request: Request, content: bytes,
 
 async def _respond(batches: Batches[list[Delta]], shape: ChatShape) -> Response:
     async with aclosing(batches):
-        return json_response(chat_response(shape, await collect(batches, shape.n)))
+        return json_response(chat_response(shape, await collect(batches, shape.n, thoughts=shape.include_reasoning)))
 
 
 def _shape(body: ChatRequest, request: Request, turn: Turn) -> ChatShape:

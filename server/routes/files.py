@@ -5,8 +5,10 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,6 +20,7 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.files import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
 
 from ..auth import caller_of
+from ..overload.bodies import BodyShare
 from ..state import ServerState
 from ..store import files
 from .described import Operation, Operations
@@ -55,8 +58,16 @@ def routes(state: ServerState) -> list[Route]:
 async def upload(state: ServerState, request: Request) -> Response:
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise BadRequest("A file is brought as multipart/form-data, with `file` and `purpose`.", "file")
-    bounded = Request(request.scope, _bounded(request.receive, state.max_file_bytes + _FORM_BYTES))
-    async with _form(bounded) as form:
+    most = state.max_file_bytes + _FORM_BYTES
+    # at the rate at which other bodies must come
+    seconds = state.limits.body_timeout * max(1.0, most / state.limits.max_body_bytes)
+    with state.bodies.share() as share:
+        bounded = Request(request.scope, _bounded(request.receive, most, share))
+        return await _upload(state, bounded, seconds)
+
+
+async def _upload(state: ServerState, request: Request, seconds: float) -> Response:
+    async with _form(request, seconds) as form:
         given, purpose = form.get("file"), form.get("purpose")
         if not isinstance(given, UploadFile):
             raise BadRequest("`file` is required.", "file", "missing_required_parameter")
@@ -64,7 +75,8 @@ async def upload(state: ServerState, request: Request) -> Response:
             raise BadRequest(f"`purpose` must be one of {', '.join(UPLOADED)}.", "purpose", "invalid_value")
         if (given.size or 0) > state.max_file_bytes:
             raise _too_large(state.max_file_bytes)
-        name = (given.filename or "file")[:MAX_NAME_CHARS]
+        # some charsets have halves of characters
+        name = (given.filename or "file")[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
         stored = await _keep(state, caller_of(request.scope).owner, given, str(purpose), name)
     return json_response(_shown(stored))
 
@@ -145,26 +157,34 @@ async def _find(state: ServerState, request: Request) -> files.Stored:
 
 
 @contextlib.asynccontextmanager
-async def _form(request: Request) -> AsyncIterator[FormData]:
+async def _form(request: Request, seconds: float) -> AsyncIterator[FormData]:
+    """To come in whole within ``seconds``."""
     try:
-        form = await request.form(max_files=1, max_fields=8, max_part_size=_FORM_BYTES)
+        with anyio.fail_after(seconds):
+            form = await request.form(max_files=1, max_fields=8, max_part_size=_FORM_BYTES)
     except HTTPException as error:
         raise BadRequest(f"The form cannot be read: {error.detail}", "file") from None
+    except UnicodeError:
+        raise BadRequest("The form cannot be read: its names are no text in its charset; use UTF-8.", "file") from None
+    except TimeoutError:
+        raise BadRequest(
+            f"The form did not come in whole within {seconds:g} seconds.",
+            "file",
+            "request_timeout",
+            HTTPStatus.REQUEST_TIMEOUT,
+        ) from None
     try:
         yield form
     finally:
         await form.close()
 
 
-def _bounded(receive: Receive, most: int) -> Receive:
+def _bounded(receive: Receive, most: int, share: BodyShare) -> Receive:
     """The same, until too much has come."""
-    seen = 0
 
     async def bounded() -> Message:
-        nonlocal seen
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > most:
+        if share.add(len(message.get("body", b""))) > most:
             raise _too_large(most - _FORM_BYTES)
         return message
 

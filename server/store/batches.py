@@ -23,6 +23,7 @@ CREATE TABLE IF NOT EXISTS batches (
     object BLOB NOT NULL
 );
 CREATE INDEX IF NOT EXISTS batches_by_use ON batches (open, used);
+CREATE INDEX IF NOT EXISTS batches_by_number ON batches (number);
 CREATE TABLE IF NOT EXISTS batch_answers (
     batch TEXT NOT NULL REFERENCES batches ON DELETE CASCADE,
     line INTEGER NOT NULL,

@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS files (
     name TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS files_by_use ON files (held, used);
+CREATE INDEX IF NOT EXISTS files_by_number ON files (number);
 CREATE TABLE IF NOT EXISTS file_parts (
     file TEXT NOT NULL REFERENCES files ON DELETE CASCADE,
     place INTEGER NOT NULL,

@@ -78,7 +78,7 @@ class Choice:
                     break
             parsed.end(writer)
         if self.matched is not None:
-            parsed.finish("", deltas)
+            parsed.finish("", deltas, cut=True)
 
     def _read(self, token: int) -> str:
         """The text that one token made final, as :meth:`_push_watched` has it for several."""
@@ -89,14 +89,14 @@ class Choice:
         text = self._detokenizer.push((token,))
         return text if self._matcher is None else self._matcher.push(text, armed=late_enough)
 
-    def finish(self, deltas: list[Delta]) -> None:
-        """The text still held back, once no more tokens come."""
+    def finish(self, deltas: list[Delta], *, cut: bool) -> None:
+        """The text still held back, once no more tokens come. ``cut``: the model would have gone on."""
         text = self._detokenizer.finish()
         if self._matcher is not None:
             armed = not self._min_tokens or self._produced > self._min_tokens
             text = self._matcher.push(text, armed=armed) + self._matcher.finish()
         if self._parsed is not None:
-            self._parsed.finish(text, deltas)
+            self._parsed.finish(text, deltas, cut=cut or self.matched is not None)
         elif text:
             self._append(text, deltas)
 

@@ -177,11 +177,11 @@ class Generation:
         return deltas
 
     def _finish(self, choice: Choice, event: Finished, deltas: list[Delta]) -> None:
-        choice.finish(deltas)
+        choice.finish(deltas, cut=event.reason != "stop")
         if choice.matched is not None:
             end = Finish(choice.index, "stop", choice.matched, None)
         else:
-            end = Finish(choice.index, event.reason, event.stop_token, event.message)
+            end = Finish(choice.index, event.reason, event.stop_token, event.message, event.fault)
         self._close(choice, deltas, end)
 
     def _close(self, choice: Choice, deltas: list[Delta], end: Finish) -> None:

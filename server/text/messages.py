@@ -110,7 +110,7 @@ def prepare_messages(
 ) -> list[dict[str, Any]]:
     """Fresh copies of ``messages`` for a template.
 
-    Keys whose value is None are left out, since templates print it; but content is always there,
+    Keys whose value is None are left out, since templates print it, and so are no calls at all; but content is always there,
     since templates join it to other text, and is the refusal or nothing where it was None. Role ``developer`` becomes
     ``system`` for a template that does not know it. Arguments of tool calls become objects, which
     templates expect, where they are JSON of one. Reasoning is found under each name that templates
@@ -124,11 +124,11 @@ def _prepare(message: Mapping[str, Any], place: int, format: ContentFormat, know
     if ready.get("role") == "developer" and not knows_developer:
         ready["role"] = "system"
     ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format)
-    if "tool_calls" in ready:
-        ready["tool_calls"] = [_tool_call(call) for call in ready["tool_calls"]]
-    reasoning = next((ready[name] for name in _REASONING_NAMES if name in ready), None)
+    if calls := ready.pop("tool_calls", None):  # templates ask whether there are some by the key
+        ready["tool_calls"] = [_tool_call(call) for call in calls]
+    reasoning = next((ready[name] for name in _REASONING_NAMES if ready.get(name)), None)
     if reasoning is not None:
-        ready = {"thinking": reasoning, **ready, "reasoning_content": reasoning}
+        ready |= dict.fromkeys(_REASONING_NAMES, reasoning)
     return ready
 
 

@@ -116,12 +116,12 @@ class Parsed:
         writer.pieces(pieces)
         self.end(writer)
 
-    def finish(self, text: str, out: list[Delta]) -> None:
-        """The last text, and what the parser still holds; once."""
+    def finish(self, text: str, out: list[Delta], *, cut: bool) -> None:
+        """The last text, and what the parser still holds; once. ``cut``: it was not the model that made an end."""
         writer = self.writer(out)
         if text:
             writer.pieces(self._parser.push(text))
-        writer.pieces(self._parser.finish())
+        writer.pieces(self._parser.finish(cut=cut))
         self.end(writer)
 
     def end(self, writer: DeltaWriter) -> None:

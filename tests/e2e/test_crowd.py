@@ -20,7 +20,7 @@ def _bodies() -> list[dict[str, object]]:
         {
             "model": "demo",
             "prompt": [rng.randrange(100, 40_000) for _ in range(rng.randrange(2, 60))],
-            "max_tokens": rng.randrange(30, 50),
+            "max_tokens": rng.randrange(18, 34),
             "temperature": 0,
             "ignore_eos": True,
             "return_token_ids": True,

@@ -5,6 +5,7 @@ import re
 from enum import StrEnum
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
@@ -154,3 +155,15 @@ def test_a_schema_that_cannot_be_held_is_refused_with_its_keyword(
     assert refusal.value.param is not None
     assert refusal.value.param.startswith("response_format")
     assert keyword in str(refusal.value)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+def test_tokens_that_leave_nothing_of_a_grammar_are_refused(server: ServerProcess, path: str) -> None:
+    said = {"chat/completions": {"messages": QUESTION}, "completions": {"prompt": "A"}, "responses": {"input": "A"}}
+    body = {"model": NAME, **said[path], "structured_outputs": {"regex": "[0-9]{9}"}, "allowed_token_ids": [5]}
+    refused = httpx.post(f"http://127.0.0.1:{server.port}/v1/{path}", json=body, timeout=120)
+    assert refused.status_code == 400
+    assert (refused.json()["error"]["type"], refused.json()["error"]["param"]) == (
+        "invalid_request_error",
+        "allowed_token_ids",
+    )

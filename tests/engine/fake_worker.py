@@ -105,7 +105,7 @@ class FakeWorker:
         """The result; None where the step waits for its masks."""
         assert self.held is None, "a step came before the masks of the one before"
         pieces = self._forward(plan)
-        if any(step.masked for step in plan.rows):
+        if plan.masked:
             self.held, self._pieces = plan, pieces
             return None
         return self._draw(plan, pieces, {})
@@ -114,7 +114,7 @@ class FakeWorker:
         plan, self.held = self.held, None
         assert plan is not None, "masks came that nobody waits for"
         assert (masks.epoch, masks.step) == (plan.epoch, plan.step), "masks of another step"
-        asked = {step.slot for step in plan.rows if step.masked}
+        asked = set(plan.masked)
         assert {row.slot for row in masks.rows} <= asked, "masks of rows that are not masked"
         sets = [{token for token in range(8 * len(bits)) if bits[token >> 3] >> (token & 7) & 1} for bits in masks.bits]
         assert all(sets), "a mask that allows nothing"
@@ -144,6 +144,7 @@ class FakeWorker:
         for step in plan.rows:
             self.rows[step.slot].blocks.extend(step.new_blocks)
         self._check_writers(plan)
+        assert set(plan.masked) <= {step.slot for step in plan.rows}, "a row is masked that is not in the step"
         for step in plan.rows:
             row = self.rows[step.slot]
             end = step.start + step.count
@@ -165,7 +166,8 @@ class FakeWorker:
                 if positions:
                     piece = [token_logprobs(row.tokens, position) for position in positions]
                     pieces.append(PromptLogprobs(step.slot, positions.start, piece))
-            assert not step.masked or (step.sample and row.masked), f"slot {step.slot} is masked and should not be"
+            masked = step.slot in plan.masked
+            assert not masked or (step.sample and row.masked), f"slot {step.slot} is masked and should not be"
             assert not step.sample or end == len(row.tokens), f"slot {step.slot} draws a token before its last position"
         return pieces
 

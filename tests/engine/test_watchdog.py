@@ -158,7 +158,7 @@ def test_deaths_in_a_row_are_counted_up_to_the_limit() -> None:
 
 
 def _masked(step: int) -> StepPlan:
-    return StepPlan(0, step, [], [], [RowStep(0, 100, 1, [], True, True), RowStep(1, 100, 1, [], True)])
+    return StepPlan(0, step, [], [], [RowStep(0, 100, 1, [], True), RowStep(1, 100, 1, [], True)], [0])
 
 
 def test_a_worker_that_waits_for_masks_is_not_overdue_and_has_its_time_once_they_came() -> None:

@@ -11,6 +11,7 @@ from stentor.kernels.rotate_and_write import choose, rotate_and_write_kv_
 from stentor.kernels.rotate_and_write import tunables as rotate_and_write
 from stentor.kernels.tuning import Config, Tunable, overridden
 from stentor.kernels.variants import Choice
+from stentor.tests.examples import examples
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.heads import (
     FP8,
@@ -133,7 +134,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.triton
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(8, 50), deadline=None, derandomize=True, database=None)
 @given(case=cases(), block_tokens=st.sampled_from([1, 2, 8]), block_heads=st.sampled_from([1, 4]))
 def test_any_shape_layout_and_way_of_turning_is_the_reference(
     case: dict[str, Any], block_tokens: int, block_heads: int

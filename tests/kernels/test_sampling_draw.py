@@ -13,6 +13,7 @@ from stentor.kernels import sampling
 from stentor.kernels.native import NativeFunction, unavailable_reason
 from stentor.kernels.sampling import native, reference
 from stentor.kernels.sampling.noise import gumbel, noise_words, row_keys
+from stentor.tests.examples import examples
 from stentor.tests.kernels.sampling_cases import KINDS, assert_distributed, make_logits, make_rules
 
 needs_native = pytest.mark.skipif(
@@ -199,7 +200,7 @@ rule_rows = st.fixed_dictionaries(
 
 
 @needs_native
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=examples(120, 1000), deadline=None, derandomize=True)
 @given(
     rows=st.lists(rule_rows, min_size=1, max_size=5),
     kind=st.sampled_from(KINDS),

@@ -21,6 +21,7 @@ from stentor.server.auth import AdminRoute
 from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
 from stentor.server.routes.described import Operation
+from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.schemas import check_keywords, values, why_not
@@ -195,7 +196,7 @@ def _operations(state: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50, 500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_body_made_from_a_schema_is_one_that_the_decoder_takes(
     name: str, document: dict[str, Any], data: st.DataObject

@@ -52,7 +52,7 @@ class Part:
 async def reloading(*parts: Reloadable) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reload_on_hangup, parts)
-        await until(lambda: signal.getsignal(signal.SIGHUP) not in (signal.SIG_DFL, None))
+        await until(lambda: callable(signal.getsignal(signal.SIGHUP)))  # ignored before, where nohup started us
         yield
         tasks.cancel_scope.cancel()
 

@@ -46,9 +46,10 @@ def check_tools(tools: Sequence[dict[str, Any]]) -> None:
 
 def _check_served(tool: dict[str, Any], where: str, known: set[str]) -> None:
     """A tool that the server runs; ``known`` are those before it."""
-    if tool["type"] == mcp.MCP:
+    name = tool["type"]
+    if name == mcp.MCP:
         mcp.check_mcp(tool, where)
-    name = tool.get("server_label", tool["type"])
+        name = tool["server_label"]
     if name in known:
         raise BadRequest(f"`{where}`: another tool is this one already.", where)
     known.add(name)

@@ -41,5 +41,5 @@ class _Append:
         missing, self._missing = self._missing, ""
         return [Content(missing + text)]
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, cut: bool = False) -> list[Piece]:
         return []

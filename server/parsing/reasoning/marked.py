@@ -135,7 +135,7 @@ class MarkedParser:
                 break
         return pieces
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, cut: bool = False) -> list[Piece]:
         pieces: list[Piece] = []
         if self._phase is _Phase.BEFORE:
             self._held = self._take_space() + self._held

@@ -18,6 +18,8 @@ class Keys:
     """Whether whatever stands here is meant as a call. Otherwise it must have a name, arguments and little else."""
     known: frozenset[str] = frozenset({"type", "index"})
     """Other keys that leave it open whether an object is a call."""
+    offered: frozenset[str] | None = None
+    """The names that may be called; None for any. An object with another one is no call."""
     keyed: bool = False
     """Whether the one key is the name, and its value the arguments."""
 
@@ -73,12 +75,16 @@ class _CallObject:
         key = "".join(parts)
         if keys.keyed and self._name is None and key:
             self._name = key
+            if not self._is_offered():
+                return False
             return (yield from self._arguments(char))
         if key in keys.names and self._name is None and char == '"':
             parts.clear()
             if not (yield from json_string(reader, parts.append)) or not parts:
                 return False
             self._name = "".join(parts)
+            if not self._is_offered():
+                return False
             if keys.certain and self._ahead is None:
                 self._start()
             return True
@@ -104,6 +110,9 @@ class _CallObject:
         whole = yield from arguments(self._reader, ahead.append)
         self._ahead = "".join(ahead)
         return whole
+
+    def _is_offered(self) -> bool:
+        return self._keys.offered is None or self._name in self._keys.offered
 
     def _start(self) -> None:
         if not self._started and self._name is not None:

@@ -6,13 +6,13 @@ What differs is where they stand: behind a marker, or bare at the beginning of t
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .call_objects import Keys, call_object
 from .layout import Layout, arguments, either, free, free_bare
-from .machine import Machine, attempt, marked
+from .machine import Machine, attempt, let_go, marked
 from .output import Output
 from .reader import Markers, Reader, Steps
 from .signs import Signs
@@ -34,6 +34,8 @@ class JsonCalls:
     ends: tuple[str, ...] = ()
     bare: str = ""
     """Brackets that begin calls where they begin the answer."""
+    wary: bool = False
+    """Whether what is guessed must name a tool that there is: where models write such JSON as an answer, too."""
     dropped: frozenset[str] = frozenset()
     """Markers that are no part of any text."""
     special: frozenset[str] = frozenset()
@@ -51,7 +53,8 @@ class JsonCalls:
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
         """As the protocol says."""
-        return Machine(self._read)
+        offered = frozenset(tool.name for tool in tools) if self.wary else None
+        return Machine(partial(self._read, replace(self.keys, certain=False, offered=offered)))
 
     def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         """As the protocol says."""
@@ -84,24 +87,22 @@ class JsonCalls:
     def _strays(self) -> frozenset[str]:
         return frozenset(self.ends) - {*self.begins, *self.guesses}
 
-    @cached_property
-    def _guessed(self) -> Keys:
-        return replace(self.keys, certain=False)
-
-    def _read(self, reader: Reader, output: Output) -> Steps[None]:
+    def _read(self, guessed: Keys, reader: Reader, output: Output) -> Steps[None]:
         def behind(marker: str) -> Steps[bool]:
             if self.infixes:
                 yield from reader.accept(*self.infixes)
-            keys = self.keys if marker in self.begins else self._guessed
+            keys = self.keys if marker in self.begins else guessed
             return (yield from json_calls(reader, output, keys, self.ends))
 
         def bare(_: str) -> Steps[bool]:
             char = yield from reader.space()
-            return bool(char) and char in self.bare and (yield from json_calls(reader, output, self._guessed, ()))
+            return bool(char) and char in self.bare and (yield from json_calls(reader, output, guessed, ()))
 
         if self.bare:
             yield from attempt(reader, output, "", bare)
-        yield from marked(reader, output, self._found, behind, dropped=self.dropped, strays=self._strays)
+        yield from marked(
+            reader, output, self._found, behind, dropped=self.dropped, strays=self._strays, guesses=self.guesses
+        )
 
 
 def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]) -> Steps[bool]:
@@ -125,7 +126,7 @@ def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]
             char = yield from reader.space()
         if char == "{":
             if not (yield from call_object(reader, output, keys)):
-                output.text(reader.kept())
+                let_go(reader, output)
                 return True
             continue
         if char == "]" and array:
@@ -135,5 +136,5 @@ def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]
         if ends and (yield from reader.accept(*ends)):
             reader.forget()
         else:
-            output.text(reader.kept())
+            let_go(reader, output)
         return True

@@ -8,6 +8,9 @@ from ...grammar.lark import ANY_TEXT, Lark
 from ..interface import Tool
 
 NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
+MOST_CALLS: Final = 64
+"""Of an answer that must be calls: a small model may repeat itself for as long as it is let. Hardly anybody else makes
+so many at once, and more can be made in the next turn."""
 _BLANK: Final = r"\t\r\n"
 _LINE: Final = r"\n"
 
@@ -29,7 +32,8 @@ class Layout:
         first = lark.literal((self.opening + self.before).removeprefix(without))
         # one literal must not begin another: the longer one would win, and there is no way back
         call = lark.rule(f"{one} {lark.literal(self.after)}")
-        more = f"( {lark.literal(self.between + self.before)} {call} )*" if parallel else ""
+        times = "*" if without else f"{{0,{MOST_CALLS - 1}}}"  # free text goes on anyway
+        more = f"( {lark.literal(self.between + self.before)} {call} ){times}" if parallel else ""
         space = "" if without else r'( "\n" | "\n\n" )?'  # as many models begin behind their thoughts
         return f"{space} {first} {call} {more} {lark.literal(self.closing)}"
 

@@ -1,6 +1,6 @@
 """The parser that all formats share: it runs a format's reading as far as the text goes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ..interface import Piece
 from .output import Output
@@ -24,11 +24,11 @@ class Machine:
         self._reader.feed(text)
         return self._advance()
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, cut: bool = False) -> list[Piece]:
         """As :class:`~..interface.Parser` says."""
         if self._steps is None:
             return []
-        self._reader.ended = True
+        self._reader.end(cut)
         pieces = self._advance()
         self._steps = None
         return pieces
@@ -50,15 +50,19 @@ def marked(
     *,
     dropped: frozenset[str] = frozenset(),
     strays: frozenset[str] = frozenset(),
+    guesses: Collection[str] = (),
 ) -> Steps[None]:
     """Content up to a marker, then what ``call`` reads behind it, and so on.
 
     ``call`` gets the marker and says whether a call began; where none did, marker and all are content. ``dropped``
-    are markers that are no part of any text, ``strays`` those that only ends of calls are: none behind a call.
+    are markers that are no part of any text, ``strays`` those that only ends of calls are: none behind a call,
+    ``guesses`` those that other things follow as well.
     """
     while True:
         marker = yield from reader.until(markers, output.text)
         if not marker:
+            if reader.left:
+                let_go(reader, output)
             output.finish()
             return
         if marker in dropped:
@@ -67,18 +71,34 @@ def marked(
             if not output.calls:
                 output.text(marker)
             continue
-        yield from attempt(reader, output, marker, call)
+        yield from attempt(reader, output, marker, call, certain=marker not in guesses)
 
 
-def attempt(reader: Reader, output: Output, before: str, call: Callable[[str], Steps[bool]]) -> Steps[bool]:
-    """One try at a call behind ``before``; where it fails, all that was read is content."""
+def attempt(
+    reader: Reader, output: Output, before: str, call: Callable[[str], Steps[bool]], *, certain: bool = False
+) -> Steps[bool]:
+    """One try at a call behind ``before``; where it fails, all that was read is content.
+
+    ``certain``: nothing else is meant by ``before``.
+    """
     reader.keep(before)
     try:
         began = yield from call(before)
     except TooLongError:
         began = False
-    if began:
+    if reader.cut and (began or certain):
+        let_go(reader, output)
+    elif began:
         reader.forget()
     else:
         output.text(reader.kept())
     return began
+
+
+def let_go(reader: Reader, output: Output) -> None:
+    """What was kept is content, unless the output was cut off while it could have become part of a call."""
+    if reader.cut:
+        reader.drop()
+        output.drop_space()
+    else:
+        output.text(reader.kept())

@@ -10,7 +10,7 @@ from ..interface import Parser, Tool
 from .json_reader import arguments
 from .layout import Layout, either, free
 from .layout import arguments as arguments_grammar
-from .machine import Machine, marked
+from .machine import Machine, let_go, marked
 from .output import Output
 from .reader import Markers, Reader, Steps
 from .signs import Signs
@@ -138,4 +138,4 @@ def named_call(
         if closers and (yield from reader.accept(*closers)):
             reader.keep()
             yield from reader.space()
-    output.text(reader.kept())
+    let_go(reader, output)

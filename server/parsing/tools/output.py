@@ -36,9 +36,13 @@ class Output:
             self._texts.append(self._space[:-MAX_SPACE])
             self._space = self._space[-MAX_SPACE:]
 
+    def drop_space(self) -> None:
+        """What comes behind it, or would have come, is a call."""
+        self._space = ""
+
     def start(self, name: str, id: str | None = None) -> None:
         """A call begins. An ``id`` that an earlier one has is none."""
-        self._space = ""
+        self.drop_space()
         self._written = False
         self._flush()
         self._pieces.append(CallStart(name, None if id in self._ids else id))

@@ -13,4 +13,5 @@ PLAIN: Final = JsonCalls(
     infixes=("json",),
     ends=("</tool_call>", "```"),
     bare="{[",
+    wary=True,
 )

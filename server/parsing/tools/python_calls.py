@@ -9,7 +9,7 @@ from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped
 from .layout import Layout, either, free, free_bare, members
-from .machine import Machine, attempt, marked
+from .machine import Machine, attempt, let_go, marked
 from .output import Output
 from .python_reader import NAME, python_value, word
 from .reader import Markers, Reader, Steps
@@ -83,7 +83,7 @@ def _calls(reader: Reader, output: Output, ends: tuple[str, ...]) -> Steps[bool]
             whole = yield from _call(reader, output)
             if output.calls == before:
                 if began:
-                    output.text(reader.kept())
+                    let_go(reader, output)
                 return began
             began = True
             if not whole:
@@ -101,7 +101,7 @@ def _calls(reader: Reader, output: Output, ends: tuple[str, ...]) -> Steps[bool]
         if ends and (yield from reader.accept(*ends)):
             reader.forget()
         else:
-            output.text(reader.kept())
+            let_go(reader, output)
     return began
 
 

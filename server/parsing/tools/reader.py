@@ -43,11 +43,15 @@ class Markers:
                 return place
         return len(text)
 
+    def all_but(self, text: str) -> bool:
+        """Whether a text is the greater part of a marker, so that hardly anything else can be meant by it."""
+        return any(len(text) > max(3, len(marker) // 2) and marker.startswith(text) for marker in self._all)
+
 
 class Reader:
     """See the module."""
 
-    __slots__ = ("_at", "_kept", "_kept_length", "_text", "ended")
+    __slots__ = ("_at", "_kept", "_kept_length", "_text", "cut", "ended")
 
     def __init__(self) -> None:
         self._text = ""
@@ -55,6 +59,13 @@ class Reader:
         self._kept: list[str] | None = None
         self._kept_length = 0
         self.ended = False
+        self.cut = False
+        """It has ended, and not because the model had said all."""
+
+    def end(self, cut: bool) -> None:
+        """No more text comes."""
+        self.ended = True
+        self.cut = cut
 
     def feed(self, text: str) -> None:
         """Adds text behind what is there."""
@@ -71,6 +82,16 @@ class Reader:
         text = "".join(self._kept or ())
         self._kept = None
         return text
+
+    @property
+    def left(self) -> bool:
+        """There is text that was not read."""
+        return self._at < len(self._text)
+
+    def drop(self) -> None:
+        """Lets go of all that is there, read or not."""
+        self._kept = None
+        self._at = len(self._text)
 
     def forget(self) -> None:
         """Lets go of what was kept, and keeps no more."""
@@ -124,7 +145,10 @@ class Reader:
             yield
 
     def until(self, markers: Markers, sink: Sink) -> Steps[str]:
-        """Reads up to and with the first marker, which it returns; the empty text where none comes."""
+        """Reads up to and with the first marker, which it returns; the empty text where none comes.
+
+        A marker that is cut off is not read.
+        """
         while True:
             found = markers.search(self._text, self._at)
             if found is not None:
@@ -132,7 +156,9 @@ class Reader:
                     sink(self._take(found.start()))
                 self._take(found.end())
                 return found.group()
-            end = len(self._text) if self.ended else markers.held(self._text, self._at)
+            end = markers.held(self._text, self._at)
+            if self.ended and not (self.cut and markers.all_but(self._text[end:])):
+                end = len(self._text)
             if end > self._at:
                 sink(self._take(end))
             if self.ended:

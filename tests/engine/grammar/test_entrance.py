@@ -168,3 +168,22 @@ async def test_thinking_that_ends_with_no_token_is_refused(token: int) -> None:
     prepared = await entrance.prepare(0)
     assert prepared is not None
     assert "ids lie in" in prepared.refusal
+
+
+async def test_whatever_goes_wrong_is_the_end_of_its_request_alone() -> None:
+    """Both would end the engine; the first, in a task of nobody's, an idle one."""
+    grammars = Grammars()
+    for piece in pieces_of([b"a" * 100_000, *TOKENS[1:]], frozenset(), frozenset([EOS])):
+        grammars.take(piece)
+    entrance = Entrance(grammars)
+    await entrance.warm_up()
+    entrance.enter(_submit(0))
+    unusable = await entrance.prepare(0)
+    assert unusable is not None
+    assert "this model's vocabulary cannot be used" in unusable.refusal
+
+    entrance = Entrance(_grammars())
+    entrance.enter(_submit(1, resumed=Resumed([[97]], [], True)))
+    short = await entrance.prepare(1)
+    assert short is not None
+    assert (short.rules, short.refusal) == (None, "the grammar cannot be used: IndexError")

@@ -100,11 +100,13 @@ def test_what_parameters_exclude_is_not_drawn_and_where_nothing_is_left_the_choi
     rule = _rule(template.copy(), banned_token_ids=(97,), allowed_token_ids=(97, 98, 100))
     assert ids_in(rule.allowed() or 0) == [98]
     rule.accept(98)
-    with pytest.raises(RuleBroken, match="allowed_token_ids"):
+    with pytest.raises(RuleBroken, match="allowed_token_ids") as broken:
         rule.allowed()
+    assert broken.value.fault == "allowed_token_ids"
     ends = _rule(compiler.compile("start: /a+/"), banned_token_ids=(97,), eos_token_ids=())
-    with pytest.raises(RuleBroken):
+    with pytest.raises(RuleBroken) as banned:
         ends.allowed()
+    assert banned.value.fault == "bad_words"
 
 
 def test_a_complete_text_that_parameters_let_nothing_follow_is_complete(compiler: Compiler) -> None:

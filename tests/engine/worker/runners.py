@@ -166,7 +166,7 @@ class Pair:
         """Launches what can be planned, then takes the oldest result; false when there is none."""
         while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(0.0)) is not None:
             self.plans.append(plan)
-            if any(row.masked for row in plan.rows):
+            if plan.masked:
                 self.flights.append(Flight(plan, self.runner.launch_forward(plan), None))
             else:
                 self.flights.append(Flight(plan, None, self.runner.launch(plan)))

@@ -152,7 +152,7 @@ def test_masked_rows_draw_the_tokens_of_the_synchronous_runner(
     pair.capture_all()
     _submit_all(pair, seed=3, requests=20, tokens=30)
     pair.run()
-    steps = [any(row.masked for row in plan.rows) for plan in pair.plans]
+    steps = [bool(plan.masked) for plan in pair.plans]
     assert any(steps)
     assert not all(steps)
     assert not [end for end in pair.ended if end.reason == "error"]
@@ -175,10 +175,12 @@ def test_masked_steps_use_pinned_memory_again(model: WatchedDecoder) -> None:
     assert pair.device.pinned_freed == 0
 
 
+@pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("sizes", [(), (1,)])
 def test_a_row_draws_as_it_did_before_once_it_is_not_masked_any_more(
-    model: WatchedDecoder, sizes: tuple[int, ...]
+    model: WatchedDecoder, sizes: tuple[int, ...], asked: bool
 ) -> None:
+    """``asked``: its masks are waited for in each step, and do not name it."""
     params = SamplingParams(max_tokens=9, allowed_token_ids=tuple(range(3, 200)), temperature=0.0)
     new = NewRow(0, prompt(5), 5, params, 1, [3], "", True)
     masked = {1, 2, 4}
@@ -186,9 +188,10 @@ def test_a_row_draws_as_it_did_before_once_it_is_not_masked_any_more(
     pair.capture_all()
     for number in range(7):
         start, count = (0, 5) if number == 0 else (4 + number, 1)
-        row = RowStep(0, start, count, [], True, number in masked)
-        plan = StepPlan(0, number, [], [new] if number == 0 else [], [row])
-        masks = Masks(0, number, [RowMask(0, [250], -1)], []) if number in masked else None
+        row = RowStep(0, start, count, [], True)
+        plan = StepPlan(0, number, [], [new] if number == 0 else [], [row], [0] if asked or number in masked else [])
+        rows = [RowMask(0, [250], -1)] if number in masked else []
+        masks = Masks(0, number, rows, []) if plan.masked else None
         (expected,) = pair.host.draw(pair.host.forward(plan), masks).tokens
         found = pair.runner.finish(pair.runner.launch_draw(pair.runner.launch_forward(plan), masks))
         assert found.tokens == [expected]
@@ -201,10 +204,24 @@ def test_a_slot_that_changes_hands_leaves_no_mask_behind(model: WatchedDecoder) 
     params = SamplingParams(max_tokens=9, temperature=0.0)
     for number, entering_masked in enumerate((True, False, True, False)):
         new = NewRow(0, prompt(5, number), 5, params, 1, [3], "", entering_masked)
-        row = RowStep(0, 0, 5, [], True, entering_masked)
-        plan = StepPlan(0, number, [0] if number else [], [new], [row])
+        row = RowStep(0, 0, 5, [], True)
+        plan = StepPlan(0, number, [0] if number else [], [new], [row], [0] if entering_masked else [])
         masks = Masks(0, number, [RowMask(0, [250], -1)], []) if entering_masked else None
         expected = pair.host.draw(pair.host.forward(plan), masks).tokens
         found = pair.runner.finish(pair.runner.launch_draw(pair.runner.launch_forward(plan), masks))
         assert found.tokens == expected
         assert (expected == [250]) == entering_masked
+
+
+def test_rows_that_stay_masked_bring_no_lines_of_their_own(model: WatchedDecoder) -> None:
+    """They would fill the buffer that graphs read: each is as long as the vocabulary."""
+    pair = Pair(model, sizes=(1,))
+    pair.capture_all()
+    new = NewRow(0, prompt(5), 5, SamplingParams(max_tokens=9, temperature=0.0), 1, [3], "", True)
+    for number in range(4):
+        row = RowStep(0, *((0, 5) if number == 0 else (4 + number, 1)), [], True)
+        plan = StepPlan(0, number, [], [new] if number == 0 else [], [row], [0])
+        launched = pair.runner.launch_forward(plan)
+        assert (launched.staged.shape.rule_data > 0) == (number == 0)
+        found = pair.runner.finish(pair.runner.launch_draw(launched, Masks(0, number, [RowMask(0, [250], -1)], [])))
+        assert found.tokens == [250]

@@ -20,7 +20,7 @@ def _plan(step: int) -> StepPlan:
 
 
 def _masked(step: int) -> StepPlan:
-    return StepPlan(0, step, [], [], [RowStep(0, 4, 1, [], True, True)])
+    return StepPlan(0, step, [], [], [RowStep(0, 4, 1, [], True)], [0])
 
 
 @dataclass

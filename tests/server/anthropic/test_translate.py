@@ -55,6 +55,17 @@ def plain(said: str, **more: Any) -> dict[str, Any]:
     return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": said}, **more}
 
 
+def test_vllms_own_fields_are_passed_on_and_the_template_gets_the_clients_word() -> None:
+    request = translated(
+        cache_salt="s", chat_template_kwargs={"a": 1, "thinking": False}, thinking={"type": "adaptive"}
+    )
+    assert request.cache_salt == "s"
+    assert request.chat_template_kwargs == {"enable_thinking": True, "a": 1, "thinking": False}
+    assert translated().chat_template_kwargs is None
+    with pytest.raises(BadRequest, match="`vllm_xargs`"):
+        translated(vllm_xargs={"a": 1})
+
+
 def test_what_both_protocols_have_is_passed_on() -> None:
     request = translated(stop_sequences=["a", "b"], temperature=0.5, top_p=0.9, top_k=7, stream=True)
     assert (request.max_tokens, request.stop_strings) == (2000, ("a", "b"))

@@ -91,7 +91,8 @@ def target() -> Iterator[Target]:
     with served() as target:
         target.ask(
             request(chat(chat_template="{{ 1 }}", max_tokens=1))
-        )  # the process that renders these takes its time to start
+        )  # the process that renders these takes its time to start, and so does the one that tries grammars
+        target.ask(request(chat(response_format={"type": "json_object"}, max_tokens=1)))
         yield target
 
 

@@ -73,7 +73,7 @@ class Given:
     def push(self, text: str) -> list[Piece]:
         return self._batches.pop(0)
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, cut: bool = False) -> list[Piece]:
         return self._batches.pop(0) if self._batches else []
 
 

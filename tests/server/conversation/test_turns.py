@@ -109,6 +109,23 @@ async def test_reasoning_may_be_left_out_and_is_counted_all_the_same(state: Serv
     assert "reasoning" not in answer["choices"][0]["message"]
     assert answer["choices"][0]["message"]["content"] == "Yes"
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+    assert answer["usage"]["completion_tokens"] == len("<think>hm</think>Yes") + 1
+
+
+async def test_reasoning_that_is_left_out_cannot_be_read_in_tokens_and_logprobs(state: ServerState) -> None:
+    engine_of(state).answer = says("<think>secret</think>Yes")
+    answer = await ask(state, include_reasoning=False, logprobs=True, top_logprobs=2)
+    tokens = "".join(entry["token"] for entry in answer["choices"][0]["logprobs"]["content"])
+    assert "Yes" in tokens
+    assert "secret" not in tokens
+    async with in_memory(state) as client:
+        body = {"messages": HELLO, "max_tokens": 400, "include_reasoning": False, "return_token_ids": True}
+        whole = await client.post(CHAT, json=body)
+        streamed = await client.post(CHAT, json={**body, "stream": True})
+    ids = whole.json()["choices"][0]["token_ids"]
+    assert bytes(ids[:-1]).endswith(b"Yes")
+    assert b"s" not in bytes(ids[:-4])
+    assert check_stream(streamed.content, usage=False)["choices"][0]["token_ids"] == ids
 
 
 async def test_a_call_without_arguments_has_an_empty_object(state: ServerState) -> None:
@@ -128,6 +145,30 @@ async def test_calls_that_are_required_have_nothing_beside_them_wherever_they_ar
     assert not message["content"]
     for call in message.get("tool_calls", []):
         assert '{"a": "}é"}'.startswith(call["function"]["arguments"].removesuffix("\ufffd"))
+
+
+@pytest.mark.parametrize("length", range(len("So:\n") + len("<tool_"), len(CALL) + 4))
+async def test_what_a_call_leaves_that_is_cut_off_is_no_content(state: ServerState, length: int) -> None:
+    engine_of(state).answer = says(f"So:\n{CALL}")
+    answer = await ask(state, tools=[TOOL], max_tokens=length)
+    (choice,) = answer["choices"]
+    assert choice["message"]["content"] == "So:"
+    assert choice["finish_reason"] == "length"
+    assert bool(choice["message"].get("tool_calls")) is (length >= len('So:\n<tool_call>\n{"name": "f"'))
+    assert answer["usage"]["completion_tokens"] == length
+
+
+async def test_a_stop_string_cuts_a_call_off_as_well(state: ServerState) -> None:
+    engine_of(state).answer = says(f"So:\n{CALL}")
+    answer = await ask(state, tools=[TOOL], stop=["name"])
+    assert answer["choices"][0]["message"]["content"] == "So:"
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_what_the_model_ends_itself_and_is_no_call_is_content(state: ServerState) -> None:
+    engine_of(state).answer = says('<tool_call>\n{"na')
+    answer = await ask(state, tools=[TOOL])
+    assert answer["choices"][0]["message"]["content"] == '<tool_call>\n{"na'
 
 
 async def test_without_parallel_calls_the_first_one_counts(state: ServerState) -> None:
@@ -157,6 +198,22 @@ async def test_without_tools_or_choice_a_call_is_text(state: ServerState) -> Non
 
 def prompt_of(state: ServerState) -> str:
     return bytes(engine_of(state).streams[-1].prompt).decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"echo": True}, "echo"),
+        ({"logprob_token_ids": [1], "logprobs": True}, "logprob_token_ids"),
+        ({"truncation_side": "right"}, "truncation_side"),
+        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "1"}}, *HELLO]}, "messages[0].audio"),
+    ],
+)
+async def test_what_would_change_the_answer_is_refused_by_name(
+    state: ServerState, body: dict[str, Any], param: str
+) -> None:
+    assert await refused(state, **body) == param
 
 
 async def test_tools_are_told_where_the_template_does_not_know_them_and_one_may_be_called(state: ServerState) -> None:

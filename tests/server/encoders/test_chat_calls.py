@@ -54,7 +54,9 @@ def whole(shape: ChatShape, deltas: list[Delta]) -> dict[str, Any]:
     async def batches() -> AsyncIterator[list[Delta]]:
         yield deltas
 
-    body = msgspec.json.encode(chat_response(shape, asyncio.run(collect(batches(), shape.n))))
+    body = msgspec.json.encode(
+        chat_response(shape, asyncio.run(collect(batches(), shape.n, thoughts=shape.include_reasoning)))
+    )
     check_object(ChatCompletion, body, CHAT_EXTENSIONS)
     answer: dict[str, Any] = json.loads(body)
     return answer

@@ -4,7 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from stentor.server.mcp import connection
 from stentor.tests.server.mcp.tool_process import tool_server
+
+LOADED = connection
+"""It takes seconds, which tests with a time limit need not spend."""
 
 
 @pytest.fixture(scope="session")

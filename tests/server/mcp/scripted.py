@@ -42,6 +42,6 @@ class Script:
 
 def state_of(script: Script, config: McpConfig, **fields: Any) -> ServerState:
     pool = TokenizerPool(byte_tokenizer(TEMPLATE))
-    output = settle_output("none", "hermes", TEMPLATE, "")
     fields.setdefault("mcp", Gateway(config))
-    return fake_state(script.engine, pool=pool, output=output, **fields)
+    fields.setdefault("output", settle_output("none", "hermes", TEMPLATE, ""))
+    return fake_state(script.engine, pool=pool, **fields)

@@ -5,12 +5,16 @@ from typing import Any
 
 import httpx
 import pytest
+from openai.types.conversations import ConversationItemList
 from openai.types.responses import Response
+from openai.types.responses.response_item_list import ResponseItemList
 
 from stentor.protocols.openai.limits import Limits
 from stentor.server.config import McpConfig, ToolServer
+from stentor.server.parsing.output import settle_output
+from stentor.server.state import ServerState
 from stentor.tests.server.harness import in_memory
-from stentor.tests.server.mcp.scripted import Script, call, state_of
+from stentor.tests.server.mcp.scripted import TEMPLATE, Script, call, state_of
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.responses import check_stream
 from stentor.tests.wire.validate import assert_same_answer, check_object, frames_of
@@ -45,7 +49,16 @@ async def test_the_model_calls_a_tool_and_goes_on_with_its_result(tools_url: str
     body = response.json()
     assert [item["type"] for item in body["output"]] == ["mcp_list_tools", "mcp_call", "message"]
     listed, called, message = body["output"]
-    assert {one["name"] for one in listed["tools"]} == {"add", "echo", "slow", "wait", "fail", "big", "let_in"}
+    assert {one["name"] for one in listed["tools"]} == {
+        "add",
+        "echo",
+        "slow",
+        "wait",
+        "python",
+        "fail",
+        "big",
+        "let_in",
+    }
     assert (called["name"], called["server_label"], called["status"]) == ("add", "calc", "completed")
     assert (json.loads(called["arguments"]), called["output"], called["error"]) == ({"a": 2, "b": 40}, "42", None)
     assert message["content"][0]["text"] == "It is 42."
@@ -177,21 +190,25 @@ async def test_a_list_that_a_client_brings_does_not_open_what_it_does_not_allow(
 
 async def test_secrets_reach_their_server_and_nobody_else(tools_url: str) -> None:
     for secret in ({"authorization": "s3cret"}, {"headers": {"Authorization": "Bearer s3cret", "x-more": "s3cret"}}):
-        script = Script([call("calc__let_in"), "In."])
+        script = Script([call("calc__slow", seconds=0.5), call("calc__let_in"), "In."])
         state = state_of(script, config_of(tools_url))
-        asked = tool(tools_url, **secret, allowed_tools=["let_in"])
+        asked = tool(tools_url, **secret, allowed_tools=["let_in", "slow"])
         asked["server_url"] += "?key=s3cret"
         async with in_memory(state) as client:
             response = await client.post(RESPONSES, json={"input": "?", "tools": [asked], "background": True})
+            (running,) = await stored(state)
+            assert b"server_label" in running, "what it takes to go on with it"
             got = await client.get(f"{RESPONSES}/{response.json()['id']}", params={"stream": "true"})
             answer = check_stream(got.text, EXTENSIONS)
-        assert answer["output"][1]["output"] == "Bearer s3cret"
-        kept = await state.store.read(
-            lambda db: [bytes(str(row), "utf-8") for row in db.execute("SELECT object, request FROM responses")]
-        )
-        assert kept
-        assert not any(b"s3cret" in row for row in kept)
-        assert "s3cret" not in json.dumps(answer["tools"])
+        assert answer["output"][2]["output"] == "Bearer s3cret"
+        for text in (running, *await stored(state), json.dumps(answer["tools"]).encode()):
+            assert b"s3cret" not in text
+
+
+async def stored(state: ServerState) -> list[bytes]:
+    """All there is of each response."""
+    rows = await state.store.read(lambda db: db.execute("SELECT object, request FROM responses").fetchall())
+    return [b"".join(column or b"" for column in row) for row in rows]
 
 
 async def test_a_long_result_is_cut_with_a_mark(tools_url: str) -> None:
@@ -265,12 +282,13 @@ async def test_the_operator_s_servers_are_named_by_their_label_alone(tools_url: 
     config = McpConfig(servers=(ToolServer("browser", f"{tools_url}/mcp"),))
     by_label = {"type": "mcp", "server_label": "browser"}
     for named in (by_label, {"type": "web_search_preview"}):
-        response, _ = await post(tools_url, [call("browser__add", a=1, b=5), "6."], config=config, tools=[named])
+        response, _ = await post(tools_url, [call("browser.add", a=1, b=5), "6."], config=config, tools=[named])
         assert items(response, "mcp_call")[0]["output"] == "6"
         check_object(Response, response.content, EXTENSIONS)
     for missing, field in (
         ({"type": "code_interpreter", "container": {"type": "auto"}}, "tools[0].type"),
         ({"type": "mcp", "server_label": "other"}, "tools[0].server_url"),
+        ({**by_label, "authorization": "mine"}, "tools[0]"),
     ):
         response, _ = await post(tools_url, [], config=config, tools=[missing])
         assert (response.status_code, response.json()["error"]["param"]) == (400, field)
@@ -306,3 +324,59 @@ async def test_calls_are_measured_by_what_came_of_them(tools_url: str) -> None:
     for outcome, count in (("completed", 1), ("failed", 1), ("cut_off", 0)):
         labels = f'{{model_name="fake/model",outcome="{outcome}"}}'
         assert f"stentor:tool_call_seconds_count{labels} {count}.0" in page
+
+
+async def test_gpt_oss_calls_a_browser_of_the_operator_s_as_its_own(tools_url: str) -> None:
+    turns = [
+        "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant"
+        '<|channel|>analysis to=browser.add code<|message|>{"a": 4, "b": 5}<|call|>',
+        "<|channel|>final<|message|>Nine.<|return|>",
+    ]
+    script = Script(turns)
+    config = McpConfig(servers=(ToolServer("browser", f"{tools_url}/mcp"),))
+    state = state_of(script, config, output=settle_output("gpt_oss", "gpt_oss", TEMPLATE, ""))
+    async with in_memory(state) as client:
+        response = await client.post(RESPONSES, json={"input": "?", "tools": [{"type": "web_search_preview"}]})
+    assert items(response, "mcp_call")[0]["output"] == "9"
+    assert items(response, "message")[0]["content"][0]["text"] == "Nine."
+    assert items(response, "reasoning")[0]["content"][0]["text"] == "I look."
+
+
+async def test_gpt_oss_writes_code_for_a_python_of_the_operator_s(tools_url: str) -> None:
+    code = 'print("é")\n'
+    turns = [
+        f"<|channel|>analysis to=python code<|message|>{code}<|call|>",
+        "<|channel|>final<|message|>Done.<|return|>",
+    ]
+    script = Script(turns)
+    config = McpConfig(servers=(ToolServer("python", f"{tools_url}/mcp"),))
+    state = state_of(script, config, output=settle_output("gpt_oss", "gpt_oss", TEMPLATE, ""))
+    interpreter = {"type": "code_interpreter", "container": {"type": "auto"}}
+    async with in_memory(state) as client:
+        response = await client.post(RESPONSES, json={"input": "?", "tools": [interpreter], "stream": True})
+    answer = check_stream(response.text, EXTENSIONS)
+    called = answer["output"][1]
+    assert (json.loads(called["arguments"]), called["output"]) == ({"code": code}, f"ran {code!r}")
+
+
+async def test_what_was_brought_and_what_a_conversation_holds_is_valid_where_it_is_listed(tools_url: str) -> None:
+    script = Script([call("calc__add", a=1, b=2), "3.", "Yes."])
+    asking = tool(tools_url, require_approval="always")
+    async with in_memory(state_of(script, config_of(tools_url))) as client:
+        conversation = (await client.post("/v1/conversations", json={})).json()["id"]
+        body = {"tools": [asking], "conversation": conversation}
+        first = await client.post(RESPONSES, json={**body, "input": "1 and 2?"})
+        answer = {"type": "mcp_approval_response", "approve": True}
+        answer["approval_request_id"] = items(first, "mcp_approval_request")[0]["id"]
+        second = await client.post(RESPONSES, json={**body, "input": [answer]})
+        assert items(second, "mcp_call")[0]["output"] == "3"
+        held = (await client.get(f"/v1/conversations/{conversation}/items", params={"order": "asc"})).json()
+        check_object(ConversationItemList, held)
+        kinds = [item["type"] for item in held["data"]]
+        assert kinds[:3] == ["message", "mcp_list_tools", "mcp_approval_request"]
+        assert kinds[3:] == ["mcp_approval_response", "mcp_call", "message"]
+        brought = {"tools": [asking], "input": [*held["data"], {"role": "user", "content": "Sure?"}]}
+        third = await client.post(RESPONSES, json=brought)
+        assert [item["type"] for item in third.json()["output"]] == ["message"]
+        listed = await client.get(f"{RESPONSES}/{third.json()['id']}/input_items")
+        check_object(ResponseItemList, listed.content)

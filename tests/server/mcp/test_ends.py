@@ -10,6 +10,7 @@ import pytest
 from openai.types.responses import Response
 
 from stentor.server.config import McpConfig, StoreConfig
+from stentor.server.responses import running
 from stentor.server.responses.resuming import resume_unfinished
 from stentor.server.state import ServerState
 from stentor.server.store.opening import opened_store
@@ -22,6 +23,8 @@ from stentor.tests.wire.validate import assert_same_answer, check_object, frames
 
 pytestmark = pytest.mark.anyio
 
+LONG = 30.0
+"""Seconds that nothing takes, on a machine with much else to do."""
 TURNS = [
     "Let me see. " + call("calc__add", a=1, b=2) + call("calc__add", a=30, b=4),
     call("calc__echo", text="héllo 😀"),
@@ -52,12 +55,12 @@ async def test_cancelling_a_response_cancels_the_call_that_runs(tools_url: str) 
     async with in_memory(state_of(script, config_of(tools_url))) as client:
         begun = await client.post(RESPONSES, json={"input": "?", "tools": [tool(tools_url)], "background": True})
         url = f"{RESPONSES}/{begun.json()['id']}"
-        await until(lambda: slow_since(tools_url, before) == ["begun"])
+        await until(lambda: slow_since(tools_url, before) == ["begun"], LONG)
         cancelled = await client.post(f"{url}/cancel")
         check_object(Response, cancelled.content, EXTENSIONS)
         assert cancelled.json()["status"] == "cancelled"
         assert [item["status"] for item in cancelled.json()["output"][1:]] == ["completed", "incomplete"]
-        await until(lambda: slow_since(tools_url, before) == ["begun", "cancelled"])
+        await until(lambda: slow_since(tools_url, before) == ["begun", "cancelled"], LONG)
         answer = check_stream((await client.get(url, params={"stream": "true"})).text, EXTENSIONS)
         assert answer == cancelled.json()
 
@@ -68,10 +71,10 @@ async def test_a_client_that_goes_away_ends_the_call_that_runs(tools_url: str) -
     async with in_memory(state_of(script, config_of(tools_url))) as client:
         body = {"input": "?", "tools": [tool(tools_url)], "stream": True}
         task = asyncio.create_task(client.post(RESPONSES, json=body))
-        await until(lambda: slow_since(tools_url, before) == ["begun"])
+        await until(lambda: slow_since(tools_url, before) == ["begun"], LONG)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await until(lambda: slow_since(tools_url, before) == ["begun", "cancelled"])
+        await until(lambda: slow_since(tools_url, before) == ["begun", "cancelled"], LONG)
 
 
 class Restarted:
@@ -129,7 +132,7 @@ async def test_wherever_it_ends_the_next_server_goes_on_without_a_gap(
     first = await servers.server(steps)
     async with in_memory(first) as client:
         begun = (await client.post(RESPONSES, json=body)).json()["id"]
-        await until(lambda: servers.gate.is_set() or not list(first.responses))
+        await until(lambda: servers.gate.is_set() or not list(first.responses), LONG)
         await asyncio.sleep(0.12)  # longer than events wait to be written
     await dies(first)
     made = [one for one in seen(tools_url)[before:] if one["tool"] == "add"]
@@ -149,7 +152,40 @@ async def test_wherever_it_ends_the_next_server_goes_on_without_a_gap(
     assert len(made) in (0, 2)
 
 
-async def test_a_call_that_may_have_had_an_effect_is_not_made_again(tools_url: str, tmp_path: Path) -> None:
+async def test_one_that_goes_on_from_another_is_gone_on_with_from_there(tools_url: str, tmp_path: Path) -> None:
+    def answer(prompt: list[int], _index: int) -> list[int]:
+        text = bytes(token for token in prompt if token < 256).decode()
+        said = "It is 34." if "<tool>34" in text else call("calc__add", a=30, b=4) if "second" in text else "Hello."
+        return [*said.encode(), 257]
+
+    servers = Restarted(tmp_path / "store.db", tools_url, [])
+    first = await servers.server(steps=8)
+    first.client.answer = answer  # type: ignore[attr-defined]
+    async with in_memory(first) as client:
+        body: dict[str, Any] = {"input": "first", "tools": [tool(tools_url)]}
+        before = (await client.post(RESPONSES, json=body)).json()
+        assert [item["type"] for item in before["output"]] == ["mcp_list_tools", "message"]
+        body |= {"input": "second", "previous_response_id": before["id"], "background": True}
+        begun = (await client.post(RESPONSES, json=body)).json()["id"]
+        await until(lambda: servers.gate.is_set() or not list(first.responses), LONG)
+        await asyncio.sleep(0.12)
+    await dies(first)
+    second = await servers.server()
+    second.client.answer = answer  # type: ignore[attr-defined]
+    await resume_unfinished(second)
+    async with in_memory(second) as client:
+        ended = check_stream((await client.get(f"{RESPONSES}/{begun}", params={"stream": "true"})).text, EXTENSIONS)
+    prompts = [bytes(stream.prompt).decode() for stream in second.client.streams]  # type: ignore[attr-defined]
+    await dies(second)
+    assert [item["type"] for item in ended["output"]] == ["mcp_call", "message"]
+    assert prompts
+    assert all("<user>first\n<assistant>Hello.\n<user>second" in prompt for prompt in prompts)
+
+
+async def test_a_call_that_may_have_had_an_effect_is_not_made_again(
+    tools_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "FLUSH_SECONDS", 60.0)  # it is kept before it is made, not some time later
     turns = [call("calc__slow", seconds=60), "unused", "unused"]
     servers = Restarted(tmp_path / "store.db", tools_url, turns)
     before = len(seen(tools_url))
@@ -157,7 +193,7 @@ async def test_a_call_that_may_have_had_an_effect_is_not_made_again(tools_url: s
     async with in_memory(first) as client:
         body = {"input": "?", "tools": [tool(tools_url)], "background": True}
         begun = (await client.post(RESPONSES, json=body)).json()["id"]
-        await until(lambda: slow_since(tools_url, before) == ["begun"])
+        await until(lambda: slow_since(tools_url, before) == ["begun"], LONG)
     await dies(first)
     servers = Restarted(tmp_path / "store.db", tools_url, [turns[0]])
     second = await servers.server()
@@ -182,7 +218,7 @@ async def test_a_server_that_let_us_in_is_not_asked_once_the_key_is_lost(tools_u
     async with in_memory(first) as client:
         body = {"input": "?", "tools": [tool(tools_url, authorization="s3cret")], "background": True}
         begun = (await client.post(RESPONSES, json=body)).json()["id"]
-        await until(servers.gate.is_set)
+        await until(servers.gate.is_set, LONG)
         await asyncio.sleep(0.12)
     await dies(first)
     second = await servers.server()
@@ -207,7 +243,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
     listener = await asyncio.start_server(silent, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     config = McpConfig(urls=(f"{url}/",), connect_timeout=0.4)
-    async with listener, in_memory(state_of(Script([]), config)) as client, asyncio.timeout(8):
+    async with listener, in_memory(state_of(Script([]), config)) as client, asyncio.timeout(LONG):
         response = await client.post(RESPONSES, json={"input": "?", "tools": [tool(url)]})
     assert response.status_code == 424
     assert "0.4 seconds" in response.json()["error"]["message"]
@@ -216,9 +252,9 @@ async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
 async def test_a_server_that_dies_under_a_call_fails_the_call_at_once_and_not_the_response() -> None:
     with tool_process() as (url, process):
         script = Script([call("calc__slow", seconds=60), "Gone."])
-        async with in_memory(state_of(script, config_of(url))) as client, asyncio.timeout(20):
+        async with in_memory(state_of(script, config_of(url))) as client, asyncio.timeout(LONG):
             asked = asyncio.create_task(client.post(RESPONSES, json={"input": "?", "tools": [tool(url)]}))
-            await until(lambda: slow_since(url, 0) == ["begun"], 15)
+            await until(lambda: slow_since(url, 0) == ["begun"], LONG)
             process.kill()
             response = await asked
     called, message = response.json()["output"][1:]

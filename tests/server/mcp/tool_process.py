@@ -12,7 +12,8 @@ from pathlib import Path
 def tool_process() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """Its address, without a path, and itself."""
     program = str(Path(__file__).with_name("tool_server.py"))
-    with subprocess.Popen([sys.executable, "-P", program], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-P", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             yield f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}", process

@@ -6,7 +6,10 @@
 
 import gzip
 import json
+import os
 import socket
+import sys
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -57,6 +60,12 @@ async def wait() -> str:
     return await slow(3600)
 
 
+@server.tool(name="python")
+def run(code: str) -> str:
+    """Runs Python, or says so."""
+    return f"ran {code!r}"
+
+
 @server.tool()
 def fail(why: str) -> str:
     """Does not work."""
@@ -104,6 +113,8 @@ def main() -> None:
         Route("/huge", huge, methods=["POST"]),
         Route("/packed", packed, methods=["POST"]),
     ]
+    # whoever started it may end without a word
+    threading.Thread(target=lambda: os._exit(not sys.stdin.read()), daemon=True).start()
     listener = socket.create_server(("127.0.0.1", 0))
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)

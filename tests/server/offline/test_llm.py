@@ -147,3 +147,48 @@ def _run_batch(source: Path, target: Path) -> str:
     ended = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stderr.splitlines()[-1]
+
+
+INTERRUPTED = """
+import asyncio, os, signal, threading, time
+import stentor
+from stentor.server.observe.processes import usage_by_role
+
+def interrupt_after(seconds):
+    threading.Timer(seconds, os.killpg, (0, signal.SIGINT)).start()  # as a terminal does: all of them
+
+llm = stentor.LLM({model!r}, max_model_len=2048, kv_cache_memory="64M", max_queued_requests=64)
+short = stentor.SamplingParams(max_tokens=2)
+
+async def notebook():
+    interrupt_after(1.0)
+    try:
+        llm.generate(["x"] * 50, stentor.SamplingParams(max_tokens=2000, ignore_eos=True))
+    except KeyboardInterrupt:
+        print("interrupted")
+    began = time.monotonic()
+    print(llm.generate("x", short)[0].outputs[0].finish_reason, time.monotonic() - began < 5)
+
+asyncio.new_event_loop().run_until_complete(notebook())  # asyncio.run takes interrupts for itself
+interrupt_after(0.3)
+try:
+    stentor.LLM({model!r}, max_model_len=256, kv_cache_memory="32M")
+except KeyboardInterrupt:
+    print("unloaded")
+answer = {{"type": "json_object"}}
+llm.chat([{{"role": "user", "content": "hi"}}], short, response_format=answer)
+llm.close()
+until = time.monotonic() + 20
+while (left := [thread.name for thread in threading.enumerate()]) != ["MainThread"] and time.monotonic() < until:
+    time.sleep(0.05)
+print(left, sorted(usage_by_role(os.getpid())))
+"""
+
+
+def test_an_interrupt_ends_what_runs_and_what_is_closed_leaves_nothing(demo_model: object) -> None:
+    """In a thread with an event loop of its own, as in a notebook."""
+    code = INTERRUPTED.format(model=MODEL)
+    command = [sys.executable, "-P", "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=45, check=False, start_new_session=True)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert ended.stdout.splitlines() == ["interrupted", "length True", "unloaded", "['MainThread'] ['server']"]

@@ -15,6 +15,8 @@ from stentor.tests.server.parsing.pieces import check_every_split, cut, cuts, pa
 
 TOOLS = [Tool("get_weather", None, {"type": "object"}), Tool("browser.search", None, None)]
 
+PYTHON = [*TOOLS, Tool("python.python", None, None)]
+
 TEMPLATE = (
     "<|start|>user<|message|>{{ question }}<|end|><|start|>assistant"
     "{% if thinking %}<|channel|>analysis<|message|>{{ thinking }}<|end|><|start|>assistant{% endif %}"
@@ -176,3 +178,23 @@ def test_what_a_template_writes_is_read_back(
             expected += [Content(preamble)] if preamble else []
             expected += [CallStart(name), CallArguments(json.dumps(arguments, ensure_ascii=False)), CallEnd()]
         assert pieces == expected
+
+
+@pytest.mark.parametrize("code", ["print('é')\n", ' x = "\\n" # 😀', '{"a": 1}', "\t"])
+def test_code_for_python_becomes_its_one_argument(code: str) -> None:
+    text = f"<|channel|>analysis to=python code<|message|>{code}<|call|>"
+    start, *arguments, end = read(text, PYTHON)
+    assert (start, end) == (CallStart("python.python"), CallEnd())
+    assert json.loads("".join(piece.text for piece in arguments if isinstance(piece, CallArguments))) == {"code": code}
+
+
+def test_without_code_or_without_such_a_tool_nothing_is_made_up() -> None:
+    empty = "<|channel|>analysis to=python code<|message|><|call|>"
+    assert read(empty, PYTHON) == [CallStart("python.python"), CallArguments('{"code": ""}'), CallEnd()]
+    assert read("<|channel|>analysis to=python code<|message|>print(1)<|call|>") == [Thought("print(1)")]
+    own = [Tool("python", None, None)]
+    assert read('<|channel|>commentary to=functions.python<|message|>{"a":1}<|call|>', own) == [
+        CallStart("python"),
+        CallArguments('{"a":1}'),
+        CallEnd(),
+    ]

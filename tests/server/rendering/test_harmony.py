@@ -56,6 +56,33 @@ def test_every_message_goes_to_its_channel() -> None:
     assert call["content_type"] == "<|constrain|>json"
 
 
+def test_tools_that_the_model_was_made_with_are_in_their_own_namespace() -> None:
+    search = {"type": "function", "function": {"name": "browser.search", "description": "Finds", "parameters": None}}
+    call = {"id": "c2", "type": "function", "function": {"name": "browser.search", "arguments": '{"query": "Oslo"}'}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Oslo?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c2", "content": "a city"},
+    ]
+    said = written(messages, tools=[search])
+    roles = [(m["role"], m.get("name"), m.get("channel"), m.get("recipient")) for m in said]
+    assert roles == [
+        ("system", None, None, None),
+        ("user", None, None, None),
+        ("assistant", None, "analysis", "browser.search"),
+        ("tool", "browser.search", "analysis", "assistant"),
+    ]
+    assert [tool["name"] for tool in said[0]["content"][0]["tools"]["browser"]["tools"]] == ["search"]
+    code = {"type": "function", "function": {"name": "python.python", "description": "Runs it", "parameters": None}}
+    ran = {"id": "c3", "type": "function", "function": {"name": "python.python", "arguments": '{"code": "1 + 1"}'}}
+    run = [{"role": "assistant", "content": "", "tool_calls": [ran]}]
+    told, _, call = written([messages[0], *run], tools=[code])
+    assert (call["recipient"], call["channel"], call["content"][0]["text"]) == ("python", "analysis", "1 + 1")
+    assert told["content"][0]["tools"]["python"] == {"name": "python", "description": "Runs it", "tools": []}
+    both = written(messages, tools=[search, WEATHER])
+    assert [tool["name"] for tool in both[1]["content"][0]["tools"]["functions"]["tools"]] == ["weather"]
+
+
 def test_there_is_no_developer_where_nobody_instructs() -> None:
     assert [m["role"] for m in written([{"role": "user", "content": "hi"}])] == ["system", "user"]
 

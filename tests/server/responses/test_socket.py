@@ -14,12 +14,13 @@ from openai.types.responses.response_steer_failed_event import ResponseSteerFail
 from openai.types.responses.responses_server_event import ResponsesServerEvent
 from websockets.asyncio.client import ClientConnection, connect
 
-from stentor.server.config import ConnectionLimits, DoorConfig
+from stentor.server.config import ConnectionLimits, DoorConfig, OverloadConfig
 from stentor.server.door.address import listening
 from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
 from stentor.server.lifecycle import make_listener
 from stentor.server.listening import address_of
+from stentor.server.responses import socket as socket_module
 from stentor.server.responses.socket import MAX_PENDING
 from stentor.server.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
@@ -163,6 +164,42 @@ async def test_no_more_wait_than_may_and_all_end_with_the_connection() -> None:
             await until(lambda: engine.live == MAX_PENDING)
         await until(lambda: engine.live == 0)
         await until(lambda: state.live_requests == 0)
+
+
+async def test_what_waits_is_counted_among_the_bodies_of_all_requests() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    state = fake_state(engine, overload=OverloadConfig(max_held_body_bytes=400_000))
+    async with serving(state) as address:
+        async with opened(address) as socket:
+            for _ in range(2):
+                body = {"type": "response.create", "input": "hello", "max_output_tokens": 6}
+                await socket.send(json.dumps(body) + " " * 300_000)
+            error = (await until_the_end(socket))[-1]
+            assert (error["status"], error["error"]["code"]) == (429, "bodies_full")
+        await until(lambda: state.live_requests == 0)
+        assert state.bodies.bytes == 0
+
+
+async def test_what_is_kept_of_conversations_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_module, "MAX_KEPT_BYTES", 500_000)
+    state = fake_state()
+    async with serving(state) as address:
+        async with opened(address) as socket:
+            given = {"input": "x" * 100_000, "store": False, "generate": False}
+            names: list[str] = []
+            end: dict[str, Any] = {}
+            for _ in range(7):
+                before = {"previous_response_id": names[-1]} if names else {}
+                await ask(socket, **given, **before)
+                end = (await until_the_end(socket))[-1]
+                if end["type"] == "error":
+                    break
+                names.append(end["response"]["id"])
+                assert state.bodies.bytes <= 500_000
+            assert len(names) == 5  # the fifth would be more than may be kept
+            assert end["error"]["code"] == "previous_response_not_found"
+        await until(lambda: state.bodies.bytes == 0)
 
 
 async def test_messages_are_read_no_faster_than_they_may_come() -> None:

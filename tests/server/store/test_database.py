@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stentor.server.config import StoreConfig
-from stentor.server.store import conversations, responses, secrets
+from stentor.server.store import conversations, database, responses, secrets
 from stentor.server.store.database import Database, StoreFailed
 from stentor.server.store.opening import StoreRefused, make_store, opened_store
 
@@ -47,7 +47,8 @@ async def test_a_file_outlives_the_store_and_is_its_owners_alone(tmp_path: Path)
     await again.close()
 
 
-async def test_two_servers_do_not_share_a_file(tmp_path: Path) -> None:
+async def test_two_servers_do_not_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_LOCK_SECONDS", 0.1)
     path = tmp_path / "store.db"
     store = await opened_store(StoreConfig(path))
     with pytest.raises(StoreRefused, match="no other"):

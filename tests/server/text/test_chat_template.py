@@ -294,7 +294,17 @@ def test_a_message_without_content_can_be_joined_to_text(message: dict[str, Any]
     assert looping.render([{"role": "assistant", **message}]) == f"{content}."
 
 
+def test_no_calls_are_as_none_at_all() -> None:
+    template = ChatTemplate("{{ 'tool_calls' in messages[0] }}", SPECIALS)
+    calls = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    assert template.render([{"role": "assistant", "content": "", "tool_calls": []}]) == "False"
+    assert template.render([{"role": "assistant", "content": "", "tool_calls": calls}]) == "True"
+
+
 def test_reasoning_is_found_under_every_name() -> None:
-    template = ChatTemplate("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}", SPECIALS)
-    for name in ("reasoning", "reasoning_content", "thinking"):
-        assert template.render([{"role": "assistant", "content": "", name: "hm"}]) == "hmhm"
+    names = ("reasoning", "reasoning_content", "thinking")
+    template = ChatTemplate("".join(f"{{{{ messages[0].{name} }}}}" for name in names), SPECIALS)
+    for name in names:
+        assert template.render([{"role": "assistant", "content": "", name: "hm"}]) == "hmhmhm"
+        others = {other: "" for other in names if other != name}
+        assert template.render([{"role": "assistant", "content": "", name: "hm", **others}]) == "hmhmhm"

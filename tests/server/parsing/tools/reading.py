@@ -52,11 +52,13 @@ class Reading:
         return [(call.name, call.value) for call in self.calls]
 
 
-def pieces(format: ToolFormat, parts: Iterable[str], tools: Sequence[Tool] = TOOLS) -> list[list[Piece]]:
+def pieces(
+    format: ToolFormat, parts: Iterable[str], tools: Sequence[Tool] = TOOLS, *, cut_off: bool = False
+) -> list[list[Piece]]:
     """What each push brings, and the end."""
     parser = format.parser(tools)
     assert parser.thinking is False
-    return [*(parser.push(part) for part in parts), parser.finish()]
+    return [*(parser.push(part) for part in parts), parser.finish(cut=cut_off)]
 
 
 def joined(found: Iterable[Piece]) -> Reading:
@@ -86,8 +88,8 @@ def joined(found: Iterable[Piece]) -> Reading:
     return reading
 
 
-def read(format: ToolFormat, *parts: str, tools: Sequence[Tool] = TOOLS) -> Reading:
-    return joined(piece for some in pieces(format, parts, tools) for piece in some)
+def read(format: ToolFormat, *parts: str, tools: Sequence[Tool] = TOOLS, cut_off: bool = False) -> Reading:
+    return joined(piece for some in pieces(format, parts, tools, cut_off=cut_off) for piece in some)
 
 
 def cut(text: str, size: int) -> list[str]:

@@ -255,9 +255,16 @@ def test_the_plain_format_reads_fences_and_leaves_other_code_alone() -> None:
     text = (
         'So:\n```json\n{"name": "f", "arguments": {"a": 1}}\n```\nThen ```python\nx = 1\n``` and ```json\n{"a": 1}\n```'
     )
-    reading = read(PLAIN, *cut(text, 3))
+    reading = read(PLAIN, *cut(text, 3), tools=[Tool("f", None, {})])
     assert reading.named == [("f", {"a": 1})]
     assert reading.content == 'So:\nThen ```python\nx = 1\n``` and ```json\n{"a": 1}\n```'
+
+
+@pytest.mark.parametrize("begin", ["", "```json\n", "So: ```"])
+@pytest.mark.parametrize("call", ['{"name": "Bob", "arguments": {"a": 1}}', '{"arguments": {"a": 1}, "name": "Bob"}'])
+def test_json_that_names_no_tool_is_an_answer_where_no_format_was_asked_for(begin: str, call: str) -> None:
+    reading = read(PLAIN, *cut(begin + call, 2), tools=[Tool("f", None, {})])
+    assert (reading.content, reading.calls) == (begin + call, [])
 
 
 def test_what_comes_behind_an_end_changes_nothing() -> None:

@@ -14,6 +14,7 @@ from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.vocabulary import special_tokens_of, token_bytes_of
 from stentor.server.parsing.interface import Tool
 from stentor.server.parsing.tools.format import ToolFormat
+from stentor.server.parsing.tools.layout import MOST_CALLS
 from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.server.text.loading import load_tokenizer
 from stentor.tests.server.grammar.walking import written
@@ -189,6 +190,16 @@ def test_required_calls_of_a_real_vocabulary_always_parse(
         reading = read(format, *cut(text, 7), tools=TOOLS)
         check(reading, text)
         assert len(reading.calls) == 1
+
+
+def test_calls_that_are_required_come_to_an_end() -> None:
+    format = TOOL_FORMATS["hermes"]
+    lark = Lark({})
+    matcher = Compiler(vocabulary_with([])).compile(lark.source(format.grammar(lark, TOOLS[1:2], parallel=True)))
+    call = b'<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    assert all(matcher.consume(byte) for byte in call + (b"\n" + call) * (MOST_CALLS - 1))
+    assert matcher.accepting()
+    assert not matcher.consume(ord("\n"))
 
 
 def test_arguments_are_an_object_though_a_schema_does_not_say_so() -> None:

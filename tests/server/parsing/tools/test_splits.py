@@ -70,13 +70,39 @@ def split(data: st.DataObject, text: str) -> list[str]:
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
 def test_any_text_is_read_the_same_however_it_is_cut(format: ToolFormat) -> None:
     @settings(max_examples=25, deadline=None)
-    @given(text=material(format), data=st.data())
-    def check(text: str, data: st.DataObject) -> None:
-        whole = read(format, text)
-        assert read(format, *cut(text, 1)) == whole
-        assert read(format, *split(data, text)) == whole
+    @given(text=material(format), data=st.data(), cut_off=st.booleans())
+    def check(text: str, data: st.DataObject, cut_off: bool) -> None:
+        whole = read(format, text, cut_off=cut_off)
+        assert read(format, *cut(text, 1), cut_off=cut_off) == whole
+        assert read(format, *split(data, text), cut_off=cut_off) == whole
 
     check()
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_a_text_that_is_cut_off_has_the_calls_of_any_other_and_no_more_content(format: ToolFormat) -> None:
+    @settings(max_examples=25, deadline=None)
+    @given(text=material(format))
+    def check(text: str) -> None:
+        ended, cut_off = read(format, text), read(format, text, cut_off=True)
+        assert [call.name for call in cut_off.calls] == [call.name for call in ended.calls]
+        assert ended.content.startswith(cut_off.content)
+
+    check()
+
+
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"plain", "xlam"}))
+def test_a_call_that_is_cut_off_leaves_no_marker_in_the_content(name: str) -> None:
+    format = TOOL_FORMATS[name]
+    content = "Größe 😀"
+    text = rendered(template(CALLS[name]), content, [("get_weather", ARGUMENTS), ("now", {})])
+    for place in range(len(text)):
+        reading = read(format, text[:place], cut_off=True)
+        said = reading.content.removeprefix(content).strip()
+        if place <= len(content):
+            assert reading.content == text[:place]
+        elif said:  # it could have been anything else
+            assert any(len(said) <= max(3, len(marker) // 2) for marker in format.markers if marker.startswith(said))
 
 
 @pytest.mark.parametrize("name", sorted({*CALLS, *BARE}))

@@ -1,0 +1,85 @@
+"""What the runner of batches does to the store: each function is the work of one transaction."""
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from stentor.protocols.openai.batches import Batch, RequestCounts, batch_decoder
+
+from ..store import batches, files
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def insert(db: "sqlite3.Connection", row: batches.Stored) -> None:
+    batches.insert(db, row)
+    files.hold(db, row.input)
+
+
+def take_up(db: "sqlite3.Connection") -> list[str]:
+    """What a server that has ended left, in order of their beginning."""
+    files.release_all(db)
+    names = batches.unfinished(db)
+    for name in names:
+        files.hold(db, _row(db, name).input)
+    return names
+
+
+def change(db: "sqlite3.Connection", name: str, fields: Mapping[str, object], *, open: bool = True) -> Batch:
+    """In one transaction: who cancels and who counts change the same object."""
+    batch: Batch = msgspec.structs.replace(batch_decoder.decode(_row(db, name).object), **fields)
+    batches.update(db, name, _encode(batch), open=open)
+    return batch
+
+
+def begin(db: "sqlite3.Connection", name: str, fields: Mapping[str, object]) -> Batch:
+    """Its requests are about to be made; one that has been cancelled stays so."""
+    found = batch_decoder.decode(_row(db, name).object)
+    return change(db, name, {"status": "in_progress", **fields}) if found.status == "validating" else found
+
+
+def cancel(db: "sqlite3.Connection", owner: str, name: str) -> Batch | None:
+    """As it is then; None where there is none. One that has ended, or is about to, stays as it is."""
+    row = batches.find(db, owner, name)
+    if row is None:
+        return None
+    found = batch_decoder.decode(row.object)
+    if not row.open or found.status in ("cancelling", "finalizing"):
+        return found
+    return change(db, name, {"status": "cancelling", "cancelling_at": int(time.time())})
+
+
+def add_answers(db: "sqlite3.Connection", name: str, answers: Sequence[batches.Answer], good: int, all_: int) -> None:
+    """``good`` of ``all_`` that there are with them."""
+    batches.add_answers(db, name, answers)
+    total = batch_decoder.decode(_row(db, name).object).request_counts.total
+    change(db, name, {"request_counts": RequestCounts(total, good, all_ - good)})
+
+
+def begin_file(db: "sqlite3.Connection", row: batches.Stored, *, good: bool) -> str:
+    """An empty file for answers of one kind, in place of one that was begun before; nothing deletes it until
+    :func:`end`."""
+    kind = "output" if good else "error"
+    name = f"file-{hashlib.blake2b(f'{row.id}:{kind}'.encode(), digest_size=16).hexdigest()}"
+    files.delete(db, row.owner, name)
+    files.begin(db, row.owner, name, "batch_output", f"{row.id}_{kind}.jsonl")
+    return name
+
+
+def end(db: "sqlite3.Connection", row: batches.Stored, fields: Mapping[str, object], written: Sequence[str]) -> None:
+    """With the files that have been written for it."""
+    change(db, row.id, fields, open=False)
+    for name in (row.input, *written):
+        files.finish(db, name)
+
+
+def _row(db: "sqlite3.Connection", name: str) -> batches.Stored:
+    row = batches.load(db, name)
+    assert row is not None, "an open batch is not deleted"
+    return row

@@ -1,0 +1,123 @@
+"""Uploads by clients that mean no good: odd names, slow ones, too many at a time."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import httpx
+import pytest
+
+from stentor.protocols.openai.limits import Limits
+from stentor.server.config import OverloadConfig
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.harness import in_memory, on_loopback
+
+pytestmark = pytest.mark.anyio
+
+HEADERS = {"content-type": "multipart/form-data; boundary=z"}
+
+
+def form(name: bytes, content: bytes = b"hello") -> bytes:
+    return (
+        b'--z\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+        b'--z\r\ncontent-disposition: form-data; name="file"; filename="'
+        + name
+        + b'"\r\n\r\n'
+        + content
+        + b"\r\n--z--\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("charset", "name"),
+    [
+        ("unicode_escape", b"\\ud800"),
+        ("utf-7", b"+2AA-"),
+        ("idna", b"xn--" + b"a" * 3000),
+        ("punycode", b"x-" + b"9" * 3000),
+        ("undefined", b"x"),
+        ("utf-16", b"\x00\xd8"),
+        ("hex", b"zz"),
+        ("utf-8", b"../../\x00\xff"),
+    ],
+)
+async def test_a_name_in_whatever_charset_is_no_error_of_the_server(charset: str, name: bytes) -> None:
+    async with in_memory(fake_state()) as client:
+        headers = {"content-type": f"multipart/form-data; charset={charset}; boundary=z"}
+        answer = await client.post("/v1/files", content=form(name), headers=headers)
+        assert answer.status_code in (200, 400), answer.text
+        assert (await client.get("/v1/files")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"--z\r\nx: " + b"a" * 1_000_000,
+        b"--z\r\n" + b"a: b\r\n" * 10_000,
+        b'--z\r\ncontent-disposition: form-data; name="f"\r\n\r\n\r\n' * 50 + b"--z--",
+        b'--z\r\ncontent-disposition: form-data; name="file"; filename="x"\r\n\r\n\r\n' * 5 + b"--z--",
+    ],
+)
+async def test_a_bomb_of_headers_or_parts_is_refused(body: bytes) -> None:
+    async with in_memory(fake_state()) as client:
+        answer = await client.post("/v1/files", content=body, headers=HEADERS)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
+
+
+async def test_an_upload_that_does_not_come_in_time_is_given_up() -> None:
+    state = fake_state(limits=Limits(body_timeout=0.2), max_file_bytes=1 << 20)
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield form(b"x", b"y" * 100_000)[:-50_000]
+        await anyio.sleep(1)
+        yield b"y"
+
+    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
+        answer = await client.post("/v1/files", content=slowly(), headers=HEADERS)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (408, "request_timeout")
+    assert state.bodies.bytes == 0
+
+
+async def test_uploads_share_the_room_that_all_bodies_have() -> None:
+    state = fake_state(overload=OverloadConfig(max_held_body_bytes=300_000))
+    whole = form(b"x", b"y" * 250_000)
+    half = anyio.Event()
+
+    async def in_halves() -> AsyncIterator[bytes]:
+        yield whole[:200_000]
+        await half.wait()
+        yield whole[200_000:]
+
+    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
+        answers: list[httpx.Response] = []
+
+        async def first() -> None:
+            answers.append(await client.post("/v1/files", content=in_halves(), headers=HEADERS))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first)
+            with anyio.fail_after(5):
+                while not state.bodies.bytes:
+                    await anyio.sleep(0.01)
+            refused = await client.post("/v1/files", content=form(b"x", b"y" * 290_000), headers=HEADERS)
+            half.set()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "bodies_full")
+        assert answers[0].status_code == 200
+    assert state.bodies.bytes == 0
+
+
+async def test_what_a_client_did_not_finish_is_not_kept() -> None:
+    state = fake_state()
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield form(b"x", b"y" * 3_000_000)[:-100_000]
+        raise OSError("gone")
+
+    async with on_loopback(state) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            with pytest.raises(OSError, match="gone"):
+                await client.post("/v1/files", content=broken(), headers=HEADERS)
+        with anyio.fail_after(5):
+            while state.bodies.bytes:
+                await anyio.sleep(0.01)
+    async with in_memory(state) as client:
+        assert (await client.get("/v1/files")).json()["data"] == []
