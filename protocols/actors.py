@@ -15,8 +15,8 @@ from .steps import Masks, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Fault = Literal["", "grammar", "allowed_token_ids", "bad_words"]
-"""What a request has asked for that ended it with an error: a grammar that became too large on the way, or limits to its
-tokens that leave nothing to draw. "" where it is not the request's."""
+"""What a request has asked for that ended it with an error: a grammar that became too large on the way, or limits to
+its tokens that leave nothing to draw. "" where it is not the request's."""
 
 
 # ---- to the engine, from its client in the server process

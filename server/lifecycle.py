@@ -194,7 +194,7 @@ async def _run(
                 raise StartError(str(error)) from error
         client.watch_recoveries(lambda process, seconds: state.metrics.recovery[process].observe(seconds))
         gc.freeze()  # what lives until the end need not be walked by every full collection
-        await resume_unfinished(state)
+        supervisor.start("what was begun", lambda: resume_unfinished(state))
         report_ready(console, ready, address, time.monotonic() - engine.began)
         await engine_ended.wait()
         logger.error("the engine ended: %s", client.failure)

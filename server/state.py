@@ -77,7 +77,7 @@ class ServerState:
     draining: bool = False
     """Once true, requests for generation are refused."""
     overload: OverloadConfig = field(default_factory=OverloadConfig)
-    grammar_limits: GrammarLimits = GrammarLimits()
+    grammar_limits: GrammarLimits = field(default_factory=GrammarLimits)
     writes: Renderer | None = None
     """How conversations become prompts; None: by the model's chat template. See :attr:`renderer`."""
     max_batches: int = StoreConfig().max_batches

@@ -113,14 +113,17 @@ class DeviceSampler:
             found[slot] = self._own_masks[slot]
         if not found:
             return
-        words = self._tables.mask.shape[1]
-        host = memory.pinned(len(found) * words, torch.int32)
-        host.numpy()[:] = np.concatenate(list(found.values()))
-        lines = torch.empty(len(found) * words, dtype=torch.int32, device=self._tables.mask.device)
-        memory.keep(lines)
-        device.upload(lines, host)
-        for line, slot in zip(lines.view(-1, words), found, strict=True):
-            self._tables.mask[slot].copy_(line)
+        table = self._tables.mask
+        sources = np.concatenate(list(found.values())), np.fromiter(found, dtype=np.int64)
+        on_device: list[torch.Tensor] = []
+        for source, dtype in zip(sources, (torch.int32, torch.int64), strict=True):
+            host = memory.pinned(len(source), dtype)
+            host.numpy()[:] = source
+            on_device.append(torch.empty(len(source), dtype=dtype, device=table.device))
+            memory.keep(on_device[-1])
+            device.upload(on_device[-1], host)
+        lines, slots = on_device
+        table.index_copy_(0, slots, lines.view(-1, table.shape[1]))
         self._masked.update(slot for slot in found if slot in masks)
 
     def enter(self, slots: torch.Tensor, params: torch.Tensor, data: torch.Tensor, writes: Sequence[RuleWrite]) -> None:

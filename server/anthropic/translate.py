@@ -27,6 +27,9 @@ from .conversation import BLOCKS_JOIN, chat_messages
 
 _LEAST_TOP_P: Final = 1e-6
 """Chat has none of 0; either keeps the likeliest token alone."""
+_ATTRIBUTION: Final = "x-anthropic-billing-header:"
+"""A line that Claude Code writes in front of its system prompt. It is another in each request, so that nothing behind it
+would ever be found in the prefix cache."""
 _NAMES: Final = {
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",
@@ -102,9 +105,8 @@ def _conversation(body: ConversationFields) -> dict[str, Any]:
 
 
 def _system(system: str | list[TextBlock] | None) -> list[str]:
-    if isinstance(system, str):
-        return [system]
-    return [block.text for block in system or ()]
+    texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
+    return [text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text for text in texts]
 
 
 def _hoisted(messages: Sequence[InputMessage]) -> list[str]:

@@ -7,7 +7,7 @@ with its ``type``; :func:`frame` makes a server-sent event of it.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -151,8 +151,9 @@ class ResponseEncoder:
         """Ends the response as its last turn did."""
         if self.finish is None or self.finish.reason not in ("stop", "length"):
             error = generation_error(self.finish)
-            said = describe(error)[1].message
-            return self.fail(ResponseFailure("invalid_prompt" if isinstance(error, BadRequest) else "server_error", said))
+            code: Literal["invalid_prompt", "server_error"]
+            code = "invalid_prompt" if isinstance(error, BadRequest) else "server_error"
+            return self.fail(ResponseFailure(code, describe(error)[1].message))
         if not self.response.output and self.finish.reason == "stop":
             self._open_message()
             self._close("completed")

@@ -28,6 +28,8 @@ class MistralRenderer:
         """Raises :class:`RendererError`."""
         self._pool = pool
         self._tokenizer = _load(file)
+        self._thinks = getattr(self._tokenizer.instruct_tokenizer, "BEGIN_THINK", None) is not None
+        """Only tokenizers of models that reason can write it."""
         ours, theirs = pool.tokenizer.vocab_size, self._tokenizer.instruct_tokenizer.tokenizer.n_words
         if theirs > ours:
             raise RendererError(f"{file.name} has {theirs} tokens, but the model's tokenizer has {ours}")
@@ -43,7 +45,7 @@ class MistralRenderer:
         from mistral_common.exceptions import MistralCommonException
         from mistral_common.protocol.instruct.request import ChatCompletionRequest
 
-        messages = [_message(message) for message in conversation.messages]
+        messages = [_message(message, self._thinks) for message in conversation.messages]
         try:
             request = ChatCompletionRequest.from_openai(
                 messages=messages,
@@ -80,9 +82,14 @@ def _load(file: Path) -> "MistralTokenizer[Any, Any, Any, Any, Any]":
         raise RendererError(f"{file.name} is no tokenizer of Mistral's: {' '.join(str(error).split())}") from error
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+def _message(message: Mapping[str, Any], thinks: bool) -> dict[str, Any]:
     """What the library knows of a message; it refuses the rest."""
     ready = {name: message[name] for name in _KNOWN if message.get(name) is not None}
     if ready.get("role") == "developer":
         ready["role"] = "system"
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if thinks and thought and ready.get("role") == "assistant":
+        content = ready.get("content") or []
+        said = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        ready["content"] = [{"type": "thinking", "thinking": thought}, *said]
     return ready

@@ -83,8 +83,12 @@ def events_of(state: ServerState, found: Found, after: int) -> AsyncGenerator[li
             "not_streamed",
         )
     if found.stored.open:
-        raise Unavailable("The response goes on once the server is ready; try again shortly.", "starting")
+        raise _not_yet()
     return stored_events(state.store, found.id, after + 1)
+
+
+def _not_yet() -> Unavailable:
+    return Unavailable("The response goes on once the server is ready; try again shortly.", "starting")
 
 
 async def delete(state: ServerState, caller: Caller, response: str) -> None:
@@ -109,6 +113,8 @@ async def cancel(state: ServerState, caller: Caller, response: str) -> Found:
             "not_in_background",
         )
     if found.live is None:
+        if found.stored is not None and found.stored.open:
+            raise _not_yet()
         return found
     found.live.cancel()
     await found.live.ended()

@@ -5,11 +5,13 @@ step as they came, which makes the events that are stored already; and what the 
 without a gap. No event is shown before it is stored, so that none can have been seen that comes out otherwise.
 """
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,7 +21,7 @@ from stentor.protocols.openai.responses.objects import ResponseFailure, Response
 
 from ..conversation.turn import Turn, begin_turn
 from ..door.keys import Caller
-from ..errors import ServerError
+from ..errors import Overloaded, ServerError
 from ..state import ServerState
 from ..store import responses
 from ..text.generation import EngineEvent, EventStream, Submitter
@@ -32,6 +34,8 @@ from .running import Resumable, Run, encode, failure_of
 
 logger = logging.getLogger(__name__)
 
+_MOST_SECONDS: Final = 5
+"""Between two tries while the queue has no room."""
 _GONE = ResponseFailure("server_error", "The server was started again, and the key of this response is not valid now.")
 _CHANGED = ResponseFailure(
     "server_error", "The server was started again with a model or settings that would change what was said already."
@@ -39,7 +43,10 @@ _CHANGED = ResponseFailure(
 
 
 async def resume_unfinished(state: ServerState) -> None:
-    """Begins to go on with all of them. The engine must be ready. Never raises; what cannot go on is told as failed."""
+    """Begins to go on with all of them, as there is room. The engine must be ready.
+
+    Never raises; what cannot go on is told as failed.
+    """
     if not state.store.durable:
         return
     try:
@@ -50,11 +57,22 @@ async def resume_unfinished(state: ServerState) -> None:
     if names:
         logger.info("going on with %d responses of an earlier server", len(names))
     for name in names:
+        # between the store's answer and now one of this server's own may have begun
+        if any(live.response.id == name for live in state.responses):
+            continue
         try:
-            await _resume(state, name)
+            await _resume_when_there_is_room(state, name)
         except Exception as error:
             logger.warning("could not go on with a response: %s", type(error).__name__)
             await _give_up(state, name, failure_of(error))
+
+
+async def _resume_when_there_is_room(state: ServerState, name: str) -> None:
+    while True:
+        try:
+            return await _resume(state, name)
+        except Overloaded as full:
+            await asyncio.sleep(min(full.retry_after, _MOST_SECONDS))
 
 
 async def _resume(state: ServerState, name: str) -> None:
@@ -134,6 +152,10 @@ async def _give_up(state: ServerState, name: str, why: ResponseFailure) -> None:
         await state.store.write(work)
     except ServerError:
         logger.warning("could not end a response")
+    except Exception as error:  # what is stored of it is no JSON, or not packed as it should be
+        logger.warning("a response cannot be read any more and was deleted: %s", type(error).__name__)
+        with contextlib.suppress(ServerError):
+            await state.store.write(lambda db: responses.drop(db, name))
 
 
 def _submitter(client: Submitter, steps: Sequence[Step], *, ended: bool) -> Submitter:

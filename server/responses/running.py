@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 0.05
 """How often events are written, where nobody is shown them before."""
 
+STORE_PAUSES: Final = (1.0, 4.0, 15.0, 60.0)
+"""Seconds between two tries to store an end."""
+
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
@@ -252,6 +255,16 @@ class Run:
                         await self.write()
 
     async def _store_the_end(self) -> None:
+        """One that ran in the background has not ended for anybody before it is stored: so it is tried for a while."""
+        pauses = iter(STORE_PAUSES if self.response.background else ())
+        while not await self._is_stored():
+            pause = next(pauses, None)
+            if pause is None:
+                logger.warning("a response could not be stored")
+                return
+            await asyncio.sleep(pause)
+
+    async def _is_stored(self) -> bool:
         try:
             if self._prepared.request.stored:
                 async with self._writing:
@@ -260,7 +273,8 @@ class Run:
                 output = self._encoded()[1]
                 await self._state.store.write(lambda db: self._append_to_conversation(db, output))
         except StoreFailed:
-            logger.warning("a response could not be stored")
+            return False
+        return True
 
     async def _write(self, ended: bool) -> None:
         """What there is of it by now, in one transaction. Raises StoreFailed."""
@@ -280,7 +294,8 @@ class Run:
             if ended and responses.finish(db, self.response.id, object_, output):
                 self._append_to_conversation(db, output)
 
-        await self._state.store.write(work)
+        with anyio.CancelScope(shield=True):  # or nobody would know whether the row is there
+            await self._state.store.write(work)
         self._row_is_there = True
         if stretch is not None and self.log is not None:
             self.log.written(stretch)

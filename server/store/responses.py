@@ -192,6 +192,11 @@ def load(db: "sqlite3.Connection", response: str) -> Stored | None:
     return None if row is None else find(db, row[0], response)
 
 
+def drop(db: "sqlite3.Connection", response: str) -> None:
+    """Whoever's it is."""
+    db.execute("DELETE FROM responses WHERE id = ?", (response,))
+
+
 def drop_orphans(db: "sqlite3.Connection") -> None:
     """Those that ended with the server that ran them: nobody waits for their end."""
     db.execute("DELETE FROM responses WHERE open AND NOT background")

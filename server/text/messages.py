@@ -123,6 +123,8 @@ def _prepare(message: Mapping[str, Any], place: int, format: ContentFormat, know
     ready = {name: value for name, value in message.items() if value is not None}
     if ready.get("role") == "developer" and not knows_developer:
         ready["role"] = "system"
+    if ready.get("role") == "tool" and format == "mixed":
+        format = "string"  # those that take both seldom mean results of tools by that, and some print the parts
     ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format)
     if calls := ready.pop("tool_calls", None):  # templates ask whether there are some by the key
         ready["tool_calls"] = [_tool_call(call) for call in calls]
@@ -158,9 +160,11 @@ def _tool_call(call: Any) -> Any:
     if not isinstance(call, Mapping):
         return call
     function = call.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, Mapping):
         return dict(call)
-    return {**call, "function": {**function, "arguments": _arguments(function["arguments"])}}
+    arguments = function.get("arguments")
+    ready = _arguments(arguments) if isinstance(arguments, str) else arguments or {}
+    return {**call, "function": {**function, "arguments": ready}}
 
 
 def _arguments(text: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Final
 
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.process import become_child
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.steps import Masks, StepPlan
 
 MAGIC: Final = [7001, 7002, 7003, 7004]
 
@@ -48,8 +48,8 @@ def main() -> int:
     class Poisonable(Worker):
         _fault = Fault()
 
-        def _step(self, plan: StepPlan) -> bool:
-            if self._fault.strikes(plan):
+        def _step(self, plan: StepPlan | Masks) -> bool:
+            if isinstance(plan, StepPlan) and self._fault.strikes(plan):
                 os.kill(os.getpid(), signal.SIGKILL)
             return super()._step(plan)
 

@@ -55,6 +55,14 @@ def plain(said: str, **more: Any) -> dict[str, Any]:
     return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": said}, **more}
 
 
+def test_a_line_that_changes_with_each_request_does_not_stand_in_front_of_all() -> None:
+    header = "x-anthropic-billing-header: cc_version=2.1; cch=a1b2c;"
+    assert conversation(HELLO, system=[text(header), text("Be brief.")])[0]["content"] == "Be brief."
+    assert conversation(HELLO, system=f"{header}\nBe brief.")[0]["content"] == "Be brief."
+    assert conversation(HELLO, system=f"On {header}")[0]["content"] == f"On {header}"
+    assert conversation(HELLO, system=header) == [HELLO]
+
+
 def test_vllms_own_fields_are_passed_on_and_the_template_gets_the_clients_word() -> None:
     request = translated(
         cache_salt="s", chat_template_kwargs={"a": 1, "thinking": False}, thinking={"type": "adaptive"}

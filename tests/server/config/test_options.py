@@ -19,7 +19,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "tokenizer": ("owner/tok", "owner/tok"),
     "load-format": ("gguf", "gguf"),
     "chat-template": (__file__, Path(__file__)),
-    "trust-request-chat-template": (True, True),
+    "trust-request-chat-template": ("true", True),
     "renderer": ("mistral", "mistral"),
     "harmony-vocabulary": (__file__, Path(__file__)),
     "generation-config": ("none", "none"),

@@ -292,6 +292,15 @@ async def test_completions_are_held_without_thinking(state: ServerState) -> None
     assert engine_of(state).grammars[-1] == ""
 
 
+async def test_an_answer_that_is_continued_goes_on_where_it_was(state: ServerState) -> None:
+    engine_of(state).answer = says("more")
+    fields = {"add_generation_prompt": False, "continue_final_message": True}
+    for said, kind in (("<think>hm", "reasoning"), ("<think>hm</think>So", "content")):
+        for content in (said, [{"type": "text", "text": said}]):
+            answer = await ask(state, messages=[*HELLO, {"role": "assistant", "content": content}], **fields)
+            assert answer["choices"][0]["message"].get(kind) == "more"
+
+
 async def test_thinking_is_bounded(state: ServerState) -> None:
     await ask(state, thinking_token_budget=7)
     found = engine_of(state).thinking[-1]

@@ -24,7 +24,10 @@ MESSAGES: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "c1", "content": "cold"},
     {"role": "assistant", "content": "Cold."},
 ]
-WEATHER = {"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": None}}
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "description": "Of a city", "parameters": None},
+}
 VOCABULARY = os.environ.get("STENTOR_HARMONY_VOCABULARY")
 """Where the real vocabulary lies: the library takes no other, and it cannot be had from a package."""
 
@@ -57,7 +60,10 @@ def test_every_message_goes_to_its_channel() -> None:
 
 
 def test_tools_that_the_model_was_made_with_are_in_their_own_namespace() -> None:
-    search = {"type": "function", "function": {"name": "browser.search", "description": "Finds", "parameters": None}}
+    search: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": "browser.search", "description": "Finds", "parameters": None},
+    }
     call = {"id": "c2", "type": "function", "function": {"name": "browser.search", "arguments": '{"query": "Oslo"}'}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "Oslo?"},
@@ -73,13 +79,16 @@ def test_tools_that_the_model_was_made_with_are_in_their_own_namespace() -> None
         ("tool", "browser.search", "analysis", "assistant"),
     ]
     assert [tool["name"] for tool in said[0]["content"][0]["tools"]["browser"]["tools"]] == ["search"]
-    code = {"type": "function", "function": {"name": "python.python", "description": "Runs it", "parameters": None}}
+    code: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": "python.python", "description": "Runs it", "parameters": None},
+    }
     ran = {"id": "c3", "type": "function", "function": {"name": "python.python", "arguments": '{"code": "1 + 1"}'}}
-    run = [{"role": "assistant", "content": "", "tool_calls": [ran]}]
-    told, _, call = written([messages[0], *run], tools=[code])
-    assert (call["recipient"], call["channel"], call["content"][0]["text"]) == ("python", "analysis", "1 + 1")
+    run: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [ran]}
+    told, _, made = written([messages[0], run], tools=[code])
+    assert (made["recipient"], made["channel"], made["content"][0]["text"]) == ("python", "analysis", "1 + 1")
     assert told["content"][0]["tools"]["python"] == {"name": "python", "description": "Runs it", "tools": []}
-    both = written(messages, tools=[search, WEATHER])
+    both: Any = written(messages, tools=[search, WEATHER])
     assert [tool["name"] for tool in both[1]["content"][0]["tools"]["functions"]["tools"]] == ["weather"]
 
 

@@ -1,5 +1,6 @@
 """Mistral's conversations, by its makers' library and the tokenizers that it brings for its own tests."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,32 @@ async def test_a_conversation_with_calls_is_written_by_the_library(renderer: Mis
     assert said.index("[AVAILABLE_TOOLS]") < said.index("[INST]") < said.index("[TOOL_CALLS]")
     assert said.endswith('"call_id": "abcdefghi"}[/TOOL_RESULTS]')
     assert "Be brief." in said
+
+
+def thinking_file(folder: Path) -> Path:
+    """A small tokenizer of the version that knows thinking, of bytes and special tokens."""
+    from mistral_common.tokens.tokenizers.base import SpecialTokens
+
+    source = json.loads((FILE.parent / "tekken_240911.json").read_text())
+    names = [token.value for token in SpecialTokens]
+    special = [{"rank": rank, "token_str": name, "is_control": True} for rank, name in enumerate(names)]
+    sizes = {"num_vocab_tokens": 256, "default_vocab_size": 256 + len(names), "default_num_special_tokens": len(names)}
+    config = {**source["config"], **sizes, "version": "v13"}
+    file = folder / "tekken.json"
+    file.write_text(json.dumps({"config": config, "vocab": source["vocab"][:256], "special_tokens": special}))
+    return file
+
+
+async def test_reasoning_is_written_where_the_tokenizer_can(renderer: MistralRenderer, tmp_path: Path) -> None:
+    thinking = MistralRenderer(TokenizerPool(number_tokenizer(1024)), thinking_file(tmp_path))
+    for name in ("reasoning", "reasoning_content"):
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", name: "hm"},
+            {"role": "user", "content": "c"},
+        ]
+        assert "[THINK]hm[/THINK]b" in text(thinking, await thinking.render(Conversation(messages=messages)))
+        assert "hm" not in text(renderer, await renderer.render(Conversation(messages=messages)))
 
 
 async def test_an_answer_can_be_continued(renderer: MistralRenderer) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from stentor.server.config import StoreConfig
+from stentor.server.config import OverloadConfig, StoreConfig
 from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
 from stentor.server.parsing.output import settle_output
+from stentor.server.responses import resuming
 from stentor.server.responses.resuming import resume_unfinished
 from stentor.server.state import ServerState
 from stentor.server.store.opening import opened_store
@@ -173,3 +174,62 @@ async def test_the_response_of_a_key_that_is_gone_fails_and_one_of_a_key_that_is
         headers = {"authorization": "Bearer one"}
         assert (await client.get(f"{RESPONSES}/{begun['one']}", headers=headers)).json()["status"] == "failed"
     await dies(third)
+
+
+async def begun_in(path: Path, engine: FakeEngine, count: int) -> list[str]:
+    """Responses that a server began before it died."""
+    first = await server(path, engine)
+    async with in_memory(first) as client:
+        names = [(await client.post(RESPONSES, json=BODY)).json()["id"] for _ in range(count)]
+        await until(lambda: not engine.gate.is_set())
+        await asyncio.sleep(0.12)
+    await dies(first)
+    return names
+
+
+async def test_more_than_may_wait_at_once_are_gone_on_with_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "_MOST_SECONDS", 0.01)
+    names = await begun_in(tmp_path / "store.db", writes(20), 5)
+    other = writes(None)
+    other.gate.clear()
+    second = await server(tmp_path / "store.db", other, overload=OverloadConfig(max_queued_requests=1))
+    resuming_all = asyncio.create_task(resume_unfinished(second))
+    await asyncio.sleep(0.2)
+    other.gate.set()
+    await resuming_all
+    async with in_memory(second) as client:
+        for name in names:
+            text = (await client.get(f"{RESPONSES}/{name}?stream=true")).text
+            assert check_stream(text, EXTENSIONS)["status"] == "completed"
+    await dies(second)
+
+
+async def test_what_cannot_be_read_any_more_is_dropped_and_the_others_go_on(tmp_path: Path) -> None:
+    broken, whole_one = await begun_in(tmp_path / "store.db", writes(20), 2)
+    second = await server(tmp_path / "store.db", writes(None))
+    sql = "UPDATE response_events SET events = x'00', steps = x'00' WHERE response = ?"
+    await second.store.write(lambda db: db.execute(sql, (broken,)))
+    await resume_unfinished(second)
+    async with in_memory(second) as client:
+        assert (await client.get(f"{RESPONSES}/{broken}")).status_code == 404
+        text = (await client.get(f"{RESPONSES}/{whole_one}?stream=true")).text
+        assert check_stream(text, EXTENSIONS)["status"] == "completed"
+    await dies(second)
+
+
+async def test_what_has_not_been_gone_on_with_yet_cannot_be_cancelled_yet_and_is_not_begun_twice(
+    tmp_path: Path,
+) -> None:
+    (name,) = await begun_in(tmp_path / "store.db", writes(20), 1)
+    second = await server(tmp_path / "store.db", writes(None))
+    async with in_memory(second) as client:
+        early = await client.post(f"{RESPONSES}/{name}/cancel")
+        assert (early.status_code, early.json()["error"]["code"]) == (503, "starting")
+        await resume_unfinished(second)
+        (live,) = second.responses
+        await resume_unfinished(second)
+        assert list(second.responses) == [live]
+        assert (await client.post(f"{RESPONSES}/{name}/cancel")).json()["status"] == "cancelled"
+    await dies(second)

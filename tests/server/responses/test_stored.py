@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from typing import Any
 
 import httpx
@@ -13,6 +14,8 @@ from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
 from stentor.server.encoders.responses import ResponseFrames
 from stentor.server.errors import ShutDown
+from stentor.server.responses import log, running
+from stentor.server.store import responses as table
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
@@ -219,6 +222,60 @@ async def test_a_client_that_goes_away_leaves_a_cancelled_response() -> None:
         stored = (await client.get(f"{RESPONSES}/{live.response.id}")).json()
         assert stored["status"] == "cancelled"
         assert stored["output"][0]["status"] == "incomplete"
+
+
+async def test_a_client_that_goes_away_while_its_response_is_written_leaves_one_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log, "FULL_BYTES", 500)
+    engine = FakeEngine(delay=0.001)
+    state = fake_state(engine)
+    write, written = state.store.write, asyncio.Event()
+
+    async def slow(work: Any) -> Any:
+        found = await write(work)
+        if list(state.responses):
+            written.set()
+        await asyncio.sleep(0.1)
+        return found
+
+    monkeypatch.setattr(state.store, "write", slow)
+    async with in_memory(state) as client:
+        task = asyncio.create_task(client.post(RESPONSES, json={"input": "hello", "stream": True}))
+        await written.wait()
+        (live,) = state.responses
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await until(lambda: not list(state.responses))
+        await asyncio.sleep(0.3)
+        assert (await client.get(f"{RESPONSES}/{live.response.id}")).json()["status"] == "cancelled"
+
+
+async def test_the_end_of_a_background_response_is_stored_as_soon_as_the_store_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "STORE_PAUSES", (0.05, 0.05))
+    state = fake_state()
+    failures = 2
+
+    def fails(*args: Any) -> bool:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise sqlite3.OperationalError("database or disk is full")
+        return finish(*args)
+
+    finish = table.finish
+    monkeypatch.setattr(table, "finish", fails)
+    async with in_memory(state) as client:
+        sent = await create(client, background=True)
+        for _ in range(100):
+            found = (await client.get(f"{RESPONSES}/{sent['id']}")).json()
+            if found["status"] not in ("queued", "in_progress"):
+                break
+            await asyncio.sleep(0.02)
+        assert found["status"] == "incomplete"
+        assert failures < 0
 
 
 async def test_no_more_run_in_the_background_than_may() -> None:

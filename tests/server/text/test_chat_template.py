@@ -294,6 +294,21 @@ def test_a_message_without_content_can_be_joined_to_text(message: dict[str, Any]
     assert looping.render([{"role": "assistant", **message}]) == f"{content}."
 
 
+def test_a_call_that_says_nothing_of_its_arguments_has_none() -> None:
+    template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}", SPECIALS)
+    for function in ({"name": "f"}, {"name": "f", "arguments": None}):
+        calls = [{"type": "function", "function": function}]
+        assert template.render([{"role": "assistant", "content": "", "tool_calls": calls}]) == "{}"
+
+
+def test_the_parts_of_a_result_are_one_text_where_a_template_takes_both() -> None:
+    source = "{{ messages[0].content if messages[0].content is string else '' }}{% for p in messages[0].content %}{% endfor %}"
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    template = ChatTemplate(source, SPECIALS)
+    assert template.render([{"role": "tool", "tool_call_id": "1", "content": parts}]) == "a\nb"
+    assert template.render([{"role": "user", "content": parts}]) == ""
+
+
 def test_no_calls_are_as_none_at_all() -> None:
     template = ChatTemplate("{{ 'tool_calls' in messages[0] }}", SPECIALS)
     calls = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
