@@ -84,6 +84,8 @@ class ChatRequest(SamplingFields, kw_only=True):
         at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
         check_sampling(self, self.wanted_tokens, self.max_tokens_field, limits)
         refuse(self, REFUSED)
+        if self.web_search_options is not None:  # without anything in it, it asks for a search as well
+            raise not_served("web_search_options")
         tool_use(self, limits)
         wanted_answer(self, limits)
         if self.modalities and self.modalities != ["text"]:

@@ -28,8 +28,8 @@ from .conversation import BLOCKS_JOIN, chat_messages
 _LEAST_TOP_P: Final = 1e-6
 """Chat has none of 0; either keeps the likeliest token alone."""
 _ATTRIBUTION: Final = "x-anthropic-billing-header:"
-"""A line that Claude Code writes in front of its system prompt. It is another in each request, so that nothing behind it
-would ever be found in the prefix cache."""
+"""A line that Claude Code writes in front of its system prompt. It is another in each request, so that nothing behind
+it would ever be found in the prefix cache."""
 _NAMES: Final = {
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",

@@ -1,4 +1,4 @@
-"""One request of a batch, made as its owner would make it but without a connection."""
+"""Requests without a connection: those of a batch are made as its owner would make them."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -46,14 +46,18 @@ async def client_for(app: ASGIApp, caller: Caller) -> "AsyncIterator[httpx.Async
 
 
 async def answer(client: "httpx.AsyncClient", request: BatchRequest) -> Answer:
+    """As :func:`post`, behind whoever waits at a connection."""
+    return await post(client, request.url, msgspec.json.encode({"priority": PRIORITY, **request.body}))
+
+
+async def post(client: "httpx.AsyncClient", path: str, body: bytes) -> Answer:
     """Made again, after longer and longer, while the server is too busy for it or recovers."""
-    body = msgspec.json.encode({"priority": PRIORITY, **request.body})
     pause = _FIRST_PAUSE
     until = anyio.current_time() + _PATIENCE
     headers = {"content-type": "application/json"}
-    response = await client.post(request.url, content=body, headers=headers)
+    response = await client.post(path, content=body, headers=headers)
     while response.status_code in _AGAIN and anyio.current_time() < until:
         await anyio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
-        response = await client.post(request.url, content=body, headers=headers)
+        response = await client.post(path, content=body, headers=headers)
     return Answer(response.status_code, response.content, response.headers.get("x-request-id", ""))

@@ -21,7 +21,7 @@ ReadPart = Callable[[int], Awaitable[bytes | None]]
 
 def part_reader(store: Database, file: str) -> ReadPart:
     async def read(place: int) -> bytes | None:
-        return await store.write(partial(files.part, file=file, place=place))
+        return await store.read(partial(files.part, file=file, place=place))
 
     return read
 

@@ -2,12 +2,15 @@
 
 import uuid
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
 MAX_LINE_BYTES: Final = 64 << 20
+INVALID: Final = "invalid_request"
+"""Of a line that is no request."""
 
 
 class Answer(NamedTuple):
@@ -59,9 +62,14 @@ class _Named(msgspec.Struct):
     custom_id: str | None = None
 
 
+class _Answered(msgspec.Struct):
+    status_code: int
+
+
 class _Done(msgspec.Struct):
     custom_id: str | None = None
-    response: msgspec.Raw = msgspec.Raw(b"null")
+    response: _Answered | None = None
+    error: BatchError | None = None
 
 
 _named: Final = msgspec.json.Decoder(_Named)
@@ -82,6 +90,11 @@ def read_request(line: bytes, number: int) -> BatchRequest:
     if request.body.get("stream"):
         raise BadLine(f"{where}: body.stream is set; the answers of a batch are whole", request.custom_id)
     return request
+
+
+def final(status: int) -> bool:
+    """Whether the same request would get the same answer again: it is no fault or want of the server's."""
+    return status < 500 and status != HTTPStatus.TOO_MANY_REQUESTS
 
 
 def answered(request: BatchRequest, answer: Answer) -> bytes:
@@ -106,9 +119,21 @@ def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def already_answered(path: Path) -> set[str]:
-    """The names of requests that an earlier run has answers for; cuts off a last line that was not written whole."""
-    found: set[str] = set()
+class Earlier(NamedTuple):
+    """What an earlier run has written."""
+
+    names: set[str]
+    """Of requests that it has answers for."""
+    refused: set[str]
+    """What it said of lines that are no requests."""
+
+
+def already_answered(path: Path) -> Earlier:
+    """Cuts off a last line that was not written whole.
+
+    What failed for the server's sake is to be asked again: of two lines for one name the later one holds.
+    """
+    found = Earlier(set(), set())
     if not path.exists():
         return found
     with path.open("r+b") as file:
@@ -121,8 +146,10 @@ def already_answered(path: Path) -> set[str]:
                 done = _done.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise BadLine(f"{path} holds lines that are no answers of a batch; name another file") from None
-            if done.custom_id is not None and bytes(done.response) != b"null":
-                found.add(done.custom_id)
+            if done.custom_id is not None and done.response is not None and final(done.response.status_code):
+                found.names.add(done.custom_id)
+            elif done.error is not None and done.error.code == INVALID:
+                found.refused.add(done.error.message)
         file.truncate(max(whole, 0))
     return found
 

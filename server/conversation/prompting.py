@@ -27,7 +27,6 @@ async def write_prompt(state: ServerState, body: ChatRequest, use: ToolUse, most
         _template_of(state, body),
         template_kwargs=body.chat_template_kwargs,
         effort=body.reasoning_effort,
-        include_reasoning=body.include_reasoning,
         budget=body.thinking_token_budget,
     )
     messages = with_functions_as_tools(body.messages)

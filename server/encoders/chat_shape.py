@@ -32,11 +32,14 @@ class ChatShape:
     """False: nor are its tokens and their log-probabilities shown, in which it could be read."""
     tools: ToolUse = NO_TOOLS
 
-    def finish_reason(self, finish: Finish, called: bool) -> ChatFinishReason:
-        """As OpenAI has it: where the client named the one tool to call, an answer that has called it has stopped."""
+    def finish_reason(self, finish: Finish, called: bool, whole: bool) -> ChatFinishReason:
+        """As OpenAI has it: where the client named the one tool to call, an answer that has called it has stopped.
+
+        ``whole``: the last call has come to its end. One that a stop string has cut off is not there to be made.
+        """
         if finish.reason == "length":
             return "length"
-        if not called or self.tools.named:
+        if not called or self.tools.named or not (whole or finish.stop_reason is None):
             return "stop"
         return "function_call" if self.tools.legacy else "tool_calls"
 

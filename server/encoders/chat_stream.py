@@ -7,6 +7,7 @@ from stentor.protocols.deltas import (
     Reasoning,
     Text,
     ToolCallArguments,
+    ToolCallEnd,
     ToolCallStart,
 )
 from stentor.protocols.openai.usage import Usage
@@ -43,6 +44,8 @@ class ChatStream:
         self._role = b'{"role":"assistant","content":' + (NULL if shape.tools.mode != "none" else b'""') + b"}"
         self._called: set[int] = set()
         """Choices with a call."""
+        self._unfinished: set[int] = set()
+        """Those whose last call has not come to its end."""
         self._custom_calls: set[tuple[int, int]] = set()
         """Choice and number of each call of a custom tool."""
         self._completion_tokens = 0
@@ -71,6 +74,8 @@ class ChatStream:
                 frames.append(self._begin_call(delta))
             elif type(delta) is ToolCallArguments:
                 frames.append(self._continue_call(delta))
+            elif type(delta) is ToolCallEnd:
+                self._unfinished.discard(delta.index)
             elif type(delta) is Finish:
                 if not self._opened:
                     frames.append(self._open())
@@ -115,6 +120,7 @@ class ChatStream:
     def _begin_call(self, delta: ToolCallStart) -> bytes:
         opening = self._open()
         self._called.add(delta.index)
+        self._unfinished.add(delta.index)
         name = encode(delta.name)
         if self._shape.tools.legacy:
             if delta.call:
@@ -165,7 +171,8 @@ class ChatStream:
         )
 
     def _finish(self, delta: Finish) -> bytes:
-        reason = encode(self._shape.finish_reason(delta, delta.index in self._called))
+        index = delta.index
+        reason = encode(self._shape.finish_reason(delta, index in self._called, index not in self._unfinished))
         body = b'{},"logprobs":null,"finish_reason":' + reason + b',"stop_reason":' + encode(delta.stop_reason) + b"}"
         return self._heads[delta.index] + body + self._frame.tail(self._usage())
 

@@ -44,7 +44,7 @@ def _choice(shape: ChatShape, index: int, choice: Choice) -> ChatChoice:
         index=index,
         message=_message(shape, choice),
         logprobs=None if top is None else chat_logprobs(choice.logprobs, shape.names, top),
-        finish_reason=shape.finish_reason(finish, bool(choice.calls)),
+        finish_reason=shape.finish_reason(finish, bool(choice.calls), bool(choice.calls) and choice.calls[-1].ended),
         stop_reason=finish.stop_reason,
         token_ids=choice.tokens if shape.token_ids else UNSET,
     )

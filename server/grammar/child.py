@@ -10,7 +10,7 @@ from stentor.engine.grammar.matcher import Compiler, GrammarError, GuidanceMatch
 from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.engine.process import become_child
 
-from ..text.template_process import receive, send
+from ..child_link import receive, send
 from .process import TOO_COMPLEX, Job, Verdict
 from .told import told
 

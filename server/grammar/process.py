@@ -5,7 +5,6 @@ end the process that does it. So it is tried where that harms nobody: in a child
 killed when it is late.
 """
 
-import socket
 import time
 import weakref
 from collections.abc import Callable
@@ -14,9 +13,8 @@ from typing import Final
 import msgspec
 
 from stentor.engine.grammar.vocabulary import TokenBytes
-from stentor.engine.process import spawn
 
-from ..text.template_process import receive, send
+from ..child_link import Link, receive, send
 
 MODULE: Final = "stentor.server.grammar.child"
 TOO_COMPLEX: Final = "too complex"
@@ -45,24 +43,6 @@ class _Died(Exception):
     """The child did."""
 
 
-class _Link:
-    """A child and the socket to it."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self.socket: Final = ours
-        try:
-            with theirs:
-                self.child: Final = spawn(MODULE, (theirs.fileno(),), name="the grammar process")
-        except BaseException:
-            ours.close()
-            raise
-
-    def close(self) -> None:
-        self.child.close()
-        self.socket.close()
-
-
 class GrammarProcess:
     """Owns at most one child: started for the first job, and again after one that it did not survive.
 
@@ -75,7 +55,7 @@ class GrammarProcess:
         self._make_vocabulary = vocabulary
         self._vocabulary: TokenBytes | None = None
         self._seconds = seconds
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._close_link: weakref.finalize[..., GrammarProcess] | None = None
 
     @property
@@ -112,7 +92,7 @@ class GrammarProcess:
         if self._vocabulary is None:
             self._vocabulary = self._make_vocabulary()
         try:
-            link = self._link = _Link()
+            link = self._link = Link(MODULE, "the grammar process")
         except OSError as error:
             raise ChildNotStarted(f"no process can be started: {error.strerror}") from error
         self._close_link = weakref.finalize(self, link.close)

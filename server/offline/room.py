@@ -22,6 +22,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.supervisor import Supervisor
 
 from ..app import create_app
+from ..batches.calls import post
 from ..batches.lines import Answer
 from ..config import Config
 from ..door.door import Door
@@ -68,7 +69,7 @@ class Room:
         loop, client = self._loop, self._client
         if loop is None or client is None:
             raise RoomClosed(self._why)
-        return asyncio.run_coroutine_threadsafe(self._post(client, path, body), loop)
+        return asyncio.run_coroutine_threadsafe(post(client, path, body), loop)
 
     def close(self) -> None:
         """Ends what runs, and blocks until the engine has ended. May be called again."""
@@ -81,11 +82,6 @@ class Room:
         if loop is not None and end is not None:
             with contextlib.suppress(RuntimeError):  # it has just ended by itself
                 loop.call_soon_threadsafe(end.set)
-
-    @staticmethod
-    async def _post(client: httpx.AsyncClient, path: str, body: bytes) -> Answer:
-        response = await client.post(path, content=body, headers={"content-type": "application/json"})
-        return Answer(response.status_code, response.content, response.headers.get("x-request-id", ""))
 
     def _run(self) -> None:
         try:

@@ -17,7 +17,18 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..batches.lines import Answer, BadLine, BatchRequest, already_answered, answered, failed, lines_of, read_request
+from ..batches.lines import (
+    INVALID,
+    Answer,
+    BadLine,
+    BatchRequest,
+    Earlier,
+    already_answered,
+    answered,
+    failed,
+    lines_of,
+    read_request,
+)
 from ..config import Config
 from ..exit_codes import DONE, FAILED
 from .room import Room, RoomClosed
@@ -34,13 +45,15 @@ class Tally(NamedTuple):
     failed: int
     """Without an answer."""
     skipped: int
-    """Answered by an earlier run."""
+    """Dealt with by an earlier run."""
 
 
 def run_batch(config: Config, source: Path, target: Path) -> int:
     """Returns the exit code. Raises what :class:`.room.Room` does."""
     try:
-        done = already_answered(target)
+        if target.exists() and target.samefile(source):
+            raise BadLine(f"{target} is the file of the requests; name another one for the answers")
+        earlier = already_answered(target)
         with source.open("rb") as file:
             total = sum(1 for _ in lines_of(file))
     except (OSError, BadLine) as error:
@@ -49,7 +62,7 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
     room = Room(config)
     try:
         with source.open("rb") as requests, target.open("ab") as answers:
-            tally = _work(room, requests, answers, done, total)
+            tally = _work(room, requests, answers, earlier, total)
     except (OSError, RoomClosed) as error:
         print(f"stentor: {error}; run it again to go on", file=sys.stderr)
         return FAILED
@@ -63,10 +76,10 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
     return DONE
 
 
-def _work(room: Room, requests: BinaryIO, answers: BinaryIO, done: set[str], total: int) -> Tally:
+def _work(room: Room, requests: BinaryIO, answers: BinaryIO, earlier: Earlier, total: int) -> Tally:
     ended: queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]] = queue.SimpleQueue()
     written = refused = lost = skipped = 0
-    waiting = _requests(requests, done)
+    waiting = _requests(requests, earlier)
     flying = 0
     with _progress() as progress:
         bar = progress.add_task("requests", total=total)
@@ -102,21 +115,26 @@ def _work(room: Room, requests: BinaryIO, answers: BinaryIO, done: set[str], tot
     return Tally(written, refused, lost, skipped)
 
 
-def _requests(file: BinaryIO, done: set[str]) -> Iterator[BatchRequest | bytes]:
-    """Of each line its request, or what is to be written at once: of its failure a line, of an answered one nothing."""
+def _requests(file: BinaryIO, earlier: Earlier) -> Iterator[BatchRequest | bytes]:
+    """Of each line its request, or what is to be written at once: of its failure a line, and nothing of one that an
+    earlier run has dealt with."""
     seen: set[str] = set()
     for number, line in lines_of(file):
         try:
             request = read_request(line, number)
         except BadLine as error:
-            yield failed(error.custom_id, "invalid_request", str(error))
+            yield _refused(error.custom_id, str(error), earlier)
             continue
         if request.custom_id in seen:
             message = f"line {number}: custom_id {request.custom_id[:80]!r} stands in an earlier line"
-            yield failed(request.custom_id, "invalid_request", message)
+            yield _refused(request.custom_id, message, earlier)
             continue
         seen.add(request.custom_id)
-        yield b"" if request.custom_id in done else request
+        yield b"" if request.custom_id in earlier.names else request
+
+
+def _refused(custom_id: str | None, message: str, earlier: Earlier) -> bytes:
+    return b"" if message in earlier.refused else failed(custom_id, INVALID, message)
 
 
 def _send(room: Room, request: BatchRequest, ended: "queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]]") -> None:

@@ -24,8 +24,6 @@ class ThinkingOptions:
     """For the chat template: the request's own, and what its other fields come to."""
     wanted: bool | None
     """Whether the request asks for thinking; None where it does not say."""
-    shown: bool
-    """Whether reasoning is part of the response."""
     budget: int | None
     """Tokens that thinking may take."""
 
@@ -36,7 +34,6 @@ def thinking_options(
     *,
     template_kwargs: Mapping[str, Any] | None = None,
     effort: str | None = None,
-    include_reasoning: bool = True,
     budget: int | None = None,
 ) -> ThinkingOptions:
     """What a request says of thinking, in the words of the chat template that renders it.
@@ -66,7 +63,7 @@ def thinking_options(
     elif budget is not None:
         made["thinking_budget"] = budget
     kwargs = {name: value for name, value in made.items() if name in names or not template_source} | given
-    return ThinkingOptions(kwargs, wanted, include_reasoning, budget)
+    return ThinkingOptions(kwargs, wanted, budget)
 
 
 def _switch(kwargs: Mapping[str, Any]) -> bool | None:

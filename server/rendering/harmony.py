@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VOCABULARY: Final = "o200k_base.tiktoken"
 _FOLDER_VARIABLE: Final = "TIKTOKEN_ENCODINGS_BASE"
 _JSON: Final = "<|constrain|>json"
+_MESSAGE_CHARS: Final = 300
 NAMESPACES: Final = ("browser", "python")
 """Of tools that the model was trained with; their functions are called by ``namespace.name``."""
 
@@ -47,14 +48,22 @@ class HarmonyRenderer:
         return await self._pool.run(functools.partial(self._write, conversation))
 
     def _write(self, conversation: Conversation) -> list[int]:
-        from openai_harmony import Role
+        from openai_harmony import HarmonyError, Role
 
-        written = to_harmony(conversation, datetime.datetime.now(datetime.UTC).date())
         tokens: list[int]
-        if conversation.add_generation_prompt:
-            tokens = self._encoding.render_conversation_for_completion(written, Role.ASSISTANT)
-        else:
-            tokens = self._encoding.render_conversation(written)
+        try:
+            written = to_harmony(conversation, datetime.datetime.now(datetime.UTC).date())
+            if conversation.add_generation_prompt:
+                tokens = self._encoding.render_conversation_for_completion(written, Role.ASSISTANT)
+            else:
+                tokens = self._encoding.render_conversation(written)
+        except (HarmonyError, ValueError) as error:
+            line = " ".join(str(error).split())[:_MESSAGE_CHARS]
+            raise TemplateError(f"The harmony renderer refused the conversation: {line}") from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # the library's, in Rust, which no `except Exception` meets
+                raise
+            raise TemplateError("The harmony renderer failed on the conversation.") from error
         return tokens
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.decoding import converted
+from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
@@ -123,10 +124,21 @@ def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
                     message["name"] = names[item["call_id"]]
                 messages.append(message)
             case "compaction":
-                compacted = msgspec.json.decode(unseal(item["encrypted_content"]), type=Compacted)
+                compacted = _compacted(unseal(item["encrypted_content"]))
                 messages += [{"role": "user", "content": text} for text in compacted.said]
                 messages.append({"role": "developer", "content": COMPACTED + compacted.summary})
     return messages
+
+
+def _compacted(text: str) -> Compacted:
+    try:
+        return msgspec.json.decode(text, type=Compacted)
+    except msgspec.DecodeError:  # reasoning is sealed in the same way
+        raise BadRequest(
+            "`encrypted_content` of an item of compaction holds no compacted conversation; leave the item out.",
+            "input",
+            "invalid_encrypted_content",
+        ) from None
 
 
 def _add_call(messages: list[Message], item: Item, outcome: str) -> None:

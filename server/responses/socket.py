@@ -142,6 +142,8 @@ class ResponseSocket:
                 if before is not None:
                     await before.wait()
                 await self._answer(lane, message)
+        except WebSocketDisconnect:
+            pass  # whoever reads finds out too
         except Exception as error:
             await self._tell(error, lane)
         finally:

@@ -1,6 +1,7 @@
 """One SQLite database, and the one thread that touches it."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -21,6 +22,8 @@ T = TypeVar("T")
 _EXPIRY_SECONDS: Final = 10.0
 """Between two looks for what has outlived its time."""
 _LOCK_SECONDS: Final = 2.0
+_VERSION: Final = 1
+"""Of the tables; to be raised where an older server could not read them, or this one not those of an older."""
 
 
 class Table(Protocol):
@@ -51,8 +54,8 @@ class StoreFailed(ServerError):
 class Database:
     """Opened when it is first used; must be closed.
 
-    After every write it deletes what is older than it may be, and then whatever was used longest ago until no more
-    than ``max_bytes`` are taken up.
+    Every few seconds in which it is used it deletes what is older than it may be; after every write, whatever was used
+    longest ago until no more than ``max_bytes`` are taken up.
     """
 
     def __init__(
@@ -107,6 +110,10 @@ class Database:
         try:
             db = self._open()
             if not writes:
+                if self._expiry_is_due:
+                    with contextlib.suppress(sqlite3.Error), db:  # a full disk can still be read
+                        db.execute("BEGIN IMMEDIATE")
+                        self._keep_bounds(db)
                 return work(db)
             with db:
                 db.execute("BEGIN IMMEDIATE")
@@ -134,6 +141,7 @@ class Database:
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA foreign_keys = ON")
             db.execute("PRAGMA secure_delete = ON")
+            _check_version(db)
             for table in self._tables:
                 db.executescript(table.SCHEMA)
             db.execute("BEGIN IMMEDIATE")
@@ -149,10 +157,13 @@ class Database:
             self._connection.close()
             self._connection = None
 
+    @property
+    def _expiry_is_due(self) -> bool:
+        return bool(self._ttl) and time.time() - self._expired_at >= min(_EXPIRY_SECONDS, self._ttl)
+
     def _keep_bounds(self, db: "sqlite3.Connection") -> None:
-        now = time.time()
-        if self._ttl and now - self._expired_at >= min(_EXPIRY_SECONDS, self._ttl):
-            self._expired_at = now
+        if self._expiry_is_due:
+            now = self._expired_at = time.time()
             for table in self._tables:
                 table.expire(db, now - self._ttl)
         while self._max_bytes and _used_bytes(db) > self._max_bytes:
@@ -160,6 +171,17 @@ class Database:
             if not ages:
                 return
             self._tables[min(ages)[1]].drop_oldest(db)
+
+
+def _check_version(db: "sqlite3.Connection") -> None:
+    """Raises ``sqlite3.DatabaseError`` for a database that is not ours, or not of a version that is known here."""
+    import sqlite3  # late, as above
+
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if version not in (0, _VERSION) or (version == 0 and tables and "secrets" not in tables):
+        raise sqlite3.DatabaseError("it is a database of something else, or of another version of this server")
+    db.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _used_bytes(db: "sqlite3.Connection") -> int:

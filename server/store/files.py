@@ -81,9 +81,13 @@ def find(db: "sqlite3.Connection", owner: str, file: str) -> Stored | None:
     return None if row is None else Stored(*row)
 
 
+def touch(db: "sqlite3.Connection", file: str) -> None:
+    """It is used now."""
+    db.execute("UPDATE files SET used = ? WHERE id = ?", (time.time(), file))
+
+
 def part(db: "sqlite3.Connection", file: str, place: int) -> bytes | None:
     """The owner must have been looked at; None behind the last one."""
-    db.execute("UPDATE files SET used = ? WHERE id = ?", (time.time(), file))
     row = db.execute("SELECT data FROM file_parts WHERE file = ? AND place = ?", (file, place)).fetchone()
     return None if row is None else bytes(row[0])
 

@@ -110,11 +110,11 @@ def prepare_messages(
 ) -> list[dict[str, Any]]:
     """Fresh copies of ``messages`` for a template.
 
-    Keys whose value is None are left out, since templates print it, and so are no calls at all; but content is always there,
-    since templates join it to other text, and is the refusal or nothing where it was None. Role ``developer`` becomes
-    ``system`` for a template that does not know it. Arguments of tool calls become objects, which
-    templates expect, where they are JSON of one. Reasoning is found under each name that templates
-    use for it. Raises :class:`TemplateError` for content that the template cannot hold.
+    Keys whose value is None are left out, since templates print it, and so is an empty list of calls; but content
+    is always there, since templates join it to other text, and is the refusal or nothing where it was None. Role
+    ``developer`` becomes ``system`` for a template that does not know it. Arguments of tool calls become objects,
+    which templates expect, where they are JSON of one. Reasoning is found under each name that templates use for it.
+    Raises :class:`TemplateError` for content that the template cannot hold.
     """
     return [_prepare(message, place, format, knows_developer) for place, message in enumerate(messages)]
 

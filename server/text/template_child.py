@@ -7,9 +7,10 @@ from typing import Final
 
 from stentor.engine.process import become_child
 
+from ..child_link import receive, send
 from .chat_template import ChatTemplate
 from .errors import TemplateError
-from .template_process import Answer, Job, Setup, receive, send
+from .template_process import Answer, Job, Setup
 
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""

@@ -6,27 +6,20 @@ meanwhile. So they run where that harms nobody: in a child with a bound on its m
 killed when it is late.
 """
 
-import socket
-import struct
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from stentor.engine.process import spawn
-
+from ..child_link import Link, receive, send
 from .errors import TemplateError
 
 MODULE: Final = "stentor.server.text.template_child"
 _GRACE_SECONDS: Final = 0.5
 """On top of the time to render: the child's own check comes first where it can, and says more."""
 _START_SECONDS: Final = 30.0
-
-_LENGTH: Final = struct.Struct("!Q")
-
-Message = TypeVar("Message")
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True):
@@ -66,24 +59,6 @@ class _Died(Exception):
         self.seconds = seconds
 
 
-class _Link:
-    """A child and the socket to it."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self.socket: Final = ours
-        try:
-            with theirs:
-                self.child: Final = spawn(MODULE, (theirs.fileno(),), name="the template process")
-        except BaseException:
-            ours.close()
-            raise
-
-    def close(self) -> None:
-        self.child.close()
-        self.socket.close()
-
-
 class TemplateProcess:
     """Owns at most one child: started for the first job, and again after one that it did not survive.
 
@@ -93,7 +68,7 @@ class TemplateProcess:
 
     def __init__(self, special_tokens: Mapping[str, str], max_seconds: float, max_chars: int) -> None:
         self._setup = Setup(dict(special_tokens), max_seconds, max_chars)
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._close_link: weakref.finalize[..., TemplateProcess] | None = None
 
     @property
@@ -141,8 +116,8 @@ class TemplateProcess:
                 raise _Died(time.monotonic() - began) from error
             raise
 
-    def _start(self) -> _Link:
-        link = self._link = _Link()
+    def _start(self) -> Link:
+        link = self._link = Link(MODULE, "the template process")
         self._close_link = weakref.finalize(self, link.close)
         send(link.socket, self._setup)
         receive(link.socket, Answer, time.monotonic() + _START_SECONDS)
@@ -154,30 +129,3 @@ class TemplateProcess:
         if self._close_link is not None:
             self._close_link()
             self._close_link = None
-
-
-def send(connection: socket.socket, message: msgspec.Struct) -> None:
-    data = msgspec.msgpack.encode(message)
-    connection.settimeout(_START_SECONDS)
-    connection.sendall(_LENGTH.pack(len(data)))
-    connection.sendall(data)
-
-
-def receive(connection: socket.socket, kind: type[Message], deadline: float = float("inf")) -> Message:
-    """Raises ``TimeoutError`` at ``deadline`` (``time.monotonic()``), ``ConnectionError`` when the peer is gone."""
-    (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, deadline))
-    return msgspec.msgpack.decode(_read(connection, length, deadline), type=kind)
-
-
-def _read(connection: socket.socket, count: int, deadline: float) -> bytearray:
-    data = bytearray()
-    while len(data) < count:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(None if left == float("inf") else left)
-        piece = connection.recv(min(count - len(data), 1 << 20))
-        if not piece:
-            raise ConnectionResetError("the peer has closed the connection")
-        data += piece
-    return data

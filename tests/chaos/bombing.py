@@ -30,6 +30,8 @@ _LOAD: Final = ("--tokens", "--input", "1", "--output", "200", "--ignore-eos", "
 _PAUSE: Final = 0.05
 """Seconds between a refusal and the next bomb."""
 _PATIENCE: Final = 30.0
+_MEASURED: Final = 400
+"""Tokens of a stream, at least: two that have ended, for only those are counted."""
 
 
 class Bombed(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,12 +76,22 @@ def _streams(server: ServerProcess, file: Path) -> Iterator[None]:
     )
     try:
         _wait_for_streams(server)
+        begun = _tokens(server)
         yield
+        while _tokens(server) < begun + STREAMS * _MEASURED and load.poll() is None:  # on a busy machine
+            time.sleep(0.1)
         load.send_signal(signal.SIGINT)
         load.wait(_PATIENCE)
     finally:
         load.kill()
         load.wait()
+
+
+def _tokens(server: ServerProcess) -> float:
+    """That have been generated for anybody."""
+    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics", timeout=_PATIENCE).text
+    (line,) = [line for line in page.splitlines() if line.startswith("stentor:generation_tokens_total")]
+    return float(line.split()[-1])
 
 
 def _wait_for_streams(server: ServerProcess) -> None:

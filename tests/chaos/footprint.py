@@ -18,6 +18,8 @@ _TOUCHED: Final = 240
 """Tokens of a prompt that fills blocks."""
 _SETTLE_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.25
+_CALM_SECONDS: Final = 3.0
+"""Longer than the server waits for a quiet moment to get ready for grammars."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,16 @@ def touch_cache(port: int, model: str) -> None:
 
 
 def settled(port: int, server: int) -> Footprint:
-    """Once nothing runs any more and two looks in a row agree in all but memory; after some seconds whatever it is."""
-    deadline = time.monotonic() + _SETTLE_SECONDS
+    """Once nothing runs and for a while nothing has changed but memory; after some seconds whatever it is."""
+    moved = time.monotonic()
+    deadline = moved + _SETTLE_SECONDS
     before = footprint(port, server)
     while True:
         time.sleep(_POLL_SECONDS)
         now = footprint(port, server)
-        if (not now.live and not _moved(now, before)) or time.monotonic() > deadline:
+        if now.live or _moved(now, before):
+            moved = time.monotonic()
+        if time.monotonic() > min(deadline, moved + _CALM_SECONDS):
             return now
         before = now
 

@@ -243,8 +243,9 @@ async def _leave(case: Case, reader: asyncio.StreamReader, writer: asyncio.Strea
 
 def _judge(case: Case, answer: _Answer, tally: Tally) -> None:
     tally.statuses[answer.status] += 1
-    response = httpx.Response(answer.status, headers=answer.headers, content=answer.body)
     asked = {} if case.made is None else case.made.headers
+    request = httpx.Request("POST", "http://here" + ("/v1/completions" if case.made is None else case.made.path))
+    response = httpx.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
     if answer.status >= 500 or answer.status == 429:
         wanted = OVERLOAD.get(answer.status, "")
         if wanted == "" or (wanted is not None and wanted not in asked):

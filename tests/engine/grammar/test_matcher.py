@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from typing import Any
 
 import jsonschema
@@ -192,3 +193,16 @@ def test_llguidance_is_not_imported_before_a_grammar_comes() -> None:
         "assert not {'llguidance', 'torch', 'numpy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
+
+
+def test_a_text_with_too_many_readings_ends_before_the_next_token_takes_long(compiler: Compiler) -> None:
+    doubled = "\n".join(f"{a}: {b} {b} {b} {b} {b} {b} {b} {b}" for a, b in zip("bcdef", "cdefg", strict=True))
+    matcher = compiler.compile(f'start: b b\n{doubled}\ng: "a" | "b"?')
+    slowest = 0.0
+    while not matcher.error():
+        began = time.thread_time()
+        matcher.allowed()
+        matcher.consume(98)
+        slowest = max(slowest, time.thread_time() - began)
+    assert "items" in matcher.error()
+    assert slowest < 0.025

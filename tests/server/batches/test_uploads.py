@@ -121,3 +121,13 @@ async def test_what_a_client_did_not_finish_is_not_kept() -> None:
                 await anyio.sleep(0.01)
     async with in_memory(state) as client:
         assert (await client.get("/v1/files")).json()["data"] == []
+
+
+async def test_files_are_read_while_nothing_can_be_written() -> None:
+    state = fake_state()
+    async with in_memory(state) as client:
+        name = (await client.post("/v1/files", content=form(b"x"), headers=HEADERS)).json()["id"]
+        await state.store.read(lambda db: db.execute("PRAGMA query_only = ON"))  # as on a full disk
+        assert (await client.get(f"/v1/files/{name}/content")).content == b"hello"
+        refused = await client.post("/v1/files", content=form(b"x"), headers=HEADERS)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (500, "store_failed")

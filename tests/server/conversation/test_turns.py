@@ -163,6 +163,16 @@ async def test_a_stop_string_cuts_a_call_off_as_well(state: ServerState) -> None
     answer = await ask(state, tools=[TOOL], stop=["name"])
     assert answer["choices"][0]["message"]["content"] == "So:"
     assert answer["choices"][0]["finish_reason"] == "stop"
+    whole = '{"a": "}é"}'
+    for stop, reason, arguments in (
+        ("é", "stop", '{"a": "}'),
+        ("\n</", "tool_calls", whole),
+        ("x", "tool_calls", whole),
+    ):
+        (choice,) = (await ask(state, tools=[TOOL], stop=[stop]))["choices"]
+        assert choice["finish_reason"] == reason
+        (call,) = choice["message"]["tool_calls"]
+        assert call["function"]["arguments"] == arguments
 
 
 async def test_what_the_model_ends_itself_and_is_no_call_is_content(state: ServerState) -> None:
@@ -204,6 +214,7 @@ def prompt_of(state: ServerState) -> str:
     ("body", "param"),
     [
         ({"echo": True}, "echo"),
+        ({"web_search_options": {}}, "web_search_options"),
         ({"logprob_token_ids": [1], "logprobs": True}, "logprob_token_ids"),
         ({"truncation_side": "right"}, "truncation_side"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
@@ -294,7 +305,7 @@ async def test_completions_are_held_without_thinking(state: ServerState) -> None
 
 async def test_an_answer_that_is_continued_goes_on_where_it_was(state: ServerState) -> None:
     engine_of(state).answer = says("more")
-    fields = {"add_generation_prompt": False, "continue_final_message": True}
+    fields: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
     for said, kind in (("<think>hm", "reasoning"), ("<think>hm</think>So", "content")):
         for content in (said, [{"type": "text", "text": said}]):
             answer = await ask(state, messages=[*HELLO, {"role": "assistant", "content": content}], **fields)

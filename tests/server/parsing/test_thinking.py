@@ -75,12 +75,7 @@ def test_the_template_is_told_in_the_words_that_it_names(
     options = thinking_options(output, template, **fields)
     assert options.template_kwargs == kwargs
     assert options.wanted is wanted
-    assert options.shown
     assert options.budget == fields.get("budget")
-
-
-def test_reasoning_may_be_left_out_of_the_response() -> None:
-    assert not thinking_options(QWEN, QWEN_TEMPLATE, include_reasoning=False).shown
 
 
 def test_the_requests_own_arguments_are_not_changed() -> None:

@@ -13,7 +13,7 @@ from stentor.server.rendering.mistral import RendererError
 from stentor.server.text.errors import TemplateError
 from stentor.tests.fakes import byte_pool
 
-pytest.importorskip("openai_harmony")
+openai_harmony = pytest.importorskip("openai_harmony")
 
 TODAY = datetime.date(2025, 6, 28)
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
@@ -134,3 +134,26 @@ async def test_the_prompt_is_the_one_that_the_format_s_page_shows() -> None:
     )
     assert text.endswith("<|start|>assistant<|channel|>final<|message|>Cold.<|end|><|start|>assistant")
     assert "look it up" not in text, "what was thought before a final answer is dropped"
+
+
+class Broken:
+    """An encoding of the library's that does not take what it is given."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def render_conversation_for_completion(self, *_arguments: Any) -> list[int]:
+        raise self._error
+
+
+class PanicException(BaseException):
+    """As the library's are called, which cannot be named."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", [openai_harmony.HarmonyError("no such\nrole"), ValueError("x"), PanicException("x")])
+async def test_what_the_library_fails_on_is_refused_in_words(error: BaseException) -> None:
+    renderer = HarmonyRenderer.__new__(HarmonyRenderer)
+    renderer._pool, renderer._encoding = byte_pool(), Broken(error)  # type: ignore[assignment]
+    with pytest.raises(TemplateError, match="harmony renderer"):
+        await renderer.render(Conversation(messages=MESSAGES))

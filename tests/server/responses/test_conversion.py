@@ -52,6 +52,11 @@ def test_sealed_reasoning_is_opened_and_a_summary_stands_for_what_is_not_there()
     assert messages(summed, SAID)[0]["reasoning_content"] == "short"
 
 
+def test_sealed_reasoning_is_no_compacted_conversation() -> None:
+    with pytest.raises(BadRequest, match="compact"):
+        messages({"type": "compaction", "encrypted_content": "abc"}, unseal=str.upper)
+
+
 def test_nothing_is_dropped_between_a_call_and_its_output() -> None:
     output = {"type": "function_call_output", "call_id": "c1", "output": "one"}
     items = read_items([ASKED, THOUGHT, CALL, output, SAID, ASKED], Limits(), random_id)

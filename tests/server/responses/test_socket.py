@@ -202,6 +202,24 @@ async def test_what_is_kept_of_conversations_has_a_bound(monkeypatch: pytest.Mon
         await until(lambda: state.bodies.bytes == 0)
 
 
+async def test_a_client_that_goes_away_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine(delay=0.005)
+    state = fake_state(engine)
+    async with serving(state) as address:
+        for goes in ("close", "abort"):
+            socket = await opened(address)
+            for lane in range(5):
+                await ask(socket, input="hello", stream_id=str(lane), max_output_tokens=None)
+            for _ in range(10):
+                await socket.recv()
+            if goes == "close":
+                await socket.close()
+            else:
+                socket.transport.abort()
+            await until(lambda: state.live_requests == 0)
+    assert not [each.message for each in caplog.records if each.levelname == "ERROR"]
+
+
 async def test_messages_are_read_no_faster_than_they_may_come() -> None:
     state = fake_state()
     state.socket_messages = 20

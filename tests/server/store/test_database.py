@@ -66,6 +66,39 @@ async def test_a_file_that_is_no_database_is_refused_in_words(tmp_path: Path) ->
     assert path.read_text().startswith("shopping")
 
 
+async def test_a_database_of_something_else_or_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    for statement in ("CREATE TABLE shopping (what TEXT)", "PRAGMA user_version = 99"):
+        path.unlink(missing_ok=True)
+        with sqlite3.connect(path) as db:
+            db.execute(statement)
+        db.close()
+        with pytest.raises(StoreRefused, match=r"store\.db: it is a database of something else"):
+            await opened_store(StoreConfig(path))
+        with sqlite3.connect(path) as db:
+            assert db.execute("SELECT name FROM sqlite_master WHERE name = 'responses'").fetchall() == []
+        db.close()
+
+
+async def test_a_damaged_file_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = await opened_store(StoreConfig(path))
+    await put(store, row("a"))
+    await store.close()
+    data = bytearray(path.read_bytes())
+    data[100:4000] = b"x" * 3900
+    path.write_bytes(data)
+    with pytest.raises(StoreRefused, match="malformed"):
+        await opened_store(StoreConfig(path))
+
+
+async def test_a_file_that_may_not_be_written_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match="Cannot use --store"):
+        await opened_store(StoreConfig(Path("/proc/self/status")))
+    with pytest.raises(StoreRefused, match="directory"):
+        await opened_store(StoreConfig(tmp_path))
+
+
 async def test_what_was_used_longest_ago_goes_when_there_is_too_much_but_never_what_runs() -> None:
     store = make_store(StoreConfig(max_bytes=400_000))
     await put(store, row("running", is_open=True, size=60_000))
@@ -88,6 +121,25 @@ async def test_what_nobody_uses_is_gone_after_its_time() -> None:
     await put(store, row("new"))
     assert await there(store, "old", "running", "new") == ["running", "new"]
     assert await store.read(lambda db: conversations.find(db, "", "c")) is None
+    await store.close()
+
+
+async def test_what_is_too_old_is_not_read_either() -> None:
+    store = make_store(StoreConfig(ttl=0.05))
+    await put(store, row("old"))
+    time.sleep(0.1)
+    assert await there(store, "old") == []
+    await store.close()
+
+
+async def test_a_store_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
+    store = await opened_store(StoreConfig(tmp_path / "store.db", ttl=0.05))
+    await put(store, row("a"))
+    await store.read(lambda db: db.execute("PRAGMA query_only = ON"))  # as on a full disk
+    time.sleep(0.1)
+    assert await there(store, "a") == ["a"]
+    with pytest.raises(StoreFailed):
+        await put(store, row("b"))
     await store.close()
 
 

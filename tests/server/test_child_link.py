@@ -1,0 +1,48 @@
+"""The socket between the server and a child that tries what clients bring."""
+
+import os
+import socket
+import struct
+import time
+
+import pytest
+
+from stentor.server import child_link
+from stentor.server.child_link import Link, receive, send
+from stentor.server.grammar.process import Job
+
+
+def test_a_message_arrives_as_it_was_sent() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(ours, Job("start: /é/"))
+        assert receive(theirs, Job, time.monotonic() + 5) == Job("start: /é/")
+
+
+def test_a_child_that_announces_more_than_it_can_mean_is_not_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack("!Q", 1 << 40))
+        with pytest.raises(ConnectionError, match="announces a message"):
+            receive(ours, Job, time.monotonic() + 5)
+
+
+def test_one_that_says_nothing_is_late_and_one_that_ends_is_gone() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs, pytest.raises(TimeoutError):
+            receive(ours, Job, time.monotonic() + 0.01)
+        with pytest.raises(ConnectionError, match="closed"):
+            receive(ours, Job, time.monotonic() + 5)
+
+
+def test_a_child_that_cannot_be_spawned_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_child(*_: object, **__: object) -> None:
+        raise OSError(11, "no process")
+
+    monkeypatch.setattr(child_link, "spawn", no_child)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="no process") as failure:
+        Link("nowhere", "nobody")
+    assert failure.tb is not None, "the frames that had the sockets are still there"
+    assert os.listdir("/proc/self/fd") == before
