@@ -100,7 +100,7 @@ class ServerState:
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
-        self.batches = BatchRunner(self.store, self.max_batches, self.door.keys.owner)
+        self.batches = BatchRunner(self.store, self.max_batches, self.door.keys.owner, self.limits)
         self.renderer: Renderer = TemplateRenderer(self.pool) if self.writes is None else self.writes
         self.queue = AdmissionQueue(self.overload)
         self.bodies = HeldBodies(self.overload.max_held_body_bytes)

@@ -133,6 +133,8 @@ def _failing_as(what: str) -> Iterator[None]:
     """Makes whatever goes wrong a :class:`GrammarError`, a panic too, which is no ``Exception``."""
     try:
         yield
+    except MemoryError:
+        raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise

@@ -28,7 +28,7 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
     if not body:
         raise BadRequest("The body is empty; a JSON object is expected.")
     opened = body.count(b"[") + body.count(b"{")
-    if 8 * (opened + body.count(b":")) + body.count(b",") > limits.max_json_values:
+    if too_many_values(body, limits):
         raise _too_many_values(limits.max_json_values, crowded_field(body))
     try:
         # The decoder leaves strings of unknown fields unchecked.
@@ -46,6 +46,12 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
     if opened > limits.max_json_depth:
         depth_at_most(request, limits.max_json_depth)
     return request
+
+
+def too_many_values(body: bytes, limits: Limits) -> bool:
+    """Whether decoding it would cost more than it may."""
+    opened = body.count(b"[") + body.count(b"{")
+    return 8 * (opened + body.count(b":")) + body.count(b",") > limits.max_json_values
 
 
 def converted(value: Any, type: Any, where: str) -> Any:

@@ -5,8 +5,11 @@ from functools import partial
 from typing import Final
 
 import msgspec
+from anyio.lowlevel import checkpoint
 
 from stentor.protocols.openai.batches import MAX_ERRORS, MAX_REQUESTS, BatchError
+from stentor.protocols.openai.decoding import too_many_values
+from stentor.protocols.openai.limits import Limits
 
 from ..store import files
 from ..store.database import Database
@@ -55,7 +58,7 @@ class Checked(msgspec.Struct):
     """That the first request names."""
 
 
-async def check(read: ReadPart, endpoint: str) -> Checked:
+async def check(read: ReadPart, endpoint: str, limits: Limits) -> Checked:
     """Whether every line is a request to ``endpoint`` with a name of its own."""
     found = Checked()
     names: set[str] = set()
@@ -66,10 +69,14 @@ async def check(read: ReadPart, endpoint: str) -> Checked:
 
     try:
         async for number, line in lines(read):
+            await checkpoint()  # a part has many lines, and each may take its time
             found.total += 1
             if found.total > MAX_REQUESTS:
                 wrong("too_many_requests", f"The file has more than {MAX_REQUESTS} requests; cut it.", number)
                 break
+            if too_many_values(line, limits):  # which the endpoint would refuse, too; nothing goes on while it is read
+                wrong("invalid_json_line", f"line {number}: it holds too many values", number)
+                continue
             try:
                 request = read_request(line, number)
             except BadLine as error:

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 from stentor.engine.groups import first_cause
 from stentor.engine.logs import trace_without_messages
 from stentor.protocols.openai.batches import Batch, BatchError, BatchErrors, RequestCounts, batch_decoder
+from stentor.protocols.openai.limits import Limits
 
 from ..door.keys import Caller
 from ..errors import INTERNAL, Overloaded
@@ -57,11 +58,12 @@ _FAILED: Final = BatchError("server_error", INTERNAL)
 class BatchRunner:
     """Owns the batches that have not ended."""
 
-    def __init__(self, store: Database, most: int, caller: Callable[[str], Caller | None]) -> None:
+    def __init__(self, store: Database, most: int, caller: Callable[[str], Caller | None], limits: Limits) -> None:
         """``most`` batches may be open at a time, of all callers; ``caller`` finds one by its name in the store."""
         self._store = store
         self._most = most
         self._caller = caller
+        self._limits = limits
         self._queue: deque[str] = deque()
         self._wanted = anyio.Event()
         self._now: str | None = None
@@ -156,7 +158,7 @@ class BatchRunner:
         read = part_reader(self._store, row.input)
         expired = False
         if caller is not None and batch.status == "validating" and name not in self._cancelled:
-            checked = await check(read, batch.endpoint)
+            checked = await check(read, batch.endpoint, self._limits)
             if checked.errors:
                 await self._end(row, [], status="failed", errors=BatchErrors(checked.errors), failed_at=_now())
                 return

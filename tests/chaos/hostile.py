@@ -144,8 +144,9 @@ def _head(made: Request) -> bytes:
 
 def _post(body: dict[str, Any]) -> bytes:
     data = json.dumps(body).encode()
-    lines = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    return lines + b"content-length: %d\r\n\r\n" % len(data) + data
+    path = b"/v1/chat/completions" if "messages" in body else b"/v1/completions"
+    lines = b"host: here\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    return b"POST %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n%b" % (path, lines, len(data), data)
 
 
 def _shown(case: Case) -> str:

