@@ -23,7 +23,7 @@ CLIENTS: Final = 32
 ANSWER_SECONDS: Final = 120.0
 WAYS: Final = ("reads", "reads", "fin", "rst", "half", "stands still")
 SERVE: Final = (
-    *("--max-model-len", "256", "--max-choices", "8", "--max-sequences", "16", "--kv-cache-memory", "96M"),
+    *("--max-model-len", "384", "--max-choices", "8", "--max-sequences", "16", "--kv-cache-memory", "96M"),
     *("--trust-request-chat-template", "--body-timeout", "3", "--header-timeout", "3", "--stream-buffer", "8192"),
 )
 """So that no request takes long, and the KV cache is soon touched as a whole."""

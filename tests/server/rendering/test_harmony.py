@@ -154,6 +154,6 @@ class PanicException(BaseException):
 @pytest.mark.parametrize("error", [openai_harmony.HarmonyError("no such\nrole"), ValueError("x"), PanicException("x")])
 async def test_what_the_library_fails_on_is_refused_in_words(error: BaseException) -> None:
     renderer = HarmonyRenderer.__new__(HarmonyRenderer)
-    renderer._pool, renderer._encoding = byte_pool(), Broken(error)  # type: ignore[assignment]
+    renderer._pool, renderer._encoding = byte_pool(), Broken(error)
     with pytest.raises(TemplateError, match="harmony renderer"):
         await renderer.render(Conversation(messages=MESSAGES))

@@ -268,7 +268,7 @@ async def test_the_end_of_a_background_response_is_stored_as_soon_as_the_store_c
     finish = table.finish
     monkeypatch.setattr(table, "finish", fails)
     async with in_memory(state) as client:
-        sent = await create(client, background=True)
+        found = sent = await create(client, background=True)
         for _ in range(100):
             found = (await client.get(f"{RESPONSES}/{sent['id']}")).json()
             if found["status"] not in ("queued", "in_progress"):
