@@ -13,7 +13,19 @@ from .door.cors import Cors
 from .door.root_path import BehindPrefix
 from .errors import ClientDisconnected, ServerError, handle_disconnect, handle_error, handle_http_exception
 from .request_id import NameRequests
-from .routes import batches, chat, completions, conversations, files, messages, models, openapi, operations, responses, tokens
+from .routes import (
+    batches,
+    chat,
+    completions,
+    conversations,
+    files,
+    messages,
+    models,
+    openapi,
+    operations,
+    responses,
+    tokens,
+)
 from .state import ServerState
 
 

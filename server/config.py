@@ -13,8 +13,8 @@ from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.protocols.openai.limits import Limits
 
 from .door.keys import KeyDigest
-from .rendering.names import RendererName
 from .grammar.limits import GrammarLimits
+from .rendering.names import RendererName
 from .text.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 
 

@@ -12,7 +12,7 @@ from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.paged import PagedDecoder
 
-TOKENS = 64
+TOKENS = 32
 NEAR_TIE = 1e-3
 
 CHATS = [

@@ -230,13 +230,13 @@ async def test_a_client_that_goes_away_while_its_response_is_written_leaves_one_
     monkeypatch.setattr(log, "FULL_BYTES", 500)
     engine = FakeEngine(delay=0.001)
     state = fake_state(engine)
-    write, written = state.store.write, asyncio.Event()
+    write, written, gone = state.store.write, asyncio.Event(), asyncio.Event()
 
     async def slow(work: Any) -> Any:
         found = await write(work)
         if list(state.responses):
             written.set()
-        await asyncio.sleep(0.1)
+            await gone.wait()
         return found
 
     monkeypatch.setattr(state.store, "write", slow)
@@ -245,6 +245,8 @@ async def test_a_client_that_goes_away_while_its_response_is_written_leaves_one_
         await written.wait()
         (live,) = state.responses
         task.cancel()
+        await asyncio.sleep(0.1)
+        gone.set()
         await asyncio.gather(task, return_exceptions=True)
         await until(lambda: not list(state.responses))
         await asyncio.sleep(0.3)
