@@ -148,6 +148,8 @@ class _Writer:
                 "required": True,
                 "content": {JSON: {"schema": self._schemas.of(operation.body)}},
             }
+        if operation.takes_file and method == "POST":
+            written["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD}}}
         if self._guarded:
             written["security"] = [{scheme: []} for scheme in _SCHEMES]
         return written
@@ -183,7 +185,7 @@ class _Writer:
     def _refusals(self) -> list[int]:
         operation = self._operation
         found = set(_ANYWHERE)
-        if operation.body is not None:
+        if operation.body is not None or operation.takes_file:
             found.update(_READING)
         if operation.generates:
             found.update(_GENERATING)
@@ -196,6 +198,13 @@ class _Writer:
         if self._forbids:
             found.add(403)
         return sorted(found)
+
+
+_UPLOAD: Final = {
+    "type": "object",
+    "properties": {"file": {"type": "string", "description": "Its bytes."}, "purpose": {"type": "string"}},
+    "required": ["file", "purpose"],
+}
 
 
 def _errors_of(status: int) -> tuple[tuple[str, type[Any]], ...]:

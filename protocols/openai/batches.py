@@ -49,7 +49,7 @@ class RequestCounts(msgspec.Struct, frozen=True):
     failed: int = 0
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, tag_field="object", tag="batch"):
     """Times are Unix seconds."""
 
     id: str
@@ -59,7 +59,6 @@ class Batch(msgspec.Struct, frozen=True):
     status: Status
     created_at: int
     expires_at: int
-    object: Literal["batch"] = "batch"
     errors: BatchErrors | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -75,12 +74,11 @@ class Batch(msgspec.Struct, frozen=True):
     model: str | None = None
 
 
-class BatchList(msgspec.Struct, frozen=True):
+class BatchList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
     data: list[Batch]
     first_id: str | None
     last_id: str | None
     has_more: bool
-    object: Literal["list"] = "list"
 
 
 create_decoder: Final = msgspec.json.Decoder(BatchCreate)

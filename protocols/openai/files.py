@@ -11,24 +11,22 @@ PURPOSES: Final = get_args(Purpose)
 MAX_NAME_CHARS: Final = 512
 
 
-class File(msgspec.Struct, frozen=True):
+class File(msgspec.Struct, frozen=True, tag_field="object", tag="file"):
     id: str
     bytes: int
     created_at: int
     filename: str
     purpose: str
-    object: Literal["file"] = "file"
     status: Literal["processed"] = "processed"
     expires_at: int | None = None
     status_details: str | None = None
 
 
-class FileList(msgspec.Struct, frozen=True):
+class FileList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
     data: list[File]
     first_id: str | None
     last_id: str | None
     has_more: bool
-    object: Literal["list"] = "list"
 
 
 class FileDeleted(msgspec.Struct, frozen=True):

@@ -29,7 +29,9 @@ from .endpoint import json_response, read_body
 from .pages import limit_of, page_of
 
 OPERATIONS: Final[Operations] = {
-    "/v1/batches": Operation("Answer a file of requests, or list the batches that are kept", Batch, BatchCreate),
+    "/v1/batches": Operation(
+        "Answer a file of requests, or list the batches that are kept", Batch | BatchList, BatchCreate
+    ),
     "/v1/batches/{id}": Operation("How far a batch is", Batch, finds=True),
     "/v1/batches/{id}/cancel": Operation("End a batch with the answers that it has", Batch, finds=True),
 }

@@ -16,6 +16,8 @@ class Operation:
     """Type of what comes with 200; ``str`` for what is no JSON."""
     body: Any = None
     """Type of the body of a POST; None: it is not read."""
+    takes_file: bool = False
+    """A POST brings a form with a file."""
     media_type: str = JSON
     """Of the answer."""
     streams: bool = False

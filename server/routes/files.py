@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 OPERATIONS: Final[Operations] = {
-    "/v1/files": Operation("Bring a file, or list those that are kept", FileList),
+    "/v1/files": Operation("Bring a file, or list those that are kept", File | FileList, takes_file=True),
     "/v1/files/{id}": Operation("One file; DELETE forgets it", File, finds=True),
     "/v1/files/{id}/content": Operation("What is in it", str, media_type="application/octet-stream", finds=True),
 }

@@ -133,8 +133,9 @@ def requests(draw: st.DrawFn) -> Request:
     taking = [(path, method) for path, method in listed if "requestBody" in paths[path][method]]
     path, method = draw(st.sampled_from(taking) | st.sampled_from(taking) | st.sampled_from(listed))
     request = Request(path, path.replace("{model}", quote(draw(TEXTS), safe="")), method, {}, b"")
-    if "requestBody" in request.operation:
-        request.body = draw(bodies(request.operation["requestBody"]["content"]["application/json"]["schema"]))
+    accepted = request.operation.get("requestBody", {}).get("content", {})
+    if "application/json" in accepted:
+        request.body = draw(bodies(accepted["application/json"]["schema"]))
     for name in draw(st.lists(st.sampled_from(sorted(HEADERS)), unique=True, max_size=2)):
         request.headers[name] = draw(st.sampled_from(HEADERS[name])).encode()
     return request
