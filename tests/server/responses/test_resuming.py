@@ -223,7 +223,7 @@ async def test_what_has_not_been_gone_on_with_yet_cannot_be_cancelled_yet_and_is
     tmp_path: Path,
 ) -> None:
     (name,) = await begun_in(tmp_path / "store.db", writes(20), 1)
-    second = await server(tmp_path / "store.db", writes(None))
+    second = await server(tmp_path / "store.db", writes(25))
     async with in_memory(second) as client:
         early = await client.post(f"{RESPONSES}/{name}/cancel")
         assert (early.status_code, early.json()["error"]["code"]) == (503, "starting")
