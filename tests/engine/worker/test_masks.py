@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -225,3 +226,15 @@ def test_rows_that_stay_masked_bring_no_lines_of_their_own(model: WatchedDecoder
         assert (launched.staged.shape.rule_data > 0) == (number == 0)
         found = pair.runner.finish(pair.runner.launch_draw(launched, Masks(0, number, [RowMask(0, [250], -1)], [])))
         assert found.tokens == [250]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 33, 100, 49_153])
+def test_exactly_what_may_not_be_drawn_loses_its_logit_whatever_the_vocabulary(size: int) -> None:
+    draw = np.random.default_rng(size)
+    mask = draw.integers(0, 256, mask_bytes(size), dtype=np.uint8)
+    logits = torch.from_numpy(draw.standard_normal(size).astype(np.float32))
+    logits[0] = float("inf")
+    before = logits.clone()
+    restrict_row_(logits, mask)
+    allowed = torch.from_numpy(np.unpackbits(mask, bitorder="little")[:size].astype(bool))
+    assert torch.equal(logits, torch.where(allowed, before, -float("inf")))
