@@ -52,7 +52,7 @@ class Amount(msgspec.Struct, frozen=True):
         ]
 
 
-SHORT: Final = Amount(2, 2, 1, 32, 20, 40)
+SHORT: Final = Amount(3, 3, 1, 32, 20, 48)
 FULL: Final = Amount(20, 20, 5, 64, 40, 120)
 
 

@@ -13,7 +13,7 @@ TOKENS = 40
 
 def test_poison_fails_alone_and_the_streams_beside_it_are_what_they_are_without(demo_model: object) -> None:
     with ServerProcess([*SERVE, *SMALL_STEPS], MODULE) as server:
-        for found in poison(server, (2,), SEED, TOKENS, lambda _: None):
+        for found in poison(server, (1, 2), SEED, TOKENS, lambda _: None):
             assert not found.problems, f"seed {SEED}: {found.problems[:5]}\n{server.output()[-5000:]}"
             assert found.statuses == [500] * found.poisons
             assert found.identical == STREAMS

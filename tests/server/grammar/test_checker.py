@@ -38,7 +38,7 @@ REFUSED = {
     "repeats in a grammar", "many choices", "patterns that must all hold",
 }  # fmt: skip
 """Bombs that nothing could be done with; of the others some are harmless, where the engine stops at its limits."""
-REFUSED_WITHIN = 5.0
+REFUSED_WITHIN = 2.0
 """Seconds on a machine that others use, too; alone, they take a fraction of the time limit and at most that."""
 MAX_LAG = 0.05
 
