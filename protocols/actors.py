@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from .audio import Audio, Heard
 from .config import EngineConfig, StepLimits, WorkerConfig
 from .sampling import SamplingParams
 from .steps import Masks, StepPlan, StepResult, TokenLogprobs
@@ -85,6 +86,8 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     grammar: str = ""
     """What each choice must match, in llguidance's dialect of Lark, or as the JSON of its own grammars; "" is none."""
     thinking: Thinking | None = None
+    audio: Audio | None = None
+    """What the choices hear, where the model does; such a request has one choice."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):
@@ -158,6 +161,7 @@ class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prefill_seconds: float
     logprobs: list[TokenLogprobs | None] | None
     """One per prompt token (the first is None), when asked for."""
+    heard: Heard | None = None
 
 
 class ChoiceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -11,6 +11,7 @@ worker draws the tokens of that step when its :class:`Masks` have come. The engi
 
 import msgspec
 
+from .audio import Alignment, Heard, TokenRules
 from .sampling import SamplingParams
 
 
@@ -30,6 +31,12 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The name of its request in logs."""
     masked: bool = False
     """Whether the engine may restrict its draws. Its ``min_tokens`` is then 0: the engine sees to it."""
+    encoding: int = -1
+    """Where the worker keeps the encoded audio that the row attends to; -1: it has none."""
+    rules: TokenRules | None = None
+    no_speech: tuple[int, int] | None = None
+    """See :attr:`.audio.Audio.no_speech`; wanted of the step that computes the position."""
+    align: Alignment | None = None
 
 
 class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,8 +51,17 @@ class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether a token is drawn after the last position (false for all but the last prefill chunk)."""
 
 
+class Encoding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A window of audio to be encoded before the rows of its step run."""
+
+    place: int
+    """Where the result is kept, in [0, places that the worker has); what was there is overwritten."""
+    pcm: bytes
+    """See :attr:`.audio.Audio.pcm`."""
+
+
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
-    """One step. ``freed`` is applied first, then ``new``, then ``rows`` run as one batch."""
+    """One step. ``freed`` is applied first, then ``new``, then ``encodings`` are made, then ``rows`` run as one batch."""
 
     epoch: int
     step: int
@@ -55,6 +71,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     masked: list[int] = []
     """Slots of rows whose token may be restricted: where there are any, none is drawn before the step's :class:`Masks`
     have come."""
+    encodings: list[Encoding] = []
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -97,6 +114,13 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     positions: list[TokenLogprobs]
 
 
+class RowHeard(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one row of the step has brought of :class:`.audio.Heard`."""
+
+    slot: int
+    heard: Heard
+
+
 class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):
     """``tokens`` and ``logprobs`` follow the order of the plan's rows whose ``sample`` is true."""
 
@@ -108,3 +132,4 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     prompt_logprobs: list[PromptLogprobs]
     seconds: float
     """Time that the worker spent on the step."""
+    heard: list[RowHeard] = []

@@ -1,0 +1,61 @@
+"""What a request of a model that hears brings to the engine besides its prompt.
+
+Audio travels as the samples that came in, at most one window of the model; the worker makes features of it. Its encoding
+is kept by the digest, so several requests over the same window (another temperature, an alignment) share one.
+"""
+
+import msgspec
+
+SAMPLE_RATE = 16_000
+"""Samples a second of all audio between server and engine."""
+
+
+class TokenRules(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which tokens a transcript may hold next, by those before: the rules of Whisper (arXiv:2212.04356, section 4.5)."""
+
+    suppressed: list[int]
+    """Never drawn."""
+    suppressed_first: list[int]
+    """Not drawn as the first token."""
+    timestamp_begin: int
+    """Id of <|0.00|>, after which come all other timestamps; -1: the transcript has none, and no rule is about them."""
+    max_initial_timestamp: int
+    """The first timestamp is at most that many steps after 0.00; -1 is no limit."""
+    eot: int
+    """Ends the transcript."""
+
+
+class Alignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Asks at which time each token of the prompt from ``start`` on is spoken, by the model's cross-attention.
+
+    Such a prompt is computed in one step, and nothing is drawn after it but one token.
+    """
+
+    start: int
+    """Position in the prompt of the first token to be aligned."""
+    frames: int
+    """Encoder positions that lie in the audio; what comes after is padding."""
+
+
+class Audio(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One window of audio that a request is about."""
+
+    pcm: bytes
+    """Signed 16 bits, little-endian, one channel, at :data:`SAMPLE_RATE`."""
+    digest: bytes
+    """Names the samples: equal digests are equal windows. 16 bytes."""
+    rules: TokenRules | None = None
+    no_speech: tuple[int, int] | None = None
+    """(position in the prompt, token): its probability right after that position is wanted."""
+    align: Alignment | None = None
+
+
+class Heard(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the prompt of a request with audio has brought besides its tokens."""
+
+    no_speech: float | None = None
+    """The probability that was asked for."""
+    times: list[float] = []
+    """Seconds from the window's beginning at which each aligned token begins, and at last where the last one ends."""
+    probabilities: list[float] = []
+    """Of each aligned token, given those before it."""
