@@ -238,6 +238,8 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     memory: list[MemoryLine]
     notes: list[str]
     limits: StepLimits
+    encodings: int = 0
+    """Windows of encoded audio that it keeps; 0: the model does not hear."""
 
 
 EngineWorkerInbox = Progress | WorkerReady | Failed | StepResult

@@ -32,7 +32,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache_memory: int | None = None
     """Bytes for KV blocks; None lets the worker choose."""
     gpu_memory_fraction: float = 0.9
-    """Share of a GPU's memory that the worker may take in all, where ``kv_cache_memory`` does not say."""
+    """Share of a GPU's memory that the workers on it may take in all, where ``kv_cache_memory`` does not say."""
+    memory_share: float = 1.0
+    """This worker's part of what the workers on a device may take: of the GPU's fraction, or of a host's KV cache."""
     block_size: int = 0
     kv_cache_dtype: CacheDType = "auto"
     quantization: OnlineQuantization = "none"
@@ -62,6 +64,10 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens of prompts beside rows that decode, which wait for them."""
     max_prefill_chunk: int
     """Tokens of one prompt."""
+    max_encodings: int = 0
+    """Windows of audio to be encoded, where the model hears."""
+    max_mixed_encodings: int = 0
+    """Those beside rows that decode, which wait for them."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from stentor.engine.loading.hub import DEFAULT_MODEL
+from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
 from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.protocols.openai.limits import Limits
 
+from .catalogue import Catalogue, Kind, ServedModel
 from .door.keys import KeyDigest
 from .grammar.limits import GrammarLimits
 from .rendering.names import RendererName
@@ -54,6 +55,40 @@ class ModelConfig(msgspec.Struct, frozen=True):
     def served_names(self) -> tuple[str, ...]:
         """Never empty; the first is the one that responses carry."""
         return self.served_as or (self.name,)
+
+
+class TranscriptionConfig(msgspec.Struct, frozen=True):
+    """A model that hears, in an engine of its own; device, threads and logs are the chat model's."""
+
+    model: str | None = None
+    """As :attr:`ModelConfig.name`; None serves none."""
+    served_as: tuple[str, ...] = ()
+    """Names that clients use; empty means ``model``."""
+    path: str = ""
+    """Where it lies on disk; empty until :meth:`Config.located`."""
+    memory_share: float = 0.2
+    """Of the memory that the models on a device may take; the rest is the chat model's."""
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Empty where none is served; the first is the one that responses carry."""
+        return () if self.model is None else self.served_as or (self.model,)
+
+
+class SpeechConfig(msgspec.Struct, frozen=True):
+    """A model that speaks."""
+
+    model: str | None = None
+    """As :attr:`ModelConfig.name`; None serves none."""
+    served_as: tuple[str, ...] = ()
+    """Names that clients use; empty means ``model``."""
+    path: str = ""
+    """Where it lies on disk; empty until :meth:`Config.located`."""
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Empty where none is served; the first is the one that responses carry."""
+        return () if self.model is None else self.served_as or (self.model,)
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
@@ -229,6 +264,10 @@ class Config(msgspec.Struct, frozen=True):
     engine: EngineConfig
     """``engine.worker.model`` is empty until :meth:`located`."""
     model: ModelConfig = ModelConfig()
+    transcription: TranscriptionConfig = TranscriptionConfig()
+    speech: SpeechConfig = SpeechConfig()
+    demo: bool = False
+    """Serves the demo model of every kind that no other was named for; see :meth:`completed`."""
     http: HttpConfig = HttpConfig()
     door: DoorConfig = DoorConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -238,13 +277,70 @@ class Config(msgspec.Struct, frozen=True):
     store: StoreConfig = StoreConfig()
     mcp: McpConfig = McpConfig()
 
-    def located(self, model: Path, tokenizer: Path | None = None) -> "Config":
-        """The same once the model, and a tokenizer of its own, lie on disk."""
+    def completed(self) -> "Config":
+        """The same with the demo models, where they are wanted."""
+        if not self.demo:
+            return self
+        transcription, speech = self.transcription, self.speech
+        if transcription.model is None:
+            transcription = msgspec.structs.replace(transcription, model=DEMO_TRANSCRIPTION_MODEL)
+        if speech.model is None:
+            speech = msgspec.structs.replace(speech, model=DEMO_SPEECH_MODEL)
+        return msgspec.structs.replace(self, transcription=transcription, speech=speech)
+
+    def located(
+        self,
+        model: Path,
+        tokenizer: Path | None = None,
+        transcription: Path | None = None,
+        speech: Path | None = None,
+    ) -> "Config":
+        """The same once the models, and a tokenizer of the chat model's own, lie on disk."""
         worker = msgspec.structs.replace(self.engine.worker, model=str(model))
-        named = self.model
+        located = msgspec.structs.replace(self, engine=msgspec.structs.replace(self.engine, worker=worker))
         if tokenizer is not None:
-            named = msgspec.structs.replace(named, tokenizer=str(tokenizer))
-        return msgspec.structs.replace(self, engine=msgspec.structs.replace(self.engine, worker=worker), model=named)
+            named = msgspec.structs.replace(self.model, tokenizer=str(tokenizer))
+            located = msgspec.structs.replace(located, model=named)
+        if transcription is not None:
+            hearing = msgspec.structs.replace(self.transcription, path=str(transcription))
+            located = msgspec.structs.replace(located, transcription=hearing)
+        if speech is not None:
+            located = msgspec.structs.replace(located, speech=msgspec.structs.replace(self.speech, path=str(speech)))
+        return located
+
+    def catalogue(self) -> Catalogue:
+        """What is served. Raises ValueError, in a line for the operator, where two models have one name."""
+        models = [ServedModel("chat", self.model.served_names, self.model.name)]
+        if self.transcription.model is not None:
+            models.append(ServedModel("transcription", self.transcription.served_names, self.transcription.model))
+        if self.speech.model is not None:
+            models.append(ServedModel("speech", self.speech.served_names, self.speech.model))
+        return Catalogue(models)
+
+    def engines(self) -> dict[Kind, EngineConfig]:
+        """What each engine gets, once all models are :meth:`located`; the chat model's comes first."""
+        if self.transcription.model is None:
+            return {"chat": self.engine}
+        own = self.engine.worker
+        share = self.transcription.memory_share
+        chat = msgspec.structs.replace(own, memory_share=own.memory_share * (1.0 - share))
+        hearing = WorkerConfig(
+            model=self.transcription.path,
+            device=own.device,
+            gpu_memory_fraction=own.gpu_memory_fraction,
+            memory_share=own.memory_share * share,
+            cuda_graphs=own.cuda_graphs,
+            cuda_graph_stall=own.cuda_graph_stall,
+            batch_invariant=own.batch_invariant,
+            threads=own.threads,
+            seed=own.seed,
+            log_level=own.log_level,
+            log_format=own.log_format,
+        )
+        return {
+            "chat": msgspec.structs.replace(self.engine, worker=chat),
+            "transcription": msgspec.structs.replace(self.engine, worker=hearing),
+        }
 
 
 DEFAULTS = Config(engine=EngineConfig(worker=WorkerConfig(model="")))

@@ -85,6 +85,16 @@ def fraction() -> Kind:
     return Kind("a number above 0, at most 1", parse, "SHARE")
 
 
+def part() -> Kind:
+    def parse(raw: object) -> float:
+        value = float(str(fraction().parse(raw)))
+        if value >= 1:
+            raise ValueError(raw)
+        return value
+
+    return Kind("a number between 0 and 1", parse, "SHARE")
+
+
 def seconds() -> Kind:
     def parse(raw: object) -> float:
         if isinstance(raw, bool) or not isinstance(raw, int | float | str):

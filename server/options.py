@@ -53,7 +53,12 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
             value = _parse(option, *given[option.name])
             values[option.path] = values[option.path] + value if option.path in values else value
     config: Config = _replace(DEFAULTS, values)
-    return config
+    completed = config.completed()
+    try:
+        completed.catalogue()
+    except ValueError as error:
+        raise ConfigError(f"{error}; give one of them another name") from None
+    return completed
 
 
 def nearest(name: str, known: Iterator[str] | list[str]) -> str:

@@ -1,18 +1,19 @@
-"""What the routes of one server share: the model it serves and the requests that are live."""
+"""What the routes of one server share: the models it serves and the requests that are live."""
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
 from stentor.engine.client import EngineClient
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 
 from .batches.runner import BatchRunner
+from .catalogue import Catalogue, Kind, ServedModel
 from .config import ConnectionLimits, OverloadConfig, StoreConfig
 from .door.door import Door
 from .errors import Overloaded, ShutDown, Unavailable
@@ -33,6 +34,27 @@ from .sse import KEEP_ALIVE_SECONDS
 from .store.database import Database
 from .store.opening import make_store
 from .text.pool import TokenizerPool
+
+if TYPE_CHECKING:
+    from .audio.decode import AudioDecoder
+    from .speech.model import SpeechModel
+    from .transcription.model import TranscriptionModel
+
+
+class Runs(Protocol):
+    """Whatever runs a model, in processes of its own."""
+
+    @property
+    def ready(self) -> object | None:
+        """None until it can be used for the first time."""
+
+    @property
+    def stalled(self) -> str | None:
+        """Why it cannot run at present, while what was lost is replaced; requests are taken and wait."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it has been given up."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +114,15 @@ class ServerState:
     """Those of the Responses API that are being made."""
     mcp: Gateway = field(default_factory=Gateway)
     """Through which tools on other servers are reached."""
+    catalogue: Catalogue = field(default_factory=lambda: Catalogue([]))
+    """Of all models; empty means the chat model alone, under :attr:`served_names`."""
+    transcription: "TranscriptionModel | None" = None
+    """None where none is served; so for the next two."""
+    speech: "SpeechModel | None" = None
+    audio: "AudioDecoder | None" = None
+    """Makes samples of what clients upload."""
+    others: Mapping[Kind, Runs] = field(default_factory=dict)
+    """What runs the models besides the chat model's."""
     queue: AdmissionQueue = field(init=False)
     bodies: HeldBodies = field(init=False)
     grammars: Grammars = field(init=False)
@@ -100,6 +131,8 @@ class ServerState:
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
+        if self.catalogue.of_kind("chat") is None:
+            self.catalogue = Catalogue([ServedModel("chat", self.served_names, self.root), *self.catalogue])
         self.batches = BatchRunner(self.store, self.max_batches, self.door.keys.owner, self.limits)
         self.renderer: Renderer = TemplateRenderer(self.pool) if self.writes is None else self.writes
         self.queue = AdmissionQueue(self.overload)
@@ -123,42 +156,47 @@ class ServerState:
         """Requests for generation between admission and the last byte of their response."""
         return len(self._live)
 
-    def check_available(self) -> None:
-        """Raises Unavailable while the engine starts, after it failed, and while the server drains."""
+    def check_available(self, kind: Kind = "chat") -> None:
+        """Raises Unavailable while the model of this kind starts, after any failed, and while the server drains."""
         if self.draining:
             raise Unavailable("The server is shutting down and takes no new requests.", "draining")
         self.check_alive()
-        if self.client.ready is None:
+        runs = self._runs.get(kind)
+        if runs is not None and runs.ready is None:
             raise Unavailable("The model is still loading; try again shortly.", "starting")
 
     def check_ready(self) -> None:
-        """As :meth:`check_available`, and while a lost process is being replaced: new requests are taken and wait."""
-        self.check_available()
-        if self.client.stalled is not None:
+        """As :meth:`check_available` for every model, and while what was lost under one is being replaced: new requests
+        are taken and wait."""
+        for kind in self._runs:
+            self.check_available(kind)
+        if any(runs.stalled is not None for runs in self._runs.values()):
             raise Unavailable("The engine is recovering; new requests wait until it is back.", "recovering")
 
     def check_alive(self) -> None:
-        """Raises Unavailable once the engine has been given up: the server is about to end."""
-        if self.client.failure is not None:
+        """Raises Unavailable once an engine has been given up: the server is about to end."""
+        if any(runs.failure is not None for runs in self._runs.values()):
             raise Unavailable("The engine has stopped; the server cannot generate.", "failed")
 
+    @property
+    def _runs(self) -> Mapping[Kind, Runs]:
+        return {"chat": self.client, **self.others}
+
     def resolve_model(self, name: str | None) -> str:
-        """The served name that a request meant; None means the first. Raises BadRequest (404)."""
-        if name is None:
-            return self.served_names[0]
-        if name not in self.served_names:
-            shown = name if len(name) <= 128 else name[:128] + "…"
-            raise BadRequest(f"The model `{shown}` does not exist.", "model", "model_not_found", status=404)
-        return name
+        """The served name of the chat model that a request meant; None means the first.
+
+        Raises BadRequest as :meth:`.catalogue.Catalogue.resolve` does.
+        """
+        return self.catalogue.resolve(name, "chat")
 
     @contextmanager
-    def live(self, timeout: float = 0.0) -> Iterator[Ticket]:
-        """Counts one request for generation, which has ``timeout`` seconds, or with 0 as many as it takes.
+    def live(self, timeout: float = 0.0, kind: Kind = "chat") -> Iterator[Ticket]:
+        """Counts one request to a model of this kind, which has ``timeout`` seconds, or with 0 as many as it takes.
 
         Raises Unavailable and Overloaded, the latter also from the inside.
         """
         try:
-            self.check_available()
+            self.check_available(kind)
             permit = self.queue.enter()
         except (Unavailable, Overloaded) as refusal:
             self._count_refusal(refusal)

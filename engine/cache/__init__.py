@@ -1,6 +1,7 @@
-"""The KV cache as bookkeeping: which blocks are free, who holds them, what they contain. No torch."""
+"""The KV cache and encoded audio as bookkeeping: what is free, who holds it, what it contains. No torch."""
 
 from .blocks import BlockPool, OutOfBlocks
+from .encodings import EncodingCache
 from .prefix import PrefixCache, chain_digest, root_digest
 
-__all__ = ["BlockPool", "OutOfBlocks", "PrefixCache", "chain_digest", "root_digest"]
+__all__ = ["BlockPool", "EncodingCache", "OutOfBlocks", "PrefixCache", "chain_digest", "root_digest"]

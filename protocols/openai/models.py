@@ -10,7 +10,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     created: int
     root: str
     max_model_len: int | None
-    """Longest sequence, prompt and output; null until the model has been loaded."""
+    """Longest sequence, prompt and output; null until the model has been loaded, and for one that does not chat."""
     parent: str | None = None
     object: Literal["model"] = "model"
     owned_by: str = "stentor"

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from . import door, engine, limits, mcp, media, model, observe, overload, recovery, server, store
+from . import door, engine, limits, mcp, media, model, models, observe, overload, recovery, server, store
 
 OPTIONS: Final = (
     *model.OPTIONS,
+    *models.OPTIONS,
     *engine.OPTIONS,
     *recovery.OPTIONS,
     *limits.OPTIONS,

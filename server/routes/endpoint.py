@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 
+from ..catalogue import Kind
 from ..overload.bodies import BodyShare
 from ..overload.ticket import Ticket, timeout_of
 from ..sse import unless_disconnected
@@ -33,13 +34,15 @@ class GenerationEndpoint:
     for the tokenizer, or for a whole answer. A response that goes on after it sees to both by itself.
     """
 
-    def __init__(self, state: ServerState, handler: Handler) -> None:
+    def __init__(self, state: ServerState, handler: Handler, kind: Kind = "chat") -> None:
+        """``kind`` is that of the model which must have been loaded."""
         self._state = state
         self._handler = handler
+        self._kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = self._state
-        with state.live(timeout_of(scope["headers"], state.overload.request_timeout)) as ticket:
+        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), self._kind) as ticket:
             with ticket.bounded():
                 request = Request(scope, receive, send)
                 with state.bodies.share() as share:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from stentor.protocols.anthropic.models import ModelInfo, ModelPage
 from stentor.protocols.openai.models import ModelCard, ModelList
 
+from ..catalogue import ServedModel
 from ..door.root_path import route_path
 from ..error_shapes import speaks_anthropic
 from ..state import ServerState
@@ -19,7 +20,7 @@ from .endpoint import json_response
 
 OPERATIONS: Final[Operations] = {
     "/v1/models": Operation(
-        "The names that the model goes by; as Anthropic has them with `anthropic-version`", ModelList
+        "The names that the models go by; as Anthropic has them with `anthropic-version`", ModelList
     ),
     "/v1/models/{model:path}": Operation("One of the names; it may hold slashes", ModelCard, finds=True),
 }
@@ -34,25 +35,31 @@ def routes(state: ServerState) -> list[Route]:
 
 async def list_models(state: ServerState, request: Request) -> Response:
     if _is_theirs(request):
-        models = [_info(state, name) for name in state.served_names]
+        models = [_info(state, model, name) for model in state.catalogue for name in model.names]
         return json_response(ModelPage(models, models[0].id, models[-1].id))
-    return json_response(ModelList([_card(state, name) for name in state.served_names]))
+    return json_response(ModelList([_card(state, model, name) for model in state.catalogue for name in model.names]))
 
 
 async def one_model(state: ServerState, request: Request) -> Response:
     """Ids may hold slashes."""
-    name = state.resolve_model(request.path_params["model"])
-    return json_response(_info(state, name) if _is_theirs(request) else _card(state, name))
+    name = request.path_params["model"]
+    model = state.catalogue.find(name)
+    return json_response(_info(state, model, name) if _is_theirs(request) else _card(state, model, name))
 
 
 def _is_theirs(request: Request) -> bool:
     return speaks_anthropic(route_path(request.scope), request.scope["headers"])
 
 
-def _info(state: ServerState, name: str) -> ModelInfo:
+def _info(state: ServerState, model: ServedModel, name: str) -> ModelInfo:
     created = datetime.fromtimestamp(state.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return ModelInfo(name, name, created, state.max_model_len, state.max_model_len)
+    return ModelInfo(name, name, created, _context(state, model), _context(state, model))
 
 
-def _card(state: ServerState, name: str) -> ModelCard:
-    return ModelCard(name, state.created, state.root or state.served_names[0], state.max_model_len)
+def _card(state: ServerState, model: ServedModel, name: str) -> ModelCard:
+    return ModelCard(name, state.created, model.root or model.names[0], _context(state, model))
+
+
+def _context(state: ServerState, model: ServedModel) -> int | None:
+    """Only a chat model's means anything to a client."""
+    return state.max_model_len if model.kind == "chat" else None

@@ -1,0 +1,209 @@
+"""What a Whisper model is made of (arXiv:2212.04356), whatever file described it. Torch-free."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .config import MOST_LAYERS, ConfigError
+from .config_fields import Fields
+
+HOP = 160
+"""Samples from one frame of the spectrogram to the next, at 16 kHz."""
+FRAMES_PER_POSITION = 2
+"""The second convolution halves the frames."""
+SECONDS_PER_POSITION = 0.02
+"""Time of one encoder position."""
+_MOST_POSITIONS = 1 << 20
+_MOST_MEL_BINS = 1024
+
+
+@dataclass(frozen=True)
+class WhisperConfig:
+    """An encoder over log-mel frames and a decoder that attends to it. Keys and values have as many heads as queries."""
+
+    architecture: str
+    """transformers' class name, for messages."""
+    vocab_size: int
+    hidden_size: int
+    mel_bins: int
+    source_positions: int
+    """Encoder positions of a window: 1500, half a minute."""
+    encoder_layers: int
+    encoder_heads: int
+    encoder_intermediate_size: int
+    num_layers: int
+    """Of the decoder."""
+    num_heads: int
+    """Of the decoder."""
+    intermediate_size: int
+    """Of the decoder."""
+    max_position: int
+    """Tokens of the decoder: 448."""
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    """Of <|endoftext|>, which ends a transcript; empty where no file says it."""
+    suppressed: tuple[int, ...] = ()
+    """Tokens that a transcript never holds."""
+    suppressed_first: tuple[int, ...] = ()
+    """Tokens that it does not begin with."""
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+    """(decoder layer, head) of the cross-attention that follows what is spoken; see :attr:`aligning_heads`."""
+    language_ids: tuple[int, ...] = ()
+    """Of the language tokens, where a file says them."""
+    median_filter: int = 7
+    """Odd number of positions over which the weights of aligning heads are smoothed."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.num_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Of the decoder's heads."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def encoder_head_dim(self) -> int:
+        return self.hidden_size // self.encoder_heads
+
+    @property
+    def frames(self) -> int:
+        """Frames of the spectrogram of one window."""
+        return self.source_positions * FRAMES_PER_POSITION
+
+    @property
+    def samples(self) -> int:
+        """Samples of one window, at 16 kHz."""
+        return self.frames * HOP
+
+    @property
+    def aligning_heads(self) -> tuple[tuple[int, int], ...]:
+        """The heads that were found to align, or all of the upper half of the layers where nobody looked."""
+        if self.alignment_heads:
+            return self.alignment_heads
+        layers = range(self.num_layers // 2, self.num_layers)
+        return tuple((layer, head) for layer in layers for head in range(self.num_heads))
+
+
+def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> WhisperConfig:
+    """From a config.json and a generation_config.json, which may be empty.
+
+    Raises :class:`ConfigError` when a field is missing or wrong.
+    """
+    fields, told = Fields(config), Fields(generation)
+    activation = fields.text("activation_function", "gelu")
+    if activation != "gelu":
+        raise ConfigError(f"activation_function is {activation!r}, expected 'gelu'")
+    if fields.flag("scale_embedding"):
+        raise ConfigError("scale_embedding is set, and only models that do not scale their embeddings are supported")
+    if not fields.flag("tie_word_embeddings", True):
+        raise ConfigError("tie_word_embeddings is off, and only models whose head is the embedding are supported")
+    languages = told.table("lang_to_id") or {}
+    suppressed = {name: _first_of(name, told, fields) for name in ("suppress_tokens", "begin_suppress_tokens")}
+    return checked_whisper(
+        WhisperConfig(
+            architecture="WhisperForConditionalGeneration",
+            vocab_size=fields.integer("vocab_size", 51865),
+            hidden_size=fields.integer("d_model", 384),
+            mel_bins=fields.integer("num_mel_bins", 80, most=_MOST_MEL_BINS),
+            source_positions=fields.integer("max_source_positions", 1500, most=_MOST_POSITIONS),
+            encoder_layers=fields.integer("encoder_layers", 4, most=MOST_LAYERS),
+            encoder_heads=fields.integer("encoder_attention_heads", 6),
+            encoder_intermediate_size=fields.integer("encoder_ffn_dim", 1536),
+            num_layers=fields.integer("decoder_layers", 4, most=MOST_LAYERS),
+            num_heads=fields.integer("decoder_attention_heads", 6),
+            intermediate_size=fields.integer("decoder_ffn_dim", 1536),
+            max_position=fields.integer("max_target_positions", 448, most=_MOST_POSITIONS),
+            bos_token_id=fields.token_id("bos_token_id"),
+            eos_token_ids=told.token_ids("eos_token_id") or fields.token_ids("eos_token_id"),
+            suppressed=suppressed["suppress_tokens"],
+            suppressed_first=suppressed["begin_suppress_tokens"],
+            alignment_heads=_pairs(told, "alignment_heads"),
+            language_ids=Fields({"lang_to_id": list(languages.values())}).token_ids("lang_to_id"),
+            median_filter=fields.integer("median_filter_width", 7, most=_MOST_POSITIONS),
+        )
+    )
+
+
+def whisper_config_from_ct2(
+    config: Mapping[str, object], shapes: Mapping[str, tuple[int, ...]], heads: tuple[int, int], eot: int | None
+) -> WhisperConfig:
+    """From CTranslate2's config.json and what stands in its model.bin.
+
+    ``shapes`` are those of all variables, ``heads`` the encoder's and the decoder's, ``eot`` the id of <|endoftext|>.
+    Raises :class:`ConfigError` when something is missing or wrong.
+    """
+    fields = Fields(config)
+
+    def shape(name: str, dimensions: int) -> tuple[int, ...]:
+        found = shapes.get(name)
+        if found is None or len(found) != dimensions or not all(found):
+            raise ConfigError(f"{name} has the shape {found}, expected {dimensions} dimensions")
+        return found
+
+    def layers(side: str) -> int:
+        names = {name.split("/")[1] for name in shapes if name.startswith(f"{side}/layer_")}
+        return len(names - {"layer_norm"})
+
+    vocab_size, hidden = shape("decoder/embeddings/weight", 2)
+    counts = layers("encoder"), layers("decoder")
+    if not all(0 < count <= MOST_LAYERS for count in counts):
+        raise ConfigError(f"it has {counts[0]} encoder and {counts[1]} decoder layers, expected 1 to {MOST_LAYERS}")
+    return checked_whisper(
+        WhisperConfig(
+            architecture="WhisperForConditionalGeneration",
+            vocab_size=vocab_size,
+            hidden_size=hidden,
+            mel_bins=shape("encoder/conv1/weight", 3)[1],
+            source_positions=shape("encoder/position_encodings/encodings", 2)[0],
+            encoder_layers=counts[0],
+            encoder_heads=heads[0],
+            encoder_intermediate_size=shape("encoder/layer_0/ffn/linear_0/weight", 2)[0],
+            num_layers=counts[1],
+            num_heads=heads[1],
+            intermediate_size=shape("decoder/layer_0/ffn/linear_0/weight", 2)[0],
+            max_position=shape("decoder/position_encodings/encodings", 2)[0],
+            bos_token_id=eot,
+            eos_token_ids=() if eot is None else (eot,),
+            suppressed=fields.token_ids("suppress_ids"),
+            suppressed_first=fields.token_ids("suppress_ids_begin"),
+            alignment_heads=_pairs(fields, "alignment_heads"),
+            language_ids=fields.token_ids("lang_ids"),
+        )
+    )
+
+
+def checked_whisper(config: WhisperConfig) -> WhisperConfig:
+    """The config itself, or :class:`ConfigError` where its parts contradict each other."""
+    for side, heads in (("encoder", config.encoder_heads), ("decoder", config.num_heads)):
+        if heads <= 0 or config.hidden_size % heads:
+            raise ConfigError(f"{config.hidden_size} dimensions do not divide among {heads} heads of the {side}")
+    if config.median_filter % 2 == 0:
+        raise ConfigError(f"median_filter_width is {config.median_filter}, expected an odd number")
+    for layer, head in config.alignment_heads:
+        if layer >= config.num_layers or head >= config.num_heads:
+            raise ConfigError(
+                f"alignment_heads names head {head} of layer {layer}, of {config.num_heads} in {config.num_layers}"
+            )
+    largest = max((*config.suppressed, *config.suppressed_first, *config.eos_token_ids), default=0)
+    if largest >= config.vocab_size:
+        raise ConfigError(f"the token {largest} is named, of a vocabulary of {config.vocab_size}")
+    return config
+
+
+def _first_of(name: str, *places: Fields) -> tuple[int, ...]:
+    """Token ids from the first place that has the field."""
+    return next((fields.token_ids(name) for fields in places if fields.has(name)), ())
+
+
+def _pairs(fields: Fields, name: str) -> tuple[tuple[int, int], ...]:
+    found = fields.get(name)
+    if found is None:
+        return ()
+    pairs: list[tuple[int, int]] = []
+    for item in found if isinstance(found, Sequence) and not isinstance(found, str) else (found,):
+        match item:
+            case [int(layer), int(head)] if layer >= 0 and head >= 0:
+                pairs.append((layer, head))
+            case _:
+                raise ConfigError(f"{name} holds {str(item)[:60]!r}, expected pairs of a layer and a head")
+    return tuple(pairs)

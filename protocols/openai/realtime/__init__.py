@@ -1,0 +1,1 @@
+"""OpenAI's Realtime API: what goes over its WebSocket, both ways."""

@@ -1,0 +1,64 @@
+"""From one rate to another, as pcm comes in."""
+
+from typing import Final
+
+MIN_RATE: Final = 1_000
+MAX_RATE: Final = 768_000
+
+
+class Resampler:
+    """Keeps what has not come out yet between calls: any cut into pieces gives the same samples. Owned by one task.
+
+    Linear phase, by soxr; what it holds back is some milliseconds (:attr:`delay`). A second of audio takes less than a
+    millisecond, so that it may be called on the event loop, a few seconds at a time.
+    """
+
+    def __init__(self, source_rate: int, target_rate: int) -> None:
+        """Rates in samples a second. Raises ``ValueError`` outside [:data:`MIN_RATE`, :data:`MAX_RATE`]."""
+        for rate in (source_rate, target_rate):
+            if not MIN_RATE <= rate <= MAX_RATE:
+                raise ValueError(f"{rate} Hz is not between {MIN_RATE} and {MAX_RATE}")
+        self.source_rate: Final = source_rate
+        self.target_rate: Final = target_rate
+        self._half = b""
+        self._finished = False
+        self._stream = None
+        if source_rate != target_rate:
+            import soxr  # late: see the package
+
+            self._stream = soxr.ResampleStream(source_rate, target_rate, 1, dtype="int16", quality="HQ")
+
+    @property
+    def delay(self) -> float:
+        """Seconds of audio that have gone in and not come out yet."""
+        return 0.0 if self._stream is None else self._stream.delay() / self.target_rate
+
+    def push(self, pcm: bytes) -> bytes:
+        """What follows, at the target rate: none while too little has come. Half a sample waits for the other half."""
+        return self._feed(pcm, last=False)
+
+    def finish(self, pcm: bytes = b"") -> bytes:
+        """The rest, after ``pcm``. Half a sample is dropped. The resampler takes nothing more."""
+        rest = self._feed(pcm, last=True)
+        self._finished = True
+        return rest
+
+    def _feed(self, pcm: bytes, *, last: bool) -> bytes:
+        if self._finished:
+            raise ValueError("the resampler has finished")
+        if self._half or len(pcm) % 2:
+            pcm = self._half + pcm
+            whole = len(pcm) & ~1
+            pcm, self._half = pcm[:whole], pcm[whole:]
+        if self._stream is None:
+            return pcm
+        if not pcm and not last:
+            return b""
+        import numpy as np
+
+        return self._stream.resample_chunk(np.frombuffer(pcm, np.int16), last=last).tobytes()
+
+
+def resample(pcm: bytes, source_rate: int, target_rate: int) -> bytes:
+    """All of it at once. Raises ``ValueError`` as :class:`Resampler` does."""
+    return Resampler(source_rate, target_rate).finish(pcm)

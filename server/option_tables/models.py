@@ -1,0 +1,51 @@
+"""Models of other kinds than the chat model, on the same port."""
+
+from typing import Final
+
+from .. import option_kinds as kinds
+from ..option import Option
+
+OPTIONS: Final = (
+    Option(
+        "transcription-model",
+        "transcription.model",
+        kinds.text(),
+        "a Whisper model, named as MODEL is: Hugging Face's or CTranslate2's form; otherwise none is served",
+        "models",
+    ),
+    Option(
+        "transcription-model-name",
+        "transcription.served_as",
+        kinds.texts(),
+        "a name that clients use for it; may be repeated",
+        "models",
+    ),
+    Option(
+        "transcription-memory-share",
+        "transcription.memory_share",
+        kinds.part(),
+        "its part of the memory that models take: of a GPU's --gpu-memory-fraction, or of what a CPU has for KV caches",
+        "models",
+    ),
+    Option(
+        "speech-model",
+        "speech.model",
+        kinds.text(),
+        "a voice, named as MODEL is; otherwise none is served",
+        "models",
+    ),
+    Option(
+        "speech-model-name",
+        "speech.served_as",
+        kinds.texts(),
+        "a name that clients use for it; may be repeated",
+        "models",
+    ),
+    Option(
+        "demo",
+        "demo",
+        kinds.switch(),
+        "serve the demo model of every kind that no other is named for",
+        "models",
+    ),
+)

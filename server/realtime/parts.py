@@ -1,0 +1,118 @@
+"""What a connection wants of the parts that hear and that pace; :mod:`.connection` alone calls them.
+
+A connection has one :class:`Ears` for as long as it lasts, and a :class:`Pacer` for each response that speaks. All
+methods are called in the connection's own task, in the order in which the client's events came, but for
+:meth:`Ears.run`, :meth:`Turn.transcript` and :meth:`Pacer.admit`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from stentor.protocols.openai.realtime.session import AudioInput
+
+
+class TokenProbability(NamedTuple):
+    """One token of a transcript."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class Transcript(NamedTuple):
+    """What was said in one turn."""
+
+    text: str
+    seconds: float
+    """Of audio that was heard, for the bill."""
+    logprobs: list[TokenProbability] | None = None
+    """Where the session includes them."""
+
+
+class Turn(Protocol):
+    """One stretch of the client's audio that has been committed."""
+
+    @property
+    def item_id(self) -> str: ...
+
+    @property
+    def duration_ms(self) -> int: ...
+
+    @property
+    def audio(self) -> bytes:
+        """As the client sent it, in the session's input format."""
+
+    async def transcript(self) -> Transcript:
+        """Waits for it. May be awaited by several, and again; what was begun goes on when a waiter is cancelled.
+
+        Raises BadRequest or ServerError.
+        """
+
+
+class SpeechStarted(NamedTuple):
+    item_id: str
+    """Of the item that the turn will become."""
+    audio_start_ms: int
+    """With the padding, counted from the first audio of the session."""
+
+
+class SpeechStopped(NamedTuple):
+    item_id: str
+    audio_end_ms: int
+    turn: Turn
+    """Already taken out of the buffer: the connection tells that it is committed."""
+
+
+class TimedOut(NamedTuple):
+    """Nobody has said anything for the idle timeout."""
+
+    item_id: str
+    audio_start_ms: int
+    audio_end_ms: int
+    turn: Turn
+
+
+Heard = SpeechStarted | SpeechStopped | TimedOut
+
+OnPartial = Callable[[str, str, list[TokenProbability] | None], None]
+"""Is told (item, more text) while a turn is being transcribed; pieces of an item joined are its transcript."""
+
+
+class Ears(Protocol):
+    """The input audio buffer, turn detection and transcription of one session."""
+
+    def configure(self, input: AudioInput, *, logprobs: bool) -> None:
+        """After every change of the session, and before anything else."""
+
+    async def append(self, audio: bytes) -> list[Heard]:
+        """More of the client's audio, in its format. Raises BadRequest where the buffer would hold too much."""
+
+    def commit(self) -> Turn:
+        """Takes the buffer as a turn of its own. Raises BadRequest (``input_audio_buffer_commit_empty``)."""
+
+    def clear(self) -> None:
+        """Forgets the buffer, and speech that had begun in it."""
+
+    def turn_of(self, item_id: str, audio: bytes) -> Turn:
+        """Audio that came whole, in an item. Raises BadRequest."""
+
+    def responded(self, audio_ms: float) -> None:
+        """A response has ended whose audio is played for so long from now on: the idle timeout counts from then."""
+
+    def responding(self) -> None:
+        """A response has begun: nobody is idle."""
+
+    async def run(self) -> None:
+        """Whatever goes on beside the client's events, until it is cancelled."""
+
+
+class Pacer(Protocol):
+    """Holds the audio of one response back that would be too far ahead of what has been played."""
+
+    async def admit(self, ms: float) -> None:
+        """Before audio of so many milliseconds is sent."""
+
+
+OpenEars = Callable[[OnPartial], Ears]
+"""Raises BadRequest where nothing is there to hear with."""
+MakePacer = Callable[[], Pacer]

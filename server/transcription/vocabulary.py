@@ -1,0 +1,139 @@
+"""The special tokens of a Whisper model, and the lists of tokens that a transcript never holds.
+
+Everything is found by name in the tokenizer, so English-only and multilingual models, whose ids differ by one, and
+those with more languages are one case. The lists are the model's own where it brings them (``generation_config.json``
+of Hugging Face, ``config.json`` of CTranslate2), else they are made as Whisper's own code makes them.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.safetensors_index import read_json
+from stentor.protocols.audio import TokenRules
+
+from ..text.tokenizer import Tokenizer
+from .errors import TranscriptionModelError
+from .languages import NAMES
+
+STEP_SECONDS: Final = 0.02
+"""What one timestamp token is later than the one before."""
+INITIAL_STEPS: Final = 50
+"""A window's first timestamp is at most that many steps after its beginning."""
+
+_ENGLISH_EOT: Final = 50256
+"""Of GPT-2's vocabulary, on which English-only models are built; that of the multilingual ones is larger."""
+_SYMBOLS: Final = (
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"),
+    *("[[", "]]", "{{", "}}", "♪♪", "♪♪♪"),
+)
+"""They open tags of speakers and annotations of what is not spoken."""
+_MUSIC: Final = "♩♪♫♬♭♮♯"
+"""Of these also a first token that they share with other such symbols."""
+
+
+class Vocabulary:
+    """Ids by what they mean. Raises :class:`TranscriptionModelError` where the tokenizer lacks one."""
+
+    def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
+        """``settings`` are what the model's own files say; see :func:`settings_of`."""
+        self.tokenizer: Final = tokenizer
+        self.eot: Final = self._id("<|endoftext|>")
+        self.sot: Final = self._id("<|startoftranscript|>")
+        self.sot_prev: Final = self._id("<|startofprev|>")
+        self.transcribe: Final = self._id("<|transcribe|>")
+        self.translate: Final = self._id("<|translate|>")
+        self.no_speech: Final = self._id("<|nospeech|>", "<|nocaptions|>")
+        self.no_timestamps: Final = self._id("<|notimestamps|>")
+        self.timestamp_begin: Final = self.no_timestamps + 1
+        """Id of <|0.00|>; converted tokenizers often have no names for it and those after it."""
+        said = settings.get("is_multilingual")
+        self.multilingual: Final[bool] = said if isinstance(said, bool) else self.eot != _ENGLISH_EOT
+        self.languages: Final[dict[str, int]] = self._languages() if self.multilingual else {}
+        """Tokens by code; none where the model hears only English."""
+        special = {self.transcribe, self.translate, self.sot, self.sot_prev, self.no_speech}
+        start_of_lm = tokenizer.backend.token_to_id("<|startoflm|>")
+        if start_of_lm is not None:
+            special.add(start_of_lm)
+        listed = _ids(settings.get("suppress_tokens", settings.get("suppress_ids")))
+        self._suppressed: Final = special | (self._not_spoken if listed is None else listed)
+        first = _ids(settings.get("begin_suppress_tokens", settings.get("suppress_ids_begin")))
+        self._suppressed_first: Final = {*tokenizer.encode(" ", False), self.eot} if first is None else first
+
+    def _id(self, *names: str) -> int:
+        for name in names:
+            found = self.tokenizer.backend.token_to_id(name)
+            if found is not None:
+                return int(found)
+        raise TranscriptionModelError(
+            f"The tokenizer has no token {names[0]}: it is not that of a Whisper model; name a folder with "
+            "the tokenizer.json of one."
+        )
+
+    def _languages(self) -> dict[str, int]:
+        found = {code: self.tokenizer.backend.token_to_id(f"<|{code}|>") for code in NAMES}
+        return {code: id for code, id in found.items() if id is not None}
+
+    @property
+    def _not_spoken(self) -> set[int]:
+        encode = self.tokenizer.encode
+        # a hyphen and an apostrophe stand within words, but begin none
+        found = {encode(" -", False)[0], encode(" '", False)[0]}
+        for symbol in (*_SYMBOLS, *_MUSIC):
+            for tokens in (encode(symbol, False), encode(" " + symbol, False)):
+                if len(tokens) == 1 or symbol in _MUSIC:
+                    found.add(tokens[0])
+        return found
+
+    @cached_property
+    def timed(self) -> TokenRules:
+        """The rules of a transcript with timestamps."""
+        suppressed = sorted(self._suppressed | {self.no_timestamps})
+        return TokenRules(suppressed, sorted(self._suppressed_first), self.timestamp_begin, INITIAL_STEPS, self.eot)
+
+    @cached_property
+    def untimed(self) -> TokenRules:
+        """The rules of one without."""
+        return TokenRules(sorted(self._suppressed), sorted(self._suppressed_first), -1, -1, self.eot)
+
+    def rules(self, *, timestamps: bool) -> TokenRules:
+        return self.timed if timestamps else self.untimed
+
+    def beginning(self, language: str | None, task: str) -> list[int]:
+        """What a transcript begins with: its start, and for a multilingual model language and task."""
+        if language is None or not self.multilingual:
+            return [self.sot]
+        return [self.sot, self.languages[language], self.translate if task == "translate" else self.transcribe]
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, False)
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of a transcript; timestamps and all that is special stand for nothing."""
+        eot = self.eot
+        return self.tokenizer.decode([token for token in tokens if token < eot])
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """What a model's folder says of its tokens, under the names that the file in question has for it.
+
+    Raises :class:`TranscriptionModelError` for a file that cannot be read.
+    """
+    found: dict[str, Any] = {}
+    try:
+        for name in ("config.json", "generation_config.json"):
+            if (folder / name).is_file():
+                found.update(read_json(folder / name))
+    except CheckpointError as error:
+        raise TranscriptionModelError(str(error)) from error
+    return found
+
+
+def _ids(listed: object) -> set[int] | None:
+    """None where no list is given: an empty one is one, too."""
+    if not isinstance(listed, list) or not all(isinstance(id, int) for id in listed) or -1 in listed:
+        return None
+    return {id for id in listed if id >= 0}

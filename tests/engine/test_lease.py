@@ -1,0 +1,153 @@
+import mmap
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from stentor.engine.lease import MAX_MEMBERS, LeaseError, Member, create_lease
+
+pytestmark = pytest.mark.timeout(60)
+
+_WORD = struct.Struct("<Q")
+
+
+class Members:
+    """Processes that share one lease, and a board on which each notes for how long it held it."""
+
+    def __init__(self, weights: list[int], slice_seconds: float = 0.02) -> None:
+        self.fd = create_lease(weights, slice_seconds)
+        self.board_fd = os.memfd_create("board")
+        os.ftruncate(self.board_fd, 4096)
+        self.board = mmap.mmap(self.board_fd, 4096)
+        self.children: list[subprocess.Popen[str]] = []
+
+    def start(self, number: int, what: str, seconds: float) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "stentor.tests.engine.lease_child"]
+            + [str(part) for part in (self.fd, self.board_fd, number, what, seconds)],
+            pass_fds=(self.fd, self.board_fd),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.children.append(child)
+        assert line_of(child) == "ready"
+        return child
+
+    def held(self, number: int) -> float:
+        return int(_WORD.unpack_from(self.board, 64 + 8 * number)[0]) / 1e9
+
+    def close(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.communicate()
+        self.board.close()
+        os.close(self.board_fd)
+        os.close(self.fd)
+
+
+def line_of(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def ended(child: subprocess.Popen[str]) -> str:
+    """What it has printed since; it must have ended well."""
+    output, errors = child.communicate(timeout=30)
+    assert child.returncode == 0, errors
+    return output
+
+
+@pytest.fixture
+def members(request: pytest.FixtureRequest) -> Iterator[Members]:
+    made = Members(*request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("members", [([1, 1],)], indirect=True)
+def test_one_at_a_time_holds_the_lease_and_equal_shares_get_equal_time(members: Members) -> None:
+    children = [members.start(number, "steps", 1.5) for number in range(2)]
+    for child in children:
+        ended(child)
+    assert members.held(0) + members.held(1) > 0.8
+    assert 0.7 < members.held(0) / members.held(1) < 1.4
+
+
+@pytest.mark.parametrize("members", [([3, 1],)], indirect=True)
+def test_time_is_shared_in_proportion_to_the_weights(members: Members) -> None:
+    children = [members.start(number, "steps", 2.0) for number in range(2)]
+    for child in children:
+        ended(child)
+    assert 2.0 < members.held(0) / members.held(1) < 4.5
+
+
+@pytest.mark.parametrize("members", [([1, 1], 0.01)], indirect=True)
+def test_a_long_step_lets_others_in_after_a_slice(members: Members) -> None:
+    long = members.start(0, "long", 1.5)
+    rarely = members.start(1, "rarely", 1.0)
+    waits = sorted(float(line) for line in ended(rarely).split())
+    ended(long)
+    assert len(waits) >= 10
+    assert waits[len(waits) // 2] < 0.05, "a step of 300 ms was waited for to its end"
+
+
+@pytest.mark.parametrize("members", [([1, 1],)], indirect=True)
+def test_the_lease_of_a_killed_holder_is_taken_over(members: Members) -> None:
+    holder = members.start(0, "hold", 60)
+    assert line_of(holder) == "held"
+    waiter = members.start(1, "hold", 0)
+    time.sleep(0.2)
+    assert waiter.poll() is None
+    holder.send_signal(signal.SIGKILL)  # a zombie until it is waited for, as below a nursery
+    assert line_of(waiter) == "held"
+    ended(waiter)
+
+
+@pytest.mark.parametrize("members", [([1, 1, 1],)], indirect=True)
+def test_a_member_that_was_killed_while_it_waited_is_passed_over(members: Members) -> None:
+    holder = members.start(0, "hold", 0.5)
+    assert line_of(holder) == "held"
+    doomed = members.start(1, "hold", 60)
+    time.sleep(0.1)
+    doomed.kill()
+    third = members.start(2, "hold", 0)
+    assert line_of(third) == "held"
+    ended(holder)
+
+
+@pytest.mark.parametrize("members", [([1, 1],)], indirect=True)
+def test_a_new_process_takes_the_place_of_one_that_died_with_the_lease(members: Members) -> None:
+    first = members.start(0, "hold", 60)
+    assert line_of(first) == "held"
+    first.kill()
+    first.wait()
+    again = members.start(0, "hold", 0)
+    assert line_of(again) == "held"
+    ended(again)
+
+
+@pytest.mark.parametrize("weights", [[], [0], [1001], [1] * (MAX_MEMBERS + 1)])
+def test_odd_weights_are_refused(weights: list[int]) -> None:
+    with pytest.raises(LeaseError, match="shares from 1 to 1000"):
+        create_lease(weights)
+
+
+def test_what_is_no_lease_is_refused() -> None:
+    fd = os.memfd_create("other")
+    try:
+        with pytest.raises(LeaseError, match="it has 0 bytes"):
+            Member(fd, 0)
+    finally:
+        os.close(fd)
+    lease = create_lease([1])
+    try:
+        with pytest.raises(LeaseError, match="a member 1"):
+            Member(lease, 1)
+    finally:
+        os.close(lease)
