@@ -26,6 +26,7 @@ from stentor.protocols.actors import (
     Thinking,
     TokensBatch,
 )
+from stentor.protocols.audio import Audio
 from stentor.protocols.codec import decode_client, encoder
 from stentor.protocols.config import EngineConfig
 from stentor.protocols.sampling import SamplingParams
@@ -141,6 +142,7 @@ class EngineClient:
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
+        audio: Audio | None = None,
         resumed: list[list[int]] | None = None,
     ) -> RequestStream:
         """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
@@ -149,6 +151,8 @@ class EngineClient:
 
         Each choice keeps to ``grammar``, in llguidance's dialect of Lark or the JSON of its own grammars, and thinks no
         longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
+
+        ``audio`` is what a model that hears is to hear; such a request has one choice.
         """
         if self._failure is not None:
             raise EngineUnavailable(self._failure)
@@ -165,6 +169,7 @@ class EngineClient:
             name=name,
             grammar=grammar,
             thinking=thinking,
+            audio=audio,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
         frame = encoder.encode(request)  # also while it waits: what cannot be sent is refused now

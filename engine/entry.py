@@ -89,6 +89,9 @@ async def _run_worker(client: Endpoint, config: EngineConfig, source: WorkerSour
             max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
             max_prefill_chunk=ready.limits.max_prefill_chunk,
             max_model_len=ready.max_model_len,
+            encodings=ready.encodings,
+            max_encodings=ready.limits.max_encodings or None,
+            max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,
         )
         loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery)

@@ -94,6 +94,11 @@ def create_lease(weights: Sequence[int], slice_seconds: float = SLICE_SECONDS) -
     return fd
 
 
+def is_waiting(fd: int, number: int) -> bool:
+    """Whether member ``number`` waits for the lease, for one who is no member."""
+    return any(os.pread(fd, 8, 8 * (_FIRST + _WORDS * number + _WAITS)))
+
+
 class Member:
     """This process as one of those that share a device. One thread at a time may use it."""
 
@@ -157,10 +162,13 @@ class Member:
 
     def breathe(self) -> None:
         """To be called between the parts of a long step: lets others in, where they have waited for a slice."""
-        if time.monotonic_ns() - self._since < self._slice or not self._anyone_waits():
-            return
-        self.release()
-        self.acquire()
+        if self.is_wanted():
+            self.release()
+            self.acquire()
+
+    def is_wanted(self) -> bool:
+        """Whether others wait, and it has been held for a slice. It must be held."""
+        return time.monotonic_ns() - self._since >= self._slice and self._anyone_waits()
 
     def __enter__(self) -> None:
         self.acquire()

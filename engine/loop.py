@@ -187,7 +187,7 @@ class EngineLoop(Actor[Message]):
                     await self._send_batch(out)
                     await self._give_up(why)
                 case WorkerUp(ready=ready):
-                    _add(out, self._scheduler.resize(ready.num_blocks))
+                    _add(out, self._scheduler.resize(ready.num_blocks, ready.encodings))
                     self._serving = True
                     await self._client.send(encoder.encode(engine_ready(ready)))
                 case Ping():

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import msgspec
 
 from stentor.protocols.actors import FinishReason, Resumed, Submit
+from stentor.protocols.audio import Heard
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 
-from .cache.prefix import chain_digest, root_digest
+from .cache.prefix import audio_root_digest, chain_digest, root_digest
 from .grammar.rule import ChoiceRule
 
 Order = tuple[float, float, int, int]
@@ -36,11 +37,13 @@ class Request:
 
     __slots__ = (
         "arrival",
+        "audio",
         "cached_len",
         "choices",
         "ends",
         "first_scheduled",
         "forks_left",
+        "heard",
         "held_blocks",
         "leading",
         "limit_len",
@@ -85,6 +88,7 @@ class Request:
             else msgspec.structs.replace(self.row_params, prompt_logprobs=None)
         )
         self.salt = submit.salt
+        self.audio = submit.audio
         self.arrival = submit.arrival
         self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
         self.ends = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
@@ -104,6 +108,8 @@ class Request:
         self.first_scheduled: float | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         """Gathered so far, by prompt position."""
+        self.heard: Heard | None = None
+        """Gathered so far."""
         self.held_blocks: list[int] = []
         """Full prompt blocks kept referenced for choices that have yet to start."""
         self.forks_left = 0
@@ -143,6 +149,52 @@ class Request:
     def leader(self) -> "Choice":
         return self.choices[self.leading]
 
+    @property
+    def cacheable_len(self) -> int:
+        """Prompt positions before this one may come from the prefix cache: what is asked of later ones is known only
+        where they are computed."""
+        if self.prompt_done or self.audio is None:
+            return self.limit_len
+        if self.audio.align is not None:
+            return 0
+        return self.limit_len if self.audio.no_speech is None else self.audio.no_speech[0]
+
+    @property
+    def whole(self) -> bool:
+        """Whether its row enters in one step, however many tokens are known."""
+        return self.audio is not None and self.audio.align is not None and not self.prompt_done
+
+    @property
+    def lacks(self) -> str:
+        """What of the prompt's :class:`Heard` was asked for and has not come; "" where nothing."""
+        if self.audio is None:
+            return ""
+        heard = self.heard or Heard()
+        if self.audio.no_speech is not None and heard.no_speech is None:
+            return "no probability of silence"
+        if self.audio.align is not None and len(heard.times) != self.prompt_len - self.audio.align.start + 1:
+            return f"{len(heard.times)} times of {self.prompt_len - self.audio.align.start} aligned tokens"
+        return ""
+
+    def gather_heard(self, heard: Heard) -> None:
+        """Keep what a step brought; each part comes from one step."""
+        before = self.heard or Heard()
+        aligned = heard if heard.times else before
+        self.heard = Heard(
+            before.no_speech if heard.no_speech is None else heard.no_speech, aligned.times, aligned.probabilities
+        )
+
+    def forget_prompt(self) -> None:
+        """The prompt is computed anew: drop what has been gathered of it."""
+        self.prompt_logprobs = None
+        self.heard = None
+
+    def root_digest(self) -> bytes:
+        """The parent of its first block."""
+        if self.audio is None:
+            return root_digest(self.salt)
+        return audio_root_digest(self.salt, self.audio.digest)
+
     def gather_logprobs(self, start: int, positions: list[TokenLogprobs]) -> None:
         """Keep log-probabilities of prompt tokens [start, start + len(positions))."""
         if self.prompt_logprobs is None:
@@ -171,6 +223,7 @@ class Choice:
         "order",
         "outputs",
         "pending",
+        "place",
         "request",
         "rule",
         "samples",
@@ -193,6 +246,8 @@ class Choice:
         self.incarnation = 0
         """Counts the rows this choice has lost; tells results of an earlier row from those of this one."""
         self.blocks: list[int] = []
+        self.place = -1
+        """Where the worker has what its request hears; -1 while it has no row, or hears nothing."""
         self.digests: list[bytes] = []
         self.labelled_blocks = 0
         """Leading blocks that the prefix cache has been told about."""
@@ -241,7 +296,7 @@ class Choice:
             return digests
         request = self.request
         if request.prompt_digests is None:
-            parent = root_digest(request.salt)
+            parent = request.root_digest()
             request.prompt_digests = shared = []
             for start in range(0, request.prompt_len - block_size + 1, block_size):
                 parent = chain_digest(parent, request.prompt[start : start + block_size])
@@ -249,13 +304,14 @@ class Choice:
         if not digests:
             digests.extend(request.prompt_digests)
         for block in range(len(digests), count):
-            parent = digests[-1] if digests else root_digest(request.salt)
+            parent = digests[-1] if digests else request.root_digest()
             digests.append(chain_digest(parent, self.tokens(block * block_size, (block + 1) * block_size)))
         return digests
 
     def drop_row(self) -> None:
-        """Forget slot, blocks and positions; mutates. The caller has given slot and blocks back."""
+        """Forget slot, blocks, place and positions; mutates. The caller has given them back."""
         self.slot = -1
+        self.place = -1
         self.blocks = []
         self.computed_len = self.written_len = self.labelled_blocks = 0
         self.exhausted = False

@@ -99,7 +99,7 @@ def measure_ours(
     for line in engine.ready.memory:
         console.print(f"{line.what}: {line.bytes / 2**30:.2f} GiB, {line.note}")
     weights = next(line.bytes for line in engine.ready.memory if line.what == "weights")
-    model = open_checkpoint(arguments.model, "dummy").config
+    model = open_checkpoint(arguments.model, "dummy").decoder
     for batch in arguments.decode:
         yield _decode(engine, model, batch, arguments.steps, weights, ceilings, device)
     for length in arguments.prefill:

@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(arguments: argparse.Namespace, console: Console) -> tuple[list[Figure], CpuCeilings, dict[str, object]]:
     """Loads the model, fills the cache, and times every shape that fits into it."""
     named = worker_config(arguments)
-    model = open_checkpoint(Path(named.model), named.load_format).config
+    model = open_checkpoint(Path(named.model), named.load_format).decoder
     length = min(model.max_position, max(decode_length(max(arguments.context)), CHUNK + max(arguments.context) + 1))
     config = worker_config(
         arguments,

@@ -8,6 +8,10 @@ import msgspec
 
 SAMPLE_RATE = 16_000
 """Samples a second of all audio between server and engine."""
+SAMPLE_BYTES = 2
+MAX_WINDOW_SECONDS = 30
+MAX_WINDOW_BYTES = MAX_WINDOW_SECONDS * SAMPLE_RATE * SAMPLE_BYTES
+"""Of one window, at most."""
 
 
 class TokenRules(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -47,6 +47,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_invariant: bool = False
     threads: int | None = None
     """Compute threads on the CPU; None takes the cores this process may use."""
+    lease_member: int = 0
+    """Which member of the lease it is, where workers of several models share a device."""
     seed: int = 0
     """Seeds dummy weights."""
     log_level: LogLevel = "info"

@@ -25,6 +25,7 @@ from .routes import (
     operations,
     responses,
     tokens,
+    transcriptions,
 )
 from .state import ServerState
 
@@ -61,6 +62,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *operations.routes(state),
             *files.routes(state),
             *batches.routes(state),
+            *transcriptions.routes(state),
             *openapi.routes(state),
         ],
         middleware=middleware,

@@ -14,7 +14,7 @@ ARTICLES: Final[Mapping[Kind, str]] = {
     "speech": "a speech model",
     "embedding": "an embedding model",
 }
-_OPTIONS: Final[Mapping[Kind, str]] = {
+OPTIONS_OF: Final[Mapping[Kind, str]] = {
     "chat": "MODEL",
     "transcription": "--transcription-model",
     "speech": "--speech-model",
@@ -75,7 +75,7 @@ class Catalogue:
             what = f"This needs {ARTICLES[kind]}"
         fitting = self._by_kind.get(kind)
         way = (
-            f"none is served, which {_OPTIONS[kind]} of `stentor serve` would change"
+            f"none is served, which {OPTIONS_OF[kind]} of `stentor serve` would change"
             if fitting is None
             else f"use `{fitting.names[0]}`"
         )

@@ -20,7 +20,7 @@ from .config import Config
 from .door.address import listening
 from .door.door import open_door
 from .exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
-from .first_engine import fetch, first_engine
+from .first_engine import fetch, first_engines
 from .listening import StartError
 from .observe.request import current_request_id
 from .option import Option
@@ -102,10 +102,10 @@ def _serve(config: Config) -> int:
         for option in OPTIONS:
             if option.kind.secret:
                 os.environ.pop(option.variable, None)
-        with first_engine(located.engine) as engine:
-            from .lifecycle import serve  # late: it brings the whole server, and the engine loads its model meanwhile
+        with first_engines(located.engines()) as engines:
+            from .lifecycle import serve  # late: it brings the whole server, and engines load their models meanwhile
 
-            return serve(located, engine, door)
+            return serve(located, engines, door)
     except StartError as error:
         return _complain(str(error), FAILED)
 
@@ -137,7 +137,10 @@ def _told_to_end() -> Iterator[None]:
 
 
 def _pull(config: Config) -> int:
-    print(fetch(config).engine.worker.model)
+    located = fetch(config)
+    for path in (located.engine.worker.model, located.transcription.path, located.speech.path):
+        if path:
+            print(path)
     return 0
 
 
@@ -172,7 +175,7 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         "-i", "--input-file", required=True, metavar="FILE", help="requests, as OpenAI's batches have them"
     )
     batch.add_argument("-o", "--output-file", required=True, metavar="FILE", help="answers; those it has are kept")
-    pull = subparsers.add_parser("pull", help="fetch a model into the cache and print where it is", epilog=footer)
+    pull = subparsers.add_parser("pull", help="fetch models into the cache and print where they are", epilog=footer)
     subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     environment = subparsers.add_parser("env", help="print versions, CPU, GPU, compiler and paths")

@@ -76,7 +76,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
 
 
 class SpeechConfig(msgspec.Struct, frozen=True):
-    """A model that speaks."""
+    """A model that speaks, in a process of its own, on the CPU."""
 
     model: str | None = None
     """As :attr:`ModelConfig.name`; None serves none."""
@@ -84,6 +84,9 @@ class SpeechConfig(msgspec.Struct, frozen=True):
     """Names that clients use; empty means ``model``."""
     path: str = ""
     """Where it lies on disk; empty until :meth:`Config.located`."""
+
+    threads: int = 0
+    """0 takes half of the cores, but no more than four."""
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -287,6 +290,10 @@ class Config(msgspec.Struct, frozen=True):
         if speech.model is None:
             speech = msgspec.structs.replace(speech, model=DEMO_SPEECH_MODEL)
         return msgspec.structs.replace(self, transcription=transcription, speech=speech)
+
+    def chat_alone(self) -> "Config":
+        """The same without models of other kinds."""
+        return msgspec.structs.replace(self, transcription=TranscriptionConfig(), speech=SpeechConfig(), demo=False)
 
     def located(
         self,

@@ -1,50 +1,77 @@
-"""What comes before everything else that a server needs: the model's files, and an engine that loads them."""
+"""What comes before everything else that a server needs: the models' files, and engines that load them."""
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from stentor.engine import launch
 from stentor.engine.channel import ChannelError
 from stentor.engine.channel.region import require_linux
 from stentor.engine.groups import one_line
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
+from stentor.engine.loading.kind import ModelKind, kind_of
 from stentor.engine.nursery_owner import Nursery
 from stentor.engine.weight_file import create_weight_file
 from stentor.protocols.config import EngineConfig
 
+from .catalogue import ARTICLES, OPTIONS_OF, Kind
 from .config import Config
 from .fetch_display import FetchDisplay
 from .listening import StartError
 
 
 def fetch(config: Config) -> Config:
-    """The config with the model, and a tokenizer of its own, on disk. Raises CheckpointError."""
+    """The config with all models, and a tokenizer of the chat model's own, on disk. Raises CheckpointError."""
     if not sys.stderr.isatty():  # Hugging Face's library draws bars of its own
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     named = config.model
     with FetchDisplay() as display:
         model = resolve_model(named.name, revision=named.revision, progress=display.show)
         tokenizer = resolve_tokenizer(named.tokenizer, progress=display.show) if named.tokenizer else None
-    return config.located(model, tokenizer)
+        hearing, speaking = config.transcription.model, config.speech.model
+        transcription = resolve_model(hearing, progress=display.show) if hearing else None
+        speech = resolve_model(speaking, progress=display.show) if speaking else None
+    check_kind("MODEL", named.name, model, "chat")
+    if hearing and transcription:
+        check_kind("--transcription-model", hearing, transcription, "transcription")
+    if speaking and speech:
+        check_kind("--speech-model", speaking, speech, "speech")
+    return config.located(model, tokenizer, transcription, speech)
+
+
+def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
+    """Raises CheckpointError where ``option`` names, as ``name``, a model of another kind."""
+    found = kind_of(path)
+    if found != wanted:
+        raise CheckpointError(
+            f"{option}: {name} is {ARTICLES[found]}, and {ARTICLES[wanted]} is expected; "
+            f"name it as {OPTIONS_OF[found]} instead"
+        )
 
 
 @contextlib.contextmanager
-def first_engine(config: EngineConfig) -> Iterator[launch.EngineProcess]:
-    """Launched, from a thread that must outlive it; prepared weights and the nursery stay for engines that may follow.
+def first_engines(configs: Mapping[Kind, EngineConfig]) -> Iterator[dict[Kind, launch.EngineProcess]]:
+    """All launched, from a thread that must outlive them. What stays for engines that may follow: prepared weights, a
+    file for each, and one nursery, from which the workers of all are forked.
 
     Raises :class:`.listening.StartError`.
     """
+    engines: dict[Kind, launch.EngineProcess] = {}
     with contextlib.ExitStack() as held:
         try:
             require_linux()
-            weights = create_weight_file()
-            held.callback(os.close, weights)
-            nursery = Nursery(config.worker_module)
-            held.callback(nursery.close)
-            engine = launch.launch_engine(config, weights, nursery)
+            nurseries: dict[str, Nursery] = {}
+            for kind, config in configs.items():
+                weights = create_weight_file()
+                held.callback(os.close, weights)
+                if config.worker_module not in nurseries:
+                    nursery = nurseries[config.worker_module] = Nursery(config.worker_module)
+                    held.callback(nursery.close)
+                engines[kind] = launch.launch_engine(config, weights, nurseries[config.worker_module])
+                held.callback(engines[kind].close)
         except (ChannelError, OSError) as error:
             raise StartError(f"cannot start the engine process: {one_line(error)}") from error
-        held.callback(engine.close)
-        yield engine
+        yield engines

@@ -1,8 +1,8 @@
 """From a configuration to a server that listens, and from a signal to an end that loses nothing.
 
-The socket is bound first, so that a port in use is known before a model is loaded. The engine has been launched before
-this module was imported: it loads the model while this process loads the tokenizer and begins to answer ``/ping`` and
-``/health``.
+The socket is bound first, so that a port in use is known before a model is loaded. The engines have been launched before
+this module was imported: they load their models side by side, while this process loads the tokenizer and begins to
+answer ``/ping`` and ``/health``.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import anyio.abc
 import uvicorn
 from rich.console import Console
 
-from stentor.engine.client import EngineClient, EngineUnavailable
+from stentor.engine.client import EngineClient
 from stentor.engine.groups import first_cause
 from stentor.engine.launch import EngineProcess
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
@@ -32,17 +32,20 @@ from stentor.engine.models.config import ConfigError
 from stentor.engine.supervisor import ChildFailed, Supervisor
 
 from .app import create_answering_app, create_app
+from .catalogue import Kind
 from .config import Config, ConnectionLimits
 from .connections import Connections
 from .door.address import listening, warn_if_open
 from .door.door import Door
 from .door.tls_server import TlsServer
+from .engines import Engines
 from .exit_codes import DONE, FAILED
 from .http_protocol import HttpProtocol
 from .listening import StartError, address_of, allow_connections
 from .mcp.gateway import Gateway
 from .metrics import Metrics
 from .observe.opening import open_observer
+from .other_models import open_others
 from .overload.draining import drain_on_signals
 from .overload.slow_readers import ReaderLimits
 from .parsing.output import settle_output
@@ -94,10 +97,10 @@ class Listener(TlsServer):
             await self._ended.wait()
 
 
-def serve(config: Config, engine: EngineProcess, door: Door) -> int:
-    """Runs the server until a signal or the engine ends it; returns the exit code.
+def serve(config: Config, engines: Mapping[Kind, EngineProcess], door: Door) -> int:
+    """Runs the server until a signal or an engine ends it; returns the exit code.
 
-    ``config.engine.worker.model`` must be a local path, and ``engine`` launched with ``config.engine``. Raises
+    ``config`` must have been located, and ``engines`` launched with :meth:`.config.Config.engines`. Raises
     :class:`.listening.StartError`.
     """
     allow_connections()
@@ -110,7 +113,7 @@ def serve(config: Config, engine: EngineProcess, door: Door) -> int:
             raise StartError(str(error)) from error
         failure: BaseException
         try:
-            run = partial(_run, config, checkpoint, defaults, sock, engine, door)
+            run = partial(_run, config, checkpoint, defaults, sock, engines, door)
             return anyio.run(run, backend_options={"use_uvloop": True})
         except* (StartError, ChildFailed) as group:
             failure = first_cause(group)
@@ -158,13 +161,13 @@ async def _run(
     checkpoint: Checkpoint,
     defaults: GenerationDefaults,
     sock: socket.socket,
-    engine: EngineProcess,
+    processes: Mapping[Kind, EngineProcess],
     door: Door,
 ) -> int:
     console = Console(stderr=True)
     display = StartupDisplay(console)
     address = address_of(sock, tls=door.tls is not None)
-    client = EngineClient(config.engine, display.update, engine)
+    engines = Engines(config.engines(), processes, display.update)
     code = DONE
 
     def end(with_code: int) -> None:
@@ -173,10 +176,10 @@ async def _run(
         supervisor.cancel()
 
     async with contextlib.AsyncExitStack() as at_end, Supervisor() as supervisor:
-        engine_ended = anyio.Event()
-        supervisor.start("the engine", lambda: _run_engine(client, engine_ended))
+        engines.start(supervisor)
         with display:
-            state = await load_state(config, checkpoint, defaults, client, door)
+            state = await load_state(config, checkpoint, defaults, engines.clients, door)
+            wait_for_others = await open_others(config, state, engines, supervisor, at_end)
             at_end.callback(state.observer.close)
             at_end.push_async_callback(state.store.close)
             at_end.push_async_callback(state.responses.close)
@@ -188,16 +191,16 @@ async def _run(
                 "the signal handler",
                 lambda: drain_on_signals(state, listener.close, config.http.shutdown_timeout, end),
             )
-            try:
-                ready = await client.wait_started()
-            except EngineUnavailable as error:
-                raise StartError(str(error)) from error
-        client.watch_recoveries(lambda process, seconds: state.metrics.recovery[process].observe(seconds))
+            ready = await engines.wait_started()
+            await wait_for_others()
+        names = {model.kind: model.names[0] for model in state.catalogue}
+        recovery = state.metrics.recovery
+        engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
         gc.freeze()  # what lives until the end need not be walked by every full collection
         supervisor.start("what was begun", lambda: resume_unfinished(state))
-        report_ready(console, ready, address, time.monotonic() - engine.began)
-        await engine_ended.wait()
-        logger.error("the engine ended: %s", client.failure)
+        began = min(process.began for process in processes.values())
+        report_ready(console, {names[kind]: each for kind, each in ready.items()}, address, time.monotonic() - began)
+        await engines.wait_ended()
         # every stream has got its error by now; what is left is to write them out
         await state.drained(_CLOSE_SECONDS)
         await listener.close()
@@ -206,15 +209,15 @@ async def _run(
     return code
 
 
-async def _run_engine(client: EngineClient, ended: anyio.Event) -> None:
-    await client.run()
-    ended.set()
-
-
 async def load_state(
-    config: Config, checkpoint: Checkpoint, defaults: GenerationDefaults, client: EngineClient, door: Door
+    config: Config,
+    checkpoint: Checkpoint,
+    defaults: GenerationDefaults,
+    clients: Mapping[Kind, EngineClient],
+    door: Door,
 ) -> ServerState:
-    """With the tokenizer loaded; the engine may still be starting. Raises :class:`.listening.StartError`."""
+    """With the tokenizer loaded; the engines may still be starting. Raises :class:`.listening.StartError`."""
+    client = clients["chat"]
     source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
     override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
 
@@ -243,7 +246,11 @@ async def load_state(
         raise StartError(str(error)) from error
     client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
-    metrics = Metrics(names[0], client)
+    catalogue = config.catalogue()
+    others: dict[Kind, EngineClient] = {kind: each for kind, each in clients.items() if kind != "chat"}
+    metrics = Metrics(
+        names[0], client, {model.names[0]: others[model.kind] for model in catalogue if model.kind in others}
+    )
     output = settle_output(
         config.model.reasoning_parser,
         config.model.tool_call_parser,
@@ -273,6 +280,8 @@ async def load_state(
         grammar_limits=config.limits.grammar,
         overload=config.overload,
         door=door,
+        catalogue=catalogue,
+        others=others,
     )
 
 

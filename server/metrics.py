@@ -5,7 +5,7 @@ as deltas pass. Labels come from the configuration or from closed sets, never fr
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -52,13 +52,16 @@ class EngineFigures(Protocol):
 
 
 class Metrics:
-    """One registry of its own; ``model`` is the only label besides the reasons."""
+    """One registry of its own; ``model`` is the only label besides the reasons.
 
-    def __init__(self, model: str, engine: EngineFigures) -> None:
+    What concerns an engine is told of each, under the name of its model.
+    """
+
+    def __init__(self, model: str, engine: EngineFigures, others: Mapping[str, EngineFigures] | None = None) -> None:
         self.registry = CollectorRegistry()
         self._model = model
-        self._engine = engine
-        self.registry.register(_EngineCollector(model, engine))
+        engines = {model: engine, **(others or {})}
+        self.registry.register(_EngineCollector(engines))
         self.server = ServerFigures(model, self.registry)
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
         self.prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
@@ -114,7 +117,10 @@ class Metrics:
             registry=self.registry,
             buckets=_RECOVERY,
         )
-        self.recovery = {process: recovery.labels(model, process) for process in get_args(LostProcess)}
+        self.recovery = {
+            name: {process: recovery.labels(name, process) for process in get_args(LostProcess)} for name in engines
+        }
+        """By the name of a model and what had been lost."""
         self.params_n = self._histogram("request_params_n", "The n of requests.", _SMALL)
         self.params_max_tokens = self._histogram("request_params_max_tokens", "The max_tokens of requests.", _COUNT)
 
@@ -225,43 +231,53 @@ class RequestTracker:
 class _EngineCollector:
     """Reads the engine's figures at the moment of the scrape."""
 
-    def __init__(self, model: str, engine: EngineFigures) -> None:
-        self._model = model
-        self._engine = engine
+    def __init__(self, engines: Mapping[str, EngineFigures]) -> None:
+        """By the names of their models."""
+        self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._engine.stats
-        gauges: tuple[tuple[str, str, float], ...] = (
-            ("num_requests_running", "Choices that the engine is running.", stats.running),
-            ("num_requests_waiting", "Choices that wait for the engine.", stats.waiting),
-            ("kv_cache_free_blocks", "KV blocks that no request holds.", stats.free_blocks),
-            ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", stats.kv_usage),
-        )
-        for name, text, value in gauges:
+        stats = {model: engine.stats for model, engine in self._engines.items()}
+        for name, text, gauge_of in _GAUGES:
             gauge = GaugeMetricFamily(f"stentor:{name}", text, labels=("model_name",))
-            gauge.add_metric((self._model,), value)
+            for model in stats:
+                gauge.add_metric((model,), gauge_of(stats[model]))
             yield gauge
-        counters: tuple[tuple[str, str, int], ...] = (
-            ("num_preemptions", "Choices put back to waiting for lack of KV blocks.", stats.preemptions),
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
-            ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
-            ("engine_steps", "Steps that the engine has completed.", stats.steps),
-            ("engine_restarts", "Engines started in place of one that was lost.", self._engine.engine_restarts),
-            ("worker_restarts", "Workers started in place of one that was lost.", stats.worker_restarts),
-            ("recovered_requests", "Requests that went on after the process under them was lost.", stats.recovered),
-            ("watchdog_kills", "Workers killed because they took too long.", stats.watchdog_kills),
-            ("poisoned_requests", "Requests ended because they alone killed workers.", stats.poisoned),
+        restarts = CounterMetricFamily(
+            "stentor:engine_restarts", "Engines started in place of one that was lost.", labels=("model_name",)
         )
-        for name, text, value in counters:
+        for model, engine in self._engines.items():
+            restarts.add_metric((model,), engine.engine_restarts)
+        yield restarts
+        for name, text, count_of in _COUNTERS:
             counter = CounterMetricFamily(f"stentor:{name}", text, labels=("model_name",))
-            counter.add_metric((self._model,), value)
+            for model in stats:
+                counter.add_metric((model,), count_of(stats[model]))
             yield counter
-        ready = self._engine.ready
-        if ready is not None:
-            info = GaugeMetricFamily(
-                "stentor:cache_config_info",
-                "The KV cache, in labels.",
-                labels=("model_name", "block_size", "num_gpu_blocks"),
-            )
-            info.add_metric((self._model, str(ready.block_size), str(ready.num_blocks)), 1)
+        info = GaugeMetricFamily(
+            "stentor:cache_config_info",
+            "The KV cache, in labels.",
+            labels=("model_name", "block_size", "num_gpu_blocks"),
+        )
+        for model, engine in self._engines.items():
+            if (ready := engine.ready) is not None:
+                info.add_metric((model, str(ready.block_size), str(ready.num_blocks)), 1)
+        if info.samples:
             yield info
+
+
+_GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float]], ...]] = (
+    ("num_requests_running", "Choices that the engine is running.", lambda stats: stats.running),
+    ("num_requests_waiting", "Choices that wait for the engine.", lambda stats: stats.waiting),
+    ("kv_cache_free_blocks", "KV blocks that no request holds.", lambda stats: stats.free_blocks),
+    ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", lambda stats: stats.kv_usage),
+)
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
+    ("num_preemptions", "Choices put back to waiting for lack of KV blocks.", lambda stats: stats.preemptions),
+    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", lambda stats: stats.prefix_queries),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_hits),
+    ("engine_steps", "Steps that the engine has completed.", lambda stats: stats.steps),
+    ("worker_restarts", "Workers started in place of one that was lost.", lambda stats: stats.worker_restarts),
+    ("recovered_requests", "Requests that went on after the process under them was lost.", lambda stats: stats.recovered),
+    ("watchdog_kills", "Workers killed because they took too long.", lambda stats: stats.watchdog_kills),
+    ("poisoned_requests", "Requests ended because they alone killed workers.", lambda stats: stats.poisoned),
+)

@@ -110,7 +110,9 @@ class _Schemas:
     """Of every type that an operation names."""
 
     def __init__(self, operations: Operations) -> None:
-        types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
+        types = [
+            kind for operation in operations.values() for kind in (operation.body, operation.form, operation.answer)
+        ]
         self._types = [kind for kind in types if kind is not None]
         found, self.components = msgspec.json.schema_components(
             [*self._types, ErrorResponse, MessageErrorResponse], ref_template=_REF
@@ -149,10 +151,15 @@ class _Writer:
                 "content": {JSON: {"schema": self._schemas.of(operation.body)}},
             }
         if operation.takes_file and method == "POST":
-            written["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD}}}
+            written["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": self._form()}}}
         if self._guarded:
             written["security"] = [{scheme: []} for scheme in _SCHEMES]
         return written
+
+    def _form(self) -> dict[str, Any]:
+        if self._operation.form is None:
+            return _UPLOAD
+        return {"allOf": [self._schemas.of(self._operation.form), _FILE]}
 
     def _parameters(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = [
@@ -200,6 +207,11 @@ class _Writer:
         return sorted(found)
 
 
+_FILE: Final = {
+    "type": "object",
+    "properties": {"file": {"type": "string", "description": "Its bytes."}},
+    "required": ["file"],
+}
 _UPLOAD: Final = {
     "type": "object",
     "properties": {"file": {"type": "string", "description": "Its bytes."}, "purpose": {"type": "string"}},

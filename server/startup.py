@@ -1,6 +1,7 @@
 """What an operator sees while a model loads, and where its memory went."""
 
 import logging
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +18,10 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class StartupDisplay:
-    """Progress bars on a terminal; elsewhere one log line when a phase begins and one when it ends."""
+    """Progress bars on a terminal; elsewhere one log line when a phase begins and one when it ends.
+
+    Phases of several models go on side by side, each under its model's name.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -46,8 +50,9 @@ class StartupDisplay:
         if self._bars is not None:
             self._bars.stop()
 
-    def update(self, message: ProgressMessage) -> None:
-        phase = message.phase
+    def update(self, message: ProgressMessage, model: str = "") -> None:
+        """``model`` tells one of several apart."""
+        phase = f"{model}: {message.phase}" if model else message.phase
         if self._bars is not None:
             if phase not in self._tasks:
                 self._tasks[phase] = self._bars.add_task(phase, total=message.total)
@@ -61,12 +66,20 @@ class StartupDisplay:
                 logger.info("%s: done", phase)
 
 
-def report_ready(console: Console, ready: EngineReady, address: str, seconds: float) -> None:
-    """The start-up summary: a table on a terminal, log lines elsewhere."""
+def report_ready(console: Console, engines: Mapping[str, EngineReady], address: str, seconds: float) -> None:
+    """The start-up summary, by what the models are called; the first is the one that chats."""
+    for name, ready in engines.items():
+        _report_memory(console, ready, f"memory of {name}" if len(engines) > 1 else "memory")
+    context = next(iter(engines.values())).max_model_len
+    logger.info("context of %d tokens; ready in %.1f s on %s", context, seconds, address)
+
+
+def _report_memory(console: Console, ready: EngineReady, title: str) -> None:
+    """A table on a terminal, log lines elsewhere."""
     for note in ready.notes:
         logger.info("%s", note)
     if console.is_terminal:
-        table = Table(title="memory", title_justify="left", show_edge=False)
+        table = Table(title=title, title_justify="left", show_edge=False)
         table.add_column("what")
         table.add_column("size", justify="right")
         table.add_column("")
@@ -75,8 +88,7 @@ def report_ready(console: Console, ready: EngineReady, address: str, seconds: fl
         console.print(table)
     else:
         for line in ready.memory:
-            logger.info("memory: %s %s (%s)", line.what, format_bytes(line.bytes), line.note)
-    logger.info("context of %d tokens; ready in %.1f s on %s", ready.max_model_len, seconds, address)
+            logger.info("%s: %s %s (%s)", title, line.what, format_bytes(line.bytes), line.note)
 
 
 def format_bytes(count: int) -> str:

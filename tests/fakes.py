@@ -13,6 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client import EngineUnavailable
 from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Stats, Thinking
+from stentor.protocols.audio import Audio
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 from stentor.server.metrics import Metrics
@@ -173,6 +174,7 @@ class FakeEngine:
         self.grammars: list[str] = []
         """Of every request; this engine does not keep to them."""
         self.thinking: list[Thinking | None] = []
+        self.audio: list[Audio | None] = []
 
     async def pace(self) -> None:
         await asyncio.sleep(self.delay)
@@ -189,6 +191,7 @@ class FakeEngine:
         name: str = "",
         grammar: str = "",
         thinking: Thinking | None = None,
+        audio: Audio | None = None,
         resumed: list[list[int]] | None = None,
     ) -> FakeStream:
         if self.failure is not None or self.ready is None:
@@ -197,6 +200,7 @@ class FakeEngine:
         self.names.append(name)
         self.grammars.append(grammar)
         self.thinking.append(thinking)
+        self.audio.append(audio)
         self.streams.append(FakeStream(self, len(self.streams), prompt, params, len(seeds)))
         if resumed is not None:
             self.streams[-1].skip(resumed)

@@ -16,6 +16,11 @@ def root_digest(salt: str) -> bytes:
     return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"stentor salt").digest()
 
 
+def audio_root_digest(salt: str, audio: bytes) -> bytes:
+    """The parent of a first block of who hears the audio of this digest: the same tokens mean something else there."""
+    return blake2b(root_digest(salt) + audio, digest_size=DIGEST_BYTES, person=b"stentor audio").digest()
+
+
 def chain_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
     """The name of a full block holding ``tokens`` after everything that ``parent`` names.
 

@@ -1,6 +1,6 @@
 """Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Protocol
 
 import torch
@@ -46,12 +46,23 @@ class Linear:
     """y = x Wᵀ + b with W [sum of parts, inputs]; each part is a projection stored under its own name."""
 
     def __init__(
-        self, weights: WeightMap, parts: dict[str, int], inputs: int, placement: Placement, *, bias: bool = False
+        self,
+        weights: WeightMap,
+        parts: dict[str, int],
+        inputs: int,
+        placement: Placement,
+        *,
+        bias: bool | Container[str] = False,
     ) -> None:
-        bias_ = placement.empty(sum(parts.values())) if bias else None
+        """``bias``: whether all parts have one, or those that do; the others' is zero."""
+        added = torch.float32 if placement.packed else placement.dtype
+        bias_ = placement.empty(sum(parts.values()), dtype=added) if bias else None
         if bias_ is not None:
             for name, slice_ in zip(parts, bias_.split(list(parts.values())), strict=True):
-                weights.add(f"{name}.bias", slice_)
+                if isinstance(bias, bool) or name in bias:
+                    weights.add(f"{name}.bias", slice_)
+                elif not placement.filled:
+                    slice_.zero_()
         self._multiply = _build(weights, parts, inputs, placement, bias_)
 
     @property

@@ -1,4 +1,5 @@
-"""RMSNorm (arXiv:1910.07467), its fusion with the residual stream, and with the quantisation of what comes next."""
+"""RMSNorm (arXiv:1910.07467), its fusion with the residual stream, and with the quantisation of what comes next;
+LayerNorm (arXiv:1607.06450)."""
 
 import torch
 
@@ -60,3 +61,31 @@ class RMSNorm:
         return kernels.add_rms_norm_quantized(
             x, residual, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one
         )
+
+
+class LayerNorm:
+    """(x - mean) / deviation * weight + bias."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        name: str,
+        size: int,
+        eps: float,
+        placement: Placement,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """``dtype`` is what it norms, the placement's unless another is named."""
+        self._weight, self._bias = placement.empty(size, dtype=dtype), placement.empty(size, dtype=dtype)
+        self._eps = eps
+        weights.add(f"{name}.weight", self._weight)
+        weights.add(f"{name}.bias", self._bias)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Over the last dimension of x."""
+        return kernels.layer_norm(x, self._weight, self._bias, self._eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Adds x to ``residual`` in place and normalises the sum."""
+        return kernels.add_layer_norm(x, residual, self._weight, self._bias, self._eps)

@@ -14,9 +14,13 @@ from stentor.protocols.config import LoadFormat
 from ..models.config import ConfigError, DecoderConfig
 from ..models.gguf_config import decoder_config_from_gguf, gguf_architecture
 from ..models.hf_config import decoder_config_from_hf
+from ..models.whisper_config import WhisperConfig, whisper_config_from_hf
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
 from ..quantization.settle import settle
+from .ct2_file import read_ct2
+from .ct2_whisper import tensors as ct2_tensors
+from .ct2_whisper import whisper_config
 from .errors import CheckpointError
 from .generation_defaults import GenerationDefaults, defaults_from_gguf, defaults_from_hf
 from .gguf_file import GGUFFile
@@ -24,7 +28,10 @@ from .gguf_tensors import check_tensors, hf_name, read_floats
 from .gguf_types import FLOATS, GGMLType
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, read_json, safetensors_index
 
-CheckpointFormat = Literal["safetensors", "gguf", "dummy"]
+CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]
+
+_CT2_FILE = "model.bin"
+_WHISPER = "WhisperForConditionalGeneration"
 
 _GGUF_DTYPES: Mapping[GGMLType, str] = {
     GGMLType.F32: "float32",
@@ -41,7 +48,7 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     """Weight files in the order in which they are read; none for dummy weights."""
-    config: DecoderConfig
+    config: DecoderConfig | WhisperConfig
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for quantised blocks."""
     defaults: GenerationDefaults
@@ -55,10 +62,30 @@ class Checkpoint:
         """Bytes of weights as stored."""
         return sum(self.stored_bytes.values())
 
+    @property
+    def decoder(self) -> DecoderConfig:
+        """What a model that writes is made of. Raises :class:`CheckpointError` for one of another kind."""
+        if not isinstance(self.config, DecoderConfig):
+            raise CheckpointError(
+                f"{self.folder} is a speech recognition model ({self.config.architecture}), and a language model is "
+                "expected here: give it as --transcription-model, beside a language model."
+            )
+        return self.config
+
+    @property
+    def whisper(self) -> WhisperConfig:
+        """What a model that hears is made of. Raises :class:`CheckpointError` for one of another kind."""
+        if not isinstance(self.config, WhisperConfig):
+            raise CheckpointError(
+                f"{self.folder} is a language model ({self.config.architecture}), and a speech recognition model "
+                f"({_WHISPER}) is expected here."
+            )
+        return self.config
+
 
 def open_checkpoint(path: Path, load_format: LoadFormat = "auto") -> Checkpoint:
-    """Open a folder with config.json and safetensors, a folder with one .gguf file in it or below it, or a
-    .gguf file. ``dummy`` needs only the description of the model, not its weights.
+    """Open a folder with config.json and safetensors, a folder with one .gguf file or one CTranslate2 model
+    (model.bin) in it or below it, or a .gguf file. ``dummy`` needs only the description of the model, not its weights.
 
     Raises :class:`CheckpointError` with one clear line when there is no such model or it cannot be used.
     """
@@ -77,6 +104,8 @@ def open_checkpoint(path: Path, load_format: LoadFormat = "auto") -> Checkpoint:
         has_safetensors = any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").is_file()
         if load_format == "safetensors" or (load_format == "auto" and has_safetensors):
             return _open_safetensors(path)
+        if load_format == "auto" and (ct2 := _ct2_in(path)) is not None:
+            return _open_ct2(ct2)
         return _open_gguf(_gguf_in(path))
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {path}: {error}.") from error
@@ -99,12 +128,18 @@ def _open_safetensors(folder: Path) -> Checkpoint:
         format="safetensors",
         folder=folder,
         files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
-        config=decoder_config_from_hf(config),
+        config=_config_from_hf(config, generation),
         dtype=next(iter(stored)),
         defaults=defaults_from_hf(config, generation),
         stored_bytes=stored,
         quantized=quantized,
     )
+
+
+def _config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> DecoderConfig | WhisperConfig:
+    named = config.get("architectures")
+    hears = _WHISPER in named if isinstance(named, list) else config.get("model_type") == "whisper"
+    return whisper_config_from_hf(config, generation) if hears else decoder_config_from_hf(config)
 
 
 def _described(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:
@@ -139,6 +174,23 @@ def _open_gguf(file: Path) -> Checkpoint:
     )
 
 
+def _open_ct2(file: Path) -> Checkpoint:
+    found = read_ct2(file)
+    config = whisper_config(found)
+    stored = _by_size((variable.dtype, variable.nbytes) for variable, _, _ in ct2_tensors(found))
+    if not stored:
+        raise CheckpointError(f"Cannot load {file}: it holds no weights.")
+    return Checkpoint(
+        format="ct2",
+        folder=file.parent,
+        files=(file,),
+        config=config,
+        dtype=next(iter(stored)),
+        defaults=GenerationDefaults(config.eos_token_ids),
+        stored_bytes=stored,
+    )
+
+
 def _gguf_formats(gguf: GGUFFile) -> QuantizedCheckpoint | None:
     """The block type of every quantised matrix, by the name of its projection."""
     architecture = gguf_architecture(gguf.metadata)
@@ -151,6 +203,9 @@ def _gguf_formats(gguf: GGUFFile) -> QuantizedCheckpoint | None:
 
 
 def _open_dummy(path: Path) -> Checkpoint:
+    if path.is_dir() and not any(path.glob("*.safetensors")) and (ct2 := _ct2_in(path)) is not None:
+        found = _open_ct2(ct2)
+        return Checkpoint("dummy", found.folder, (), found.config, "bfloat16", found.defaults)
     if path.is_dir() and (path / "config.json").is_file():
         config, generation = _read_configs(path)
         named = config.get("dtype", config.get("torch_dtype"))
@@ -158,7 +213,7 @@ def _open_dummy(path: Path) -> Checkpoint:
             format="dummy",
             folder=path,
             files=(),
-            config=decoder_config_from_hf(config),
+            config=_config_from_hf(config, generation),
             dtype=named if isinstance(named, str) and named in DTYPES.values() else "bfloat16",
             defaults=defaults_from_hf(config, generation),
         )
@@ -175,13 +230,23 @@ def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
     return config, read_json(generation) if generation.is_file() else {}
 
 
+def _ct2_in(folder: Path) -> Path | None:
+    """The one model.bin in the folder or below it."""
+    if (folder / _CT2_FILE).is_file():
+        return folder / _CT2_FILE
+    files = sorted(folder.rglob(_CT2_FILE))
+    return files[0] if len(files) == 1 else None
+
+
 def _gguf_in(folder: Path) -> Path:
     files = sorted(folder.glob("*.gguf")) or sorted(folder.rglob("*.gguf"))
     if len(files) == 1:
         return files[0]
     if not files:
         what = "*.safetensors" if (folder / "config.json").is_file() else "config.json with *.safetensors"
-        raise CheckpointError(f"Cannot load {folder}: expected {what}, or one .gguf file, and found neither.")
+        raise CheckpointError(
+            f"Cannot load {folder}: expected {what}, or one .gguf file, or CTranslate2's {_CT2_FILE}, and found none."
+        )
     names = ", ".join(str(file.relative_to(folder)) for file in files[:4])
     more = ", …" if len(files) > 4 else ""
     raise CheckpointError(

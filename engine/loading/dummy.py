@@ -7,6 +7,8 @@ import torch
 
 from ..models.config import DecoderConfig
 from ..models.shapes import weight_shapes
+from ..models.whisper_config import WhisperConfig
+from ..models.whisper_shapes import whisper_weight_shapes
 
 POOL_ELEMENTS = 1_000_003
 """Prime, so that no matrix repeats the pool row by row."""
@@ -15,7 +17,11 @@ STANDARD_DEVIATION = 0.02
 
 
 def dummy_weights(
-    config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int, progress: Callable[[int, int], None]
+    config: DecoderConfig | WhisperConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+    progress: Callable[[int, int], None],
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor) of every weight: small normal values, norms that pass their input on.
 
@@ -24,13 +30,14 @@ def dummy_weights(
     """
     generator = torch.Generator().manual_seed(seed)
     pool = torch.randn(POOL_ELEMENTS, generator=generator).mul_(STANDARD_DEVIATION).to(device, dtype)
-    shapes = weight_shapes(config)
+    plus_one = isinstance(config, DecoderConfig) and config.norm_plus_one
+    shapes = whisper_weight_shapes(config) if isinstance(config, WhisperConfig) else weight_shapes(config)
     total = sum(_elements(shape) for shape in shapes.values()) * dtype.itemsize
     done = 0
     for name, shape in shapes.items():
         count = _elements(shape)
         if name.endswith("norm.weight"):
-            tensor = torch.full(shape, 0.0 if config.norm_plus_one else 1.0, dtype=dtype, device=device)
+            tensor = torch.full(shape, 0.0 if plus_one else 1.0, dtype=dtype, device=device)
         else:
             tensor = _cut(pool, crc32(name.encode()) % POOL_ELEMENTS, count).view(shape)
         yield name, tensor

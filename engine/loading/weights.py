@@ -10,6 +10,8 @@ from safetensors import SafetensorError, safe_open
 
 from ..models.gguf_config import gguf_architecture
 from .checkpoint import Checkpoint
+from .ct2_file import CT2Variable, read_ct2
+from .ct2_whisper import tensors as ct2_tensors
 from .dequantize import dequantize
 from .dummy import dummy_weights
 from .errors import CheckpointError
@@ -48,6 +50,8 @@ def iterate_weights(
             return _safetensors(checkpoint, device, tell)
         case "gguf":
             return _gguf(checkpoint, dtype, device, raw, tell)
+        case "ct2":
+            return _ct2(checkpoint, dtype, device, tell)
         case "dummy":
             return dummy_weights(checkpoint.config, dtype, device, seed, tell)
 
@@ -71,7 +75,7 @@ def _gguf(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress
 ) -> Iterator[tuple[str, torch.Tensor]]:
     (file,) = checkpoint.files
-    config = checkpoint.config
+    config = checkpoint.decoder
     done, total = 0, checkpoint.total_bytes
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(file))
@@ -89,6 +93,38 @@ def _gguf(
                 else:
                     yield name, reader.read(tensor, dtype, heads, shift).to(device)
             done += tensor.nbytes
+            tell(done, total)
+
+
+_CT2_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int8": torch.int8,
+    "int16": torch.int16,
+}
+
+
+def _ct2(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, tell: Progress
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Plain variables as they are stored, quantised ones (value · 1 / scale) in ``dtype``."""
+    (path,) = checkpoint.files
+    done, total = 0, checkpoint.total_bytes
+    with FileIO(path) as file:
+
+        def read(variable: CT2Variable) -> torch.Tensor:
+            stored = _read_piece(file, path, variable.name, variable.offset, variable.nbytes)
+            return stored.view(_CT2_DTYPES[variable.dtype]).view(variable.shape)
+
+        for variable, scale, names in ct2_tensors(read_ct2(path)):
+            values = read(variable)
+            if scale is not None:
+                rows = read(scale).reshape(-1, *(1 for _ in variable.shape[1:]))
+                values = (values.float() / rows).to(dtype)
+            for name, part in zip(names, values.chunk(len(names)), strict=True):
+                yield name, part.to(device)
+            done += variable.nbytes
             tell(done, total)
 
 
@@ -154,19 +190,24 @@ class _TensorReader:
 
     def _piece(self, tensor: GGUFTensor, start: int, count: int) -> torch.Tensor:
         """Stored bytes [start, start + count) of a tensor, uint8 [count]."""
-        buffer = bytearray(count)
-        view = memoryview(buffer)
-        try:
-            self._file.seek(tensor.offset + start)
-            filled = 0
-            while filled < count:
-                got = self._file.readinto(view[filled:])
-                if not got:
-                    raise CheckpointError(f"Cannot load {self._path}: it ends within {tensor.name!r}; fetch it again.")
-                filled += got
-        except OSError as error:
-            raise CheckpointError(f"Cannot load {self._path}: {error.strerror or error}.") from error
-        return torch.frombuffer(buffer, dtype=torch.uint8)
+        return _read_piece(self._file, self._path, tensor.name, tensor.offset + start, count)
+
+
+def _read_piece(file: FileIO, path: Path, name: str, offset: int, count: int) -> torch.Tensor:
+    """Bytes [offset, offset + count) of a file, uint8 [count]; ``name`` is what lies there."""
+    buffer = bytearray(count)
+    view = memoryview(buffer)
+    try:
+        file.seek(offset)
+        filled = 0
+        while filled < count:
+            got = file.readinto(view[filled:])
+            if not got:
+                raise CheckpointError(f"Cannot load {path}: it ends within {name!r}; fetch it again.")
+            filled += got
+    except OSError as error:
+        raise CheckpointError(f"Cannot load {path}: {error.strerror or error}.") from error
+    return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 def _in_stored_order(out: torch.Tensor, heads: int) -> torch.Tensor:

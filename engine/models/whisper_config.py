@@ -18,7 +18,7 @@ _MOST_MEL_BINS = 1024
 
 @dataclass(frozen=True)
 class WhisperConfig:
-    """An encoder over log-mel frames and a decoder that attends to it. Keys and values have as many heads as queries."""
+    """An encoder over log-mel frames, and a decoder that attends to it with as many heads for keys as for queries."""
 
     architecture: str
     """transformers' class name, for messages."""

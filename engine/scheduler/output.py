@@ -6,7 +6,7 @@ from stentor.protocols.steps import StepResult, TokenLogprobs
 from ..grammar.rule import RuleBroken
 from ..request import Choice, ChoiceState, Request
 from .preemption import Memory
-from .step import Flight
+from .step import Flight, Owner
 
 
 class Output:
@@ -76,7 +76,7 @@ class Output:
         for choice in request.choices:
             if choice.state is ChoiceState.HELD:
                 request.leading = choice.index
-                request.prompt_logprobs = None
+                request.forget_prompt()
                 self.memory.queue.push(choice)
                 return
 
@@ -85,6 +85,8 @@ class Output:
         batch = TokensBatch([], [], [])
         if result.prompt_logprobs:
             self._gather_prompt_logprobs(flight, result)
+        if result.heard:
+            self._gather_heard(flight, result)
         block_size = self.memory.block_size
         cache_enabled = self.memory.prefix.enabled
         sampled = -1
@@ -133,7 +135,11 @@ class Output:
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """The leader's last prompt position has been computed: tell the client, and let the other choices go."""
         logprobs = request.prompt_logprobs
-        request.prompt_logprobs = None
+        heard, lacks = request.heard, request.lacks
+        request.forget_prompt()
+        if lacks:
+            batch.finished.extend(self.finish_all(request, "error", f"the worker returned {lacks}"))
+            return
         if request.params.prompt_logprobs is not None:
             if logprobs is None:
                 logprobs = [None] * request.prompt_len
@@ -153,6 +159,7 @@ class Output:
                 max(0.0, scheduled - request.arrival),
                 max(0.0, now - scheduled),
                 logprobs,
+                heard,
             )
         )
         leader = request.leader
@@ -178,8 +185,20 @@ class Output:
         """Keep the pieces that belong to a prompt still being prefilled by the row that computed them."""
         owners = flight.by_slot()
         for piece in result.prompt_logprobs:
-            choice, incarnation, _, samples = owners[piece.slot]
-            # The row that drew the first token may have been lost since; its work still stands.
-            current = choice.incarnation == incarnation or (choice.state is ChoiceState.PREEMPTED and samples)
-            if current and not choice.request.prompt_done:
-                choice.request.gather_logprobs(piece.start, piece.positions)
+            if _gathers(owners[piece.slot]):
+                owners[piece.slot][0].request.gather_logprobs(piece.start, piece.positions)
+
+    def _gather_heard(self, flight: Flight, result: StepResult) -> None:
+        """The same for what the prompt's positions say of the audio."""
+        owners = flight.by_slot()
+        for row in result.heard:
+            if _gathers(owners[row.slot]):
+                owners[row.slot][0].request.gather_heard(row.heard)
+
+
+def _gathers(owner: Owner) -> bool:
+    """Whether what a row has said of its prompt is still waited for."""
+    choice, incarnation, _, samples = owner
+    # The row that drew the first token may have been lost since; its work still stands.
+    current = choice.incarnation == incarnation or (choice.state is ChoiceState.PREEMPTED and samples)
+    return current and not choice.request.prompt_done

@@ -1,6 +1,7 @@
-"""Who holds KV blocks, and who must give them up when they run out."""
+"""Who holds KV blocks and encoded audio, and who must give blocks up when they run out."""
 
 from ..cache.blocks import BlockPool
+from ..cache.encodings import EncodingCache
 from ..cache.prefix import PrefixCache
 from ..request import Choice, ChoiceState, Request
 from .queue import WaitingQueue
@@ -10,15 +11,18 @@ from .rows import RowTable
 class Memory:
     """The pool together with everyone who may hold blocks of it: running rows and held prompts.
 
+    A running row also holds the place of what it hears. Who has no row has none, and whoever finds none waits.
+
     Blocks given up here may be written by a step that is still in flight. They are given out again
     only by a later plan, and the worker runs plans in order, so the new owner's writes come after
     the old owner's; the old owner's result never labels a block, because its incarnation has passed.
     """
 
-    __slots__ = ("_holders", "block_size", "pool", "preemptions", "prefix", "queue", "rows")
+    __slots__ = ("_holders", "block_size", "encodings", "pool", "preemptions", "prefix", "queue", "rows")
 
-    def __init__(self, num_blocks: int, block_size: int, prefix_cache: bool, rows: RowTable) -> None:
+    def __init__(self, num_blocks: int, block_size: int, prefix_cache: bool, rows: RowTable, places: int = 0) -> None:
         self.pool = BlockPool(num_blocks)
+        self.encodings = EncodingCache(places)
         self.block_size = block_size
         self.prefix = PrefixCache(self.pool, block_size, enabled=prefix_cache)
         self.rows = rows
@@ -72,9 +76,11 @@ class Memory:
     # ---- rows
 
     def release(self, choice: Choice) -> None:
-        """Take slot and blocks from a running choice; the caller decides its next state."""
+        """Take slot, blocks and place from a running choice; the caller decides its next state."""
         self.rows.leave(choice)
         self.pool.free_table(choice.blocks)
+        if choice.place >= 0:
+            self.encodings.free(choice.place)
         choice.drop_row()
 
     def preempt(self, choice: Choice) -> None:
@@ -89,7 +95,7 @@ class Memory:
             choice.move((ChoiceState.RUNNING,), ChoiceState.PREEMPTED)
             return
         if not choice.request.prompt_done:
-            choice.request.prompt_logprobs = None
+            choice.request.forget_prompt()
         self.queue.push(choice)
 
     def make_room(self, needy: Choice) -> bool:
@@ -108,18 +114,23 @@ class Memory:
                 return False
         return True
 
-    def reset(self, num_blocks: int | None = None) -> None:
-        """The KV behind the blocks is gone: nobody holds any, and nothing is cached. See :meth:`.BlockPool.reset`."""
+    def reset(self, num_blocks: int | None = None, places: int | None = None) -> None:
+        """The KV behind the blocks is gone: nobody holds any, and nothing is cached. See :meth:`.BlockPool.reset`.
+
+        So is what was encoded.
+        """
         for request in self._holders.values():
             request.held_blocks = []
         self._holders.clear()
         self.pool.reset(num_blocks)
+        self.encodings.reset(places)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the pool's counts are exactly what rows and holds add up to."""
         self.pool.check_integrity()
         self.queue.check_integrity()
         self.rows.check_integrity()
+        self._check_places()
         held = [0] * self.pool.num_blocks
         for request in self._holders.values():
             assert request.forks_left > 0, f"request {request.rid} holds its prompt for nobody"
@@ -135,3 +146,17 @@ class Memory:
             assert choice.computed_len <= len(choice.blocks) * self.block_size, f"choice {choice.name} lacks blocks"
             for block in choice.blocks[choice.computed_len // self.block_size :]:
                 assert held[block] == 1, f"block {block} will be written by choice {choice.name} and is shared"
+
+    def _check_places(self) -> None:
+        self.encodings.check_integrity()
+        holders = [0] * self.encodings.places
+        for choice in self.rows.running:
+            audio = choice.request.audio
+            assert (choice.place >= 0) == (audio is not None), f"choice {choice.name} lacks a place, or has one unasked"
+            if audio is not None:
+                holders[choice.place] += 1
+                found = self.encodings.find(audio.digest)
+                assert found == choice.place, f"choice {choice.name} holds {choice.place}; what it hears is in {found}"
+        for place, count in enumerate(holders):
+            refs = self.encodings.refs(place)
+            assert count == refs, f"place {place} has {refs} holders, not {count}"

@@ -1,6 +1,6 @@
 """Rows that compute several positions at once: chunks of running prefills, and admissions."""
 
-from stentor.protocols.steps import NewRow
+from stentor.protocols.steps import Encoding, NewRow
 
 from ..request import Choice, Request
 from .preemption import Memory
@@ -29,12 +29,14 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
         choice = memory.queue.peek()
         if choice is None:
             return
+        request = choice.request
+        if request.whole and draft.room < choice.length:
+            return
         prefix = _find_room(choice, memory)
-        if prefix is None:
+        if prefix is None or not _find_place(choice, draft, memory):
             return
         memory.queue.pop()
         _admit(choice, prefix, memory, now)
-        request = choice.request
         draft.new.append(
             NewRow(
                 choice.slot,
@@ -45,9 +47,17 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
                 choice.blocks.copy(),
                 request.name,
                 choice.rule is not None,
+                choice.place,
+                None if request.audio is None else request.audio.rules,
+                None if request.audio is None or request.prompt_done else request.audio.no_speech,
+                None if request.audio is None or request.prompt_done else request.audio.align,
             )
         )
-        draft.add(choice, min(choice.length - choice.computed_len, draft.budget, draft.chunk), [])
+        if request.whole:
+            draft.add(choice, choice.length, [])
+            draft.budget = max(draft.budget, 0)
+        else:
+            draft.add(choice, min(choice.length - choice.computed_len, draft.budget, draft.chunk), [])
 
 
 def _find_room(choice: Choice, memory: Memory) -> list[int] | None:
@@ -69,6 +79,23 @@ def _find_room(choice: Choice, memory: Memory) -> list[int] | None:
             return None
 
 
+def _find_place(choice: Choice, draft: StepDraft, memory: Memory) -> bool:
+    """Gives the choice the place of what it hears, encoded in this step if it is not there yet; false where there is no
+    place, or this step encodes as much as it may. True for who hears nothing."""
+    audio, places = choice.request.audio, memory.encodings
+    if audio is None:
+        return True
+    if places.find(audio.digest) is None and len(draft.encodings) >= draft.max_encodings:
+        return False
+    held = places.hold(audio.digest)
+    if held is None:
+        return False
+    choice.place = held.place
+    if not held.encoded:
+        draft.encodings.append(Encoding(held.place, audio.pcm))
+    return True
+
+
 def _find_prefix(choice: Choice, memory: Memory) -> list[int]:
     """The longest prefix to start from, not referenced yet, at most up to the block of the last known token."""
     request = choice.request
@@ -76,7 +103,7 @@ def _find_prefix(choice: Choice, memory: Memory) -> list[int]:
         return request.held_blocks
     if not _reads_cache(request, memory):
         return []
-    usable = (choice.length - 1) // memory.block_size
+    usable = min(choice.length - 1, request.cacheable_len) // memory.block_size
     return memory.prefix.match(choice.block_digests(usable, memory.block_size)[:usable])
 
 

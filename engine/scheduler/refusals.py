@@ -1,6 +1,7 @@
 """Why a request can never run."""
 
 from stentor.protocols.actors import Submit
+from stentor.protocols.audio import MAX_WINDOW_BYTES, SAMPLE_BYTES, Audio
 
 from ..cache.prefix import MAX_TOKEN_ID
 
@@ -23,6 +24,41 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
             "prompt and output together: shorten the prompt"
         )
     return _refuse_resumed(submit)
+
+
+def audio_refusal_of(submit: Submit, places: int, max_num_batched_tokens: int) -> str | None:
+    """What is wrong with what a request is to hear; None where nothing is."""
+    audio = submit.audio
+    if audio is None or not places:
+        return wrong_kind(audio, places)
+    if len(submit.seeds) != 1:
+        return f"a request with audio has one choice, not {len(submit.seeds)}"
+    if not 0 < len(audio.pcm) <= MAX_WINDOW_BYTES or len(audio.pcm) % SAMPLE_BYTES:
+        return f"the audio has {len(audio.pcm)} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
+    prompt_len = len(submit.prompt)
+    if audio.no_speech is not None and not 0 <= audio.no_speech[0] < prompt_len:
+        return f"silence is asked for at position {audio.no_speech[0]} of a prompt of {prompt_len} tokens"
+    if audio.align is None:
+        return None
+    if not 0 < audio.align.start < prompt_len or audio.align.frames < 1:
+        return f"an alignment from token {audio.align.start} on of a prompt of {prompt_len} tokens has nothing to align"
+    if submit.params.max_tokens > 1:
+        return f"an alignment draws one token at most, not {submit.params.max_tokens}"
+    if prompt_len + 1 > max_num_batched_tokens:
+        return (
+            f"an alignment of a prompt of {prompt_len} tokens does not fit into a step of {max_num_batched_tokens}: "
+            "raise --max-num-batched-tokens"
+        )
+    return None
+
+
+def wrong_kind(audio: Audio | None, places: int) -> str | None:
+    """Why a model that keeps so many encodings cannot serve a request with this audio, or without; None if it can."""
+    if audio is not None and not places:
+        return "the model does not hear: it takes no audio"
+    if audio is None and places:
+        return "the model transcribes what it hears: the request needs audio"
+    return None
 
 
 def too_long(needed: int, num_blocks: int, block_size: int) -> str | None:

@@ -17,7 +17,7 @@ from .masks import write_masks
 from .output import Output
 from .preemption import Memory
 from .prefill import admit_waiting, plan_chunks
-from .refusals import refusal_of, too_long
+from .refusals import audio_refusal_of, refusal_of, too_long, wrong_kind
 from .rows import RowTable
 from .step import Flight, StepDraft
 from .suspicion import Flown, Suspicion
@@ -86,9 +86,17 @@ class Scheduler:
         config: SchedulerConfig,
         max_mixed_prefill_tokens: int | None = None,
         max_prefill_chunk: int | None = None,
+        encodings: int = 0,
+        max_encodings: int | None = None,
+        max_mixed_encodings: int | None = None,
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
-        those of one prompt in a step; None leaves them the whole budget."""
+        those of one prompt in a step; None leaves them the whole budget.
+
+        ``encodings`` are the windows of audio that the worker keeps encoded, 0 where the model does not hear;
+        ``max_encodings`` and ``max_mixed_encodings`` bound those that one step makes, in all and beside rows that
+        decode; None lets it make as many as there are places.
+        """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
         for name, value in (
@@ -101,6 +109,12 @@ class Scheduler:
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
+        if encodings < 0:
+            raise ValueError(f"encodings is {encodings}; it must be at least 0")
+        most = max(encodings, 1) if max_encodings is None else max_encodings
+        beside = most if max_mixed_encodings is None else max_mixed_encodings
+        if encodings and min(most, beside) < 1:
+            raise ValueError(f"max_encodings is {most} and {beside} beside rows that decode; both must be at least 1")
         aging = config.priority_aging_seconds
         if not math.isfinite(aging) or aging < 0:
             raise ValueError(f"priority_aging_seconds is {aging}; it must be a finite number of seconds, 0 or more")
@@ -110,7 +124,8 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
-        self._memory = Memory(num_blocks, block_size, config.prefix_cache, self._rows)
+        self._max_encodings, self._max_mixed_encodings = most, beside
+        self._memory = Memory(num_blocks, block_size, config.prefix_cache, self._rows, encodings)
         self._output = Output(self._memory)
         self._flights: deque[Flight] = deque()
         self._suspicion = Suspicion()
@@ -191,11 +206,14 @@ class Scheduler:
         unfinished = plan_decodes(draft, memory)
         if draft.rows and not self._is_burst(len(draft.rows), len(unfinished)):
             draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
+        draft.max_encodings = self._max_mixed_encodings if draft.rows else self._max_encodings
         plan_chunks(draft, unfinished)
         admit_waiting(draft, memory, now)
         if not draft.rows:
             return None
-        plan = StepPlan(self._epoch, self._steps, self._rows.take_freed(), draft.new, draft.rows, draft.masked)
+        plan = StepPlan(
+            self._epoch, self._steps, self._rows.take_freed(), draft.new, draft.rows, draft.masked, draft.encodings
+        )
         self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, draft.new))
         self._steps += 1
         return plan
@@ -257,7 +275,7 @@ class Scheduler:
             choice.pending = 0
             choice.length = choice.request.prompt_len + len(choice.outputs)
             if not choice.request.prompt_done:
-                choice.request.prompt_logprobs = None
+                choice.request.forget_prompt()
             self._memory.queue.push(choice)
         ended = TokensBatch([], [], [])
         name = ""
@@ -269,17 +287,21 @@ class Scheduler:
         self._recovered += requests
         return Recovery(ended, culprit is not None, in_search, requests, name)
 
-    def resize(self, num_blocks: int) -> TokensBatch:
-        """A new worker has another number of blocks; to be called after :meth:`recover`, before the next plan.
+    def resize(self, num_blocks: int, encodings: int | None = None) -> TokensBatch:
+        """A new worker has another number of blocks or of places for encoded audio; to be called after
+        :meth:`recover`, before the next plan.
 
         Ends the requests that do not fit any more.
         """
         ended = TokensBatch([], [], [])
-        if num_blocks == self._memory.pool.num_blocks:
+        memory = self._memory
+        encodings = memory.encodings.places if encodings is None else encodings
+        if (num_blocks, encodings) == (memory.pool.num_blocks, memory.encodings.places):
             return ended
-        self._memory.reset(num_blocks)
+        memory.reset(num_blocks, encodings)
         for request in list(self._output.requests.values()):
-            if (refusal := self._too_long(request.limit_len)) is not None:
+            refusal = self._too_long(request.limit_len) or wrong_kind(request.audio, encodings)
+            if refusal is not None:
                 ended.finished.extend(self._output.finish_all(request, "error", refusal))
         return self._noted(ended)
 
@@ -390,6 +412,7 @@ class Scheduler:
         if submit.rid in self._output.requests:
             return f"request {submit.rid} is already running; request ids must not be reused"
         why = refusal_of(submit, self._max_model_len)
+        why = why or audio_refusal_of(submit, self._memory.encodings.places, self._max_num_batched_tokens)
         return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))
 
     def _too_long(self, needed: int) -> str | None:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from stentor.protocols.steps import NewRow, RowStep, StepResult
+from stentor.protocols.steps import Encoding, NewRow, RowStep, StepResult
 
 from ..request import Choice
 
@@ -31,7 +31,7 @@ class Flight(NamedTuple):
                 raise ValueError(
                     f"the worker sent {len(values)} {what} for step {self.step}, which draws {self.sampled}"
                 )
-        if result.prompt_logprobs:
+        if result.prompt_logprobs or result.heard:
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
@@ -44,19 +44,30 @@ class Flight(NamedTuple):
                         f"the worker sent prompt logprobs of tokens {piece.start} to {end} in step {self.step}; "
                         f"slot {piece.slot} has such for 1 to {prompt_len}"
                     )
+            for row in result.heard:
+                owner = owners.get(row.slot)
+                if owner is None or owner[0].request.audio is None:
+                    raise ValueError(
+                        f"the worker says what slot {row.slot} has heard in step {self.step}, where it hears nothing"
+                    )
 
     def by_slot(self) -> dict[int, Owner]:
         return {row.slot: owner for row, owner in zip(self.rows, self.owners, strict=True)}
 
 
 class StepDraft:
-    """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row."""
+    """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row.
 
-    __slots__ = ("budget", "chunk", "masked", "new", "owners", "rows", "sampled")
+    ``room`` is what is left of the largest step there may be: a row that enters whole may go beyond the budget.
+    """
+
+    __slots__ = ("budget", "chunk", "encodings", "masked", "max_encodings", "new", "owners", "room", "rows", "sampled")
 
     def __init__(self, budget: int, chunk: int) -> None:
-        self.budget = budget
+        self.budget = self.room = budget
         self.chunk = chunk
+        self.max_encodings = 0
+        self.encodings: list[Encoding] = []
         self.new: list[NewRow] = []
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
@@ -82,5 +93,6 @@ class StepDraft:
             else:
                 choice.exhausted = True
         self.budget -= count
+        self.room -= count
         self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample))
         self.owners.append((choice, choice.incarnation, end, sample))

@@ -11,6 +11,7 @@ from stentor.protocols.config import CacheDType
 
 from ..layers.attention import LayerCache
 from ..models.config import DecoderConfig
+from ..models.whisper_config import WhisperConfig
 from .errors import SetupError
 
 FP8 = torch.float8_e4m3fn
@@ -32,20 +33,20 @@ def choose_cache_dtype(wanted: CacheDType, dtype: torch.dtype, device: torch.dev
     return dtype
 
 
-def kv_block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
+def kv_block_bytes(config: DecoderConfig | WhisperConfig, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers, keys and values."""
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
 
 
 def allocate_caches(
-    config: DecoderConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    config: DecoderConfig | WhisperConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> list[LayerCache]:
     """K and V of every layer, zeroed."""
     return [_allocate(config, num_blocks, block_size, device, dtype) for _ in range(config.num_layers)]
 
 
 def _allocate(
-    config: DecoderConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    config: DecoderConfig | WhisperConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> LayerCache:
     shape = (num_blocks, config.num_kv_heads, config.head_dim, block_size)
     if device.type == "cpu":

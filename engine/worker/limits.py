@@ -24,12 +24,15 @@ SUITED = {
     ),
 }
 
+_NAMED = frozenset(WorkerConfig.__struct_fields__)
+"""Limits that an operator may name are among these."""
+
 
 def with_limits(config: WorkerConfig, device: str) -> WorkerConfig:
     """The same with every limit named, for a device of type ``cpu`` or ``cuda``."""
     suited = msgspec.structs.asdict(SUITED[device])
     return msgspec.structs.replace(
-        config, **{name: getattr(config, name) or default for name, default in suited.items()}
+        config, **{name: getattr(config, name) or default for name, default in suited.items() if name in _NAMED}
     )
 
 

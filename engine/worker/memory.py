@@ -7,12 +7,13 @@ _SHARE = 0.25
 _CEILING = 4 * GIB
 
 
-def default_kv_bytes(weights: int) -> int:
+def default_kv_bytes(weights: int, memory_share: float = 1.0) -> int:
     """Bytes for KV where the operator named none: a quarter of the host's free memory.
 
-    ``weights`` is what the model's own tensors, which are not there yet, will take of it.
+    ``weights`` is what the model's own tensors, which are not there yet, will take of it, and ``memory_share`` the part
+    of this worker among those of the host.
     """
-    return min(int(max(available_memory() - weights, 0) * _SHARE), _CEILING)
+    return int(min(int(max(available_memory() - weights, 0) * _SHARE), _CEILING) * memory_share)
 
 
 def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -2,21 +2,19 @@
 
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from stentor.protocols.steps import Masks, PromptLogprobs, RowStep, StepPlan, StepResult
+from stentor.protocols.steps import Masks, PromptLogprobs, RowHeard, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
 from .batch import build_batch
 from .masks import NO_MASKS, slot_masks
+from .prompt_logprobs import read_prompt_logprobs
 from .rows import RowTable
 from .sampler import Sampler
-
-_PROMPT_LOGIT_ROWS = 64
-"""Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +27,10 @@ class Forwarded:
     best: list[int] | None
     """The index of the largest of each, where it is known already."""
     seconds: float
+    heard: list[RowHeard] = field(default_factory=list)
+    """What rows have brought of their audio."""
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    """Those that were read as soon as the forward had run."""
 
 
 class ModelRunner:
@@ -137,20 +139,4 @@ class ModelRunner:
         if self._programs is not None:
             hidden = self._programs.last_hidden(sum(row.count for row in rows))
         starts = itertools.accumulate((row.count for row in rows[:-1]), initial=0)
-        return [
-            self._row_logprobs(row, start, hidden, top)
-            for row, start in zip(rows, starts, strict=True)
-            if (top := self._rows.prompt_logprobs[row.slot]) is not None
-            and row.start + 1 < self._rows.prompt_len(row.slot)
-        ]
-
-    def _row_logprobs(self, row: RowStep, start: int, hidden: torch.Tensor, top: int) -> PromptLogprobs:
-        """What this chunk says about the prompt tokens that follow its positions."""
-        end = min(row.start + row.count + 1, self._rows.prompt_len(row.slot))
-        following = self._rows.tokens[row.slot, row.start + 1 : end].tolist()
-        positions = []
-        for offset in range(0, len(following), _PROMPT_LOGIT_ROWS):
-            piece = following[offset : offset + _PROMPT_LOGIT_ROWS]
-            logits = self._model.logits(hidden[start + offset : start + offset + len(piece)])
-            positions += self._sampler.prompt_logprobs(logits, piece, top)
-        return PromptLogprobs(slot=row.slot, start=row.start + 1, positions=positions)
+        return read_prompt_logprobs(rows, list(starts), self._rows, hidden, self._model.logits, self._sampler)

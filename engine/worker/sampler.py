@@ -162,7 +162,9 @@ class Sampler:
         if masks:
             for position, slot in enumerate(slots):
                 if (mask := masks.get(slot)) is not None:
-                    restrict_row_(logits[position], mask)
+                    row = logits[position].cpu()  # itself, where it lies here
+                    restrict_row_(row, mask)
+                    logits[position] = row
 
     def _draw(self, logits: torch.Tensor, slots: Sequence[int], rows: list[SampledRow]) -> list[int]:
         if all(row.greedy for row in rows):

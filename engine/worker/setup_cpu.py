@@ -46,7 +46,7 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
     config = with_limits(config, "cpu")
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
-    model_config = checkpoint.config
+    model_config = checkpoint.decoder
     dtype = choose_dtype(config.dtype, _CPU, checkpoint.dtype, batch_invariant=config.batch_invariant)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, _CPU)
     native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
@@ -101,7 +101,7 @@ def _kept_weights(
     try:
         kept = KeptWeights(weights_fd, weights_key(checkpoint, config, place.dtype))
         if not kept.filled:
-            kept.begin(weights_bytes(checkpoint.config, place))
+            kept.begin(weights_bytes(checkpoint.decoder, place))
     except OSError as error:
         logger.warning("prepared weights are not kept: %s", error)
         return None
@@ -119,7 +119,7 @@ def size_cache(
     block_bytes = kv_block_bytes(model, config.block_size, cache_dtype)
     budget = config.kv_cache_memory
     if budget is None:
-        budget = default_kv_bytes(weights_bytes(model, place))
+        budget = default_kv_bytes(weights_bytes(model, place), config.memory_share)
     num_blocks = budget // block_bytes
     return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
 

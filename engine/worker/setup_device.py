@@ -49,7 +49,7 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     config = with_limits(config, "cuda")
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
-    model_config = checkpoint.config
+    model_config = checkpoint.decoder
     dtype = choose_dtype(config.dtype, device.place, checkpoint.dtype, batch_invariant=config.batch_invariant)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, device.place)
     sizes = graph_sizes(config)

@@ -107,7 +107,7 @@ def load_model(
     checkpoint: Checkpoint, config: WorkerConfig, place: Placement, max_model_len: int, progress: ProgressCallback
 ) -> Decoder:
     try:
-        model = Decoder(checkpoint.config, place, max_model_len)
+        model = Decoder(checkpoint.decoder, place, max_model_len)
         if place.filled:
             return model
         tensors = iterate_weights(

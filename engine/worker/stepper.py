@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from stentor.protocols.actors import Failed
-from stentor.protocols.steps import Masks, StepPlan
+from stentor.protocols.steps import Masks, StepPlan, StepResult
 
 from ..channel import PeerDied
 from .device_runner import DeviceRunner, Launched
 from .pending import Pending
 from .row_names import Names, RowNames, names_in
-from .runner import Forwarded, ModelRunner
+from .runner import Forwarded
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +58,23 @@ class Stepper(Protocol):
         """The worker ends; results that are not there yet are dropped."""
 
 
-class InTurn:
-    """One step after the other, on the device that this process computes on itself."""
+class TurnRunner(Protocol):
+    """Runs steps one after the other, each in two halves."""
 
-    def __init__(self, runner: ModelRunner, send: Send) -> None:
+    def step(self, plan: StepPlan) -> StepResult: ...
+
+    def forward(self, plan: StepPlan) -> Forwarded: ...
+
+    def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult: ...
+
+    def release(self, slots: list[int]) -> None:
+        """Forgets the rows of these slots."""
+
+
+class InTurn:
+    """One step after the other, each waited for."""
+
+    def __init__(self, runner: TurnRunner, send: Send) -> None:
         self._runner = runner
         self._send = send
         self._names = RowNames()

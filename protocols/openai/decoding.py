@@ -54,12 +54,23 @@ def too_many_values(body: bytes, limits: Limits) -> bool:
     return 8 * (opened + body.count(b":")) + body.count(b",") > limits.max_json_values
 
 
-def converted(value: Any, type: Any, where: str) -> Any:
-    """``value``, which stands at ``where`` in a request, as ``type``. Raises BadRequest naming the field."""
+def converted(value: Any, type: Any, where: str, *, strict: bool = True) -> Any:
+    """``value``, which stands at ``where`` in a request, as ``type``. Raises BadRequest naming the field.
+
+    What is not ``strict`` may write numbers and truth values as text.
+    """
     try:
-        return msgspec.convert(value, type)
+        return msgspec.convert(value, type, strict=strict)
     except msgspec.ValidationError as error:
         raise _invalid_value(str(error), where) from None
+
+
+def converted_form(fields: dict[str, Any], type: type[Request]) -> Request:
+    """A form's fields as ``type``: all values are text. Raises BadRequest naming the field."""
+    try:
+        return msgspec.convert(fields, type, strict=False)
+    except msgspec.ValidationError as error:
+        raise _invalid_value(str(error)) from None
 
 
 def _too_many_values(most: int, field: str | None) -> BadRequest:

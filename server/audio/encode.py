@@ -16,7 +16,6 @@ from .resample import Resampler
 
 if TYPE_CHECKING:
     import av
-    import av.audio
 
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 """As clients of OpenAI's speech endpoint name them."""
@@ -156,7 +155,9 @@ class _File:
         self._rate = rate
         self._written = _Written()
         self._container = av.open(self._written, "w", format=codec.container, options=dict(codec.options))
-        self._stream: av.AudioStream = self._container.add_stream(codec.name, rate=rate, layout="mono")
+        stream = self._container.add_stream(codec.name, rate=rate, layout="mono")
+        assert isinstance(stream, av.AudioStream)
+        self._stream: Final = stream
         if codec.bit_rate is not None:
             self._stream.bit_rate = codec.bit_rate
         context = self._stream.codec_context

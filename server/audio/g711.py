@@ -49,24 +49,27 @@ def _decoding(law: Law) -> "np.ndarray[Any, np.dtype[np.int16]]":
 
 @cache
 def _encoding(law: Law) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """The code of each sample, which is looked up by its 16 bits."""
+    """The code of each sample, which is looked up by its 16 bits. As in ITU-T G.191, -1 mirrors 0, and -2 mirrors 1."""
     import numpy as np
 
     samples = np.arange(1 << 16).astype(np.uint16).view(np.int16).astype(np.int32)
     negative = samples < 0
     if law == "pcmu":
-        magnitude = np.minimum(np.abs(samples), _CLIP) + _BIAS
+        magnitude = np.minimum(np.where(negative, ~samples, samples), _CLIP) + _BIAS
         segment = _bits(magnitude >> 8)
         codes = ~(np.where(negative, 0x80, 0) | segment << 4 | (magnitude >> segment + 3 & 0x0F))
     else:
-        # of 13 bits; one below zero mirrors one of zero and above
         magnitude = np.where(negative, ~samples, samples) >> 3
         segment = _bits(magnitude >> 5)
         shifted = magnitude >> np.maximum(segment, 1)
         codes = (segment << 4 | (shifted & 0x0F) | np.where(negative, 0, 0x80)) ^ 0x55
-    return (codes & 0xFF).astype(np.uint8)
+    found: np.ndarray[Any, np.dtype[np.uint8]] = (codes & 0xFF).astype(np.uint8)
+    return found
 
 
 def _bits(numbers: "np.ndarray[Any, np.dtype[np.int32]]") -> "np.ndarray[Any, np.dtype[np.int32]]":
     """How many bits each takes, of at most seven."""
-    return sum(((numbers >> at) > 0).astype(numbers.dtype) for at in range(8))  # type: ignore[return-value]
+    import numpy as np
+
+    found: np.ndarray[Any, np.dtype[np.int32]] = np.sum([numbers >> at > 0 for at in range(8)], axis=0, dtype=np.int32)
+    return found

@@ -26,7 +26,7 @@ from ..batches.calls import post
 from ..batches.lines import Answer
 from ..config import Config
 from ..door.door import Door
-from ..first_engine import fetch, first_engine
+from ..first_engine import fetch, first_engines
 from ..lifecycle import generation_defaults, load_state
 from ..listening import StartError
 from ..startup import StartupDisplay
@@ -40,14 +40,14 @@ class RoomClosed(RuntimeError):
 
 
 class Room:
-    """One model, loaded until :meth:`close`. All methods may be called from any thread but the room's own."""
+    """The chat model, loaded until :meth:`close`. All methods may be called from any thread but the room's own."""
 
     def __init__(self, config: Config) -> None:
         """Blocks until the model has completed a real step.
 
         Raises :class:`..listening.StartError` and :class:`stentor.engine.loading.errors.CheckpointError`.
         """
-        self._config = fetch(config)
+        self._config = fetch(config.chat_alone())
         self._started: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: httpx.AsyncClient | None = None
@@ -99,12 +99,12 @@ class Room:
         checkpoint = open_checkpoint(Path(config.engine.worker.model), config.engine.worker.load_format)
         defaults = generation_defaults(config.model.generation_config, checkpoint)
         display = StartupDisplay(Console(stderr=True))
-        with first_engine(config.engine) as engine:
-            client = EngineClient(config.engine, display.update, engine)
+        with first_engines({"chat": config.engine}) as engines:
+            client = EngineClient(config.engine, display.update, engines["chat"])
             async with contextlib.AsyncExitStack() as at_end, Supervisor() as supervisor:
                 supervisor.start("the engine", partial(self._run_engine, client))
                 with display:
-                    state = await load_state(config, checkpoint, defaults, client, Door())
+                    state = await load_state(config, checkpoint, defaults, {"chat": client}, Door())
                     at_end.callback(state.observer.close)
                     at_end.callback(state.pool.close)
                     at_end.callback(state.grammars.close)

@@ -42,6 +42,13 @@ OPTIONS: Final = (
         "models",
     ),
     Option(
+        "speech-threads",
+        "speech.threads",
+        kinds.integer(0, 256),
+        "threads that speak; 0 takes half of the cores, but no more than four",
+        "models",
+    ),
+    Option(
         "demo",
         "demo",
         kinds.switch(),

@@ -18,6 +18,8 @@ class Operation:
     """Type of the body of a POST; None: it is not read."""
     takes_file: bool = False
     """A POST brings a form with a file."""
+    form: Any = None
+    """Type of what such a form says besides."""
     media_type: str = JSON
     """Of the answer."""
     streams: bool = False

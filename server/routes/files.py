@@ -1,20 +1,15 @@
 """``/v1/files``."""
 
 import contextlib
-import logging
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive
 
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.files import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
@@ -26,6 +21,7 @@ from ..store import files
 from ..store.database import StoreFailed
 from .described import Operation, Operations
 from .endpoint import json_response
+from .forms import too_large, upload_form
 from .pages import limit_of, page_of
 
 if TYPE_CHECKING:
@@ -36,10 +32,8 @@ OPERATIONS: Final[Operations] = {
     "/v1/files/{id}": Operation("One file; DELETE forgets it", File, finds=True),
     "/v1/files/{id}/content": Operation("What is in it", str, media_type="application/octet-stream", finds=True),
 }
-logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what clients send
 
-_FORM_BYTES: Final = 64 << 10
-"""Of an upload beside the file."""
+_MOST_FIELDS: Final = 8
 _MOST_LISTED: Final = 10_000
 
 
@@ -57,25 +51,20 @@ def routes(state: ServerState) -> list[Route]:
 
 
 async def upload(state: ServerState, request: Request) -> Response:
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise BadRequest("A file is brought as multipart/form-data, with `file` and `purpose`.", "file")
-    most = state.max_file_bytes + _FORM_BYTES
-    # at the rate at which other bodies must come
-    seconds = state.limits.body_timeout * max(1.0, most / state.limits.max_body_bytes)
     with state.bodies.share() as share:
-        bounded = Request(request.scope, _bounded(request.receive, most, share))
-        return await _upload(state, bounded, seconds)
+        return await _upload(state, request, share)
 
 
-async def _upload(state: ServerState, request: Request, seconds: float) -> Response:
-    async with _form(request, seconds) as form:
+async def _upload(state: ServerState, request: Request, share: BodyShare) -> Response:
+    wanted = "`file` and `purpose`"
+    async with upload_form(state, request, share, state.max_file_bytes, _MOST_FIELDS, wanted) as form:
         given, purpose = form.get("file"), form.get("purpose")
         if not isinstance(given, UploadFile):
             raise BadRequest("`file` is required.", "file", "missing_required_parameter")
         if purpose not in UPLOADED:
             raise BadRequest(f"`purpose` must be one of {', '.join(UPLOADED)}.", "purpose", "invalid_value")
         if (given.size or 0) > state.max_file_bytes:
-            raise _too_large(state.max_file_bytes)
+            raise too_large(state.max_file_bytes)
         # some charsets have halves of characters
         name = (given.filename or "file")[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
         stored = await _keep(state, caller_of(request.scope).owner, given, str(purpose), name)
@@ -95,7 +84,7 @@ async def _keep(state: ServerState, owner: str, given: UploadFile, purpose: str,
     await store.write(partial(files.finish, file=file))
     stored = await store.read(partial(files.find, owner=owner, file=file))
     if stored is None:  # the store has no room for it
-        raise _too_large(state.max_file_bytes)
+        raise too_large(state.max_file_bytes)
     return stored
 
 
@@ -159,41 +148,6 @@ async def _find(state: ServerState, request: Request) -> files.Stored:
     return file
 
 
-@contextlib.asynccontextmanager
-async def _form(request: Request, seconds: float) -> AsyncIterator[FormData]:
-    """To come in whole within ``seconds``."""
-    try:
-        with anyio.fail_after(seconds):
-            form = await request.form(max_files=1, max_fields=8, max_part_size=_FORM_BYTES)
-    except HTTPException as error:
-        raise BadRequest(f"The form cannot be read: {error.detail}", "file") from None
-    except UnicodeError:
-        raise BadRequest("The form cannot be read: its names are no text in its charset; use UTF-8.", "file") from None
-    except TimeoutError:
-        raise BadRequest(
-            f"The form did not come in whole within {seconds:g} seconds.",
-            "file",
-            "request_timeout",
-            HTTPStatus.REQUEST_TIMEOUT,
-        ) from None
-    try:
-        yield form
-    finally:
-        await form.close()
-
-
-def _bounded(receive: Receive, most: int, share: BodyShare) -> Receive:
-    """The same, until too much has come."""
-
-    async def bounded() -> Message:
-        message = await receive()
-        if share.add(len(message.get("body", b""))) > most:
-            raise _too_large(most - _FORM_BYTES)
-        return message
-
-    return bounded
-
-
 def _shown(file: files.Stored) -> File:
     return File(file.id, file.size, file.created, file.name, file.purpose)
 
@@ -204,9 +158,3 @@ def _ends(shown: list[File]) -> tuple[str | None, str | None]:
 
 def _missing() -> BadRequest:
     return BadRequest("There is no file of this name.", "id", "file_not_found", status=404)
-
-
-def _too_large(most: int) -> BadRequest:
-    return BadRequest(
-        f"The file is larger than the {most} bytes that this server keeps of one.", "file", "file_too_large", status=413
-    )

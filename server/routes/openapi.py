@@ -10,7 +10,19 @@ from starlette.routing import Route
 
 from ..openapi import Document
 from ..state import ServerState
-from . import batches, chat, completions, conversations, files, messages, models, operations, responses, tokens
+from . import (
+    batches,
+    chat,
+    completions,
+    conversations,
+    files,
+    messages,
+    models,
+    operations,
+    responses,
+    tokens,
+    transcriptions,
+)
 from .described import JSON, Operation, Operations
 
 OPERATIONS: Final[Operations] = {
@@ -19,7 +31,10 @@ OPERATIONS: Final[Operations] = {
 
 
 def routes(state: ServerState) -> list[Route]:
-    families = (chat, completions, conversations, messages, models, tokens, operations, responses, files, batches)
+    families = (
+        *(chat, completions, conversations, messages, models, tokens, operations, responses, files, batches),
+        transcriptions,
+    )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]
     document = Document({path: operation for table in described for path, operation in table.items()})
     return [Route("/openapi.json", partial(openapi, state, document), methods=["GET"])]

@@ -1,5 +1,7 @@
-"""What can go wrong with a model that hears, before and while it does."""
+"""What can be wrong with a model that hears."""
+
+from stentor.engine.loading.errors import CheckpointError
 
 
-class TranscriptionModelError(Exception):
+class TranscriptionModelError(CheckpointError):
     """The model's folder is not what such a model needs; one line for the operator."""

@@ -95,7 +95,7 @@ def cut_window(tokens: Sequence[int], timestamp_begin: int, seek: int, frames: i
         bounds.append(count)
     parts, begin = [], 0
     for end in bounds:
-        first, last = tokens[begin] - timestamp_begin, tokens[end - 1] - timestamp_begin
+        first, last = (max(0, tokens[place] - timestamp_begin) for place in (begin, end - 1))
         parts.append(Part(begin, end, offset + first * step, offset + last * step))
         begin = end
     advance = frames if single_ending else (tokens[begin - 1] - timestamp_begin) * FRAMES_A_STEP

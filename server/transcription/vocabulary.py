@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.protocols.audio import TokenRules
 
@@ -36,7 +35,7 @@ _MUSIC: Final = "♩♪♫♬♭♮♯"
 
 
 class Vocabulary:
-    """Ids by what they mean. Raises :class:`TranscriptionModelError` where the tokenizer lacks one."""
+    """Ids by what they mean. Raises :class:`.errors.TranscriptionModelError` where the tokenizer lacks one."""
 
     def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
         """``settings`` are what the model's own files say; see :func:`settings_of`."""
@@ -120,15 +119,12 @@ class Vocabulary:
 def settings_of(folder: Path) -> dict[str, Any]:
     """What a model's folder says of its tokens, under the names that the file in question has for it.
 
-    Raises :class:`TranscriptionModelError` for a file that cannot be read.
+    Raises :class:`stentor.engine.loading.errors.CheckpointError` for a file that cannot be read.
     """
     found: dict[str, Any] = {}
-    try:
-        for name in ("config.json", "generation_config.json"):
-            if (folder / name).is_file():
-                found.update(read_json(folder / name))
-    except CheckpointError as error:
-        raise TranscriptionModelError(str(error)) from error
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).is_file():
+            found.update(read_json(folder / name))
     return found
 
 

@@ -1,7 +1,7 @@
 """A worker without a model: it keeps rows and KV as a real one does, and checks every plan it is sent.
 
-The next token is a hash of all tokens so far, the seed and the output index, so a row that was
-given a wrong token, block or position yields other tokens than it does alone.
+The next token is a hash of all tokens so far, of the audio, the seed and the output index, so a row that was
+given a wrong token, block, place or position yields other tokens than it does alone.
 """
 
 from collections import deque
@@ -15,9 +15,19 @@ import msgspec
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.scheduler.suspicion import DEATHS_TO_CONVICT
 from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Resumed, Submit, TokensBatch
+from stentor.protocols.audio import Audio, Heard
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Masks, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
+from stentor.protocols.steps import (
+    Masks,
+    NewRow,
+    PromptLogprobs,
+    RowHeard,
+    RowStep,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
 from stentor.tests.engine.scripted_grammar import VOCAB, ScriptedGrammar, permitted, rule_over
 
 
@@ -26,11 +36,16 @@ def _hash(*parts: object) -> int:
 
 
 def next_token(
-    tokens: Sequence[int], prompt_len: int, params: SamplingParams, seed: int, allowed: set[int] | None = None
+    tokens: Sequence[int],
+    prompt_len: int,
+    params: SamplingParams,
+    seed: int,
+    allowed: set[int] | None = None,
+    pcm: bytes = b"",
 ) -> int:
     """The token drawn after ``tokens``; stops are masked below ``min_tokens``, unless ``allowed`` says what may be."""
     index = len(tokens) - prompt_len
-    token = _hash(list(tokens), seed, index) % VOCAB
+    token = _hash(list(tokens), seed, index, pcm) % VOCAB
     if allowed is not None:
         return next(each % VOCAB for each in range(token, token + VOCAB) if each % VOCAB in allowed)
     if index < params.min_tokens:
@@ -43,6 +58,16 @@ def next_token(
 def token_logprobs(tokens: Sequence[int], position: int) -> TokenLogprobs:
     """A value that depends on the token at ``position`` and all before it."""
     return TokenLogprobs(tokens[position], -float(_hash(list(tokens[: position + 1])) % 997), 1, [])
+
+
+def heard_of(prompt: Sequence[int], pcm: bytes, audio: Audio | NewRow) -> Heard:
+    """What a prompt brings, as the request or its row asks for it."""
+    no_speech = None if audio.no_speech is None else _hash(list(prompt[: audio.no_speech[0] + 1]), pcm) % 997 / 997
+    if audio.align is None:
+        return Heard(no_speech)
+    tokens = range(audio.align.start, len(prompt))
+    times = [float(_hash(list(prompt[: place + 1]), pcm, audio.align.frames) % 997) for place in [*tokens, tokens.stop]]
+    return Heard(no_speech, times, times[:-1])
 
 
 @dataclass
@@ -58,11 +83,12 @@ def alone(submit: Submit, index: int, max_model_len: int, grammar: ScriptedGramm
     """Computed straight from the definition of the fake model."""
     params, tokens, prompt_len = submit.params, list(submit.prompt), len(submit.prompt)
     limit = min(prompt_len + params.max_tokens, max_model_len)
+    pcm = b"" if submit.audio is None else submit.audio.pcm
     while len(tokens) < limit:
         count = len(tokens) - prompt_len
         outputs = tokens[prompt_len:]
         allowed = None if grammar is None else permitted(grammar, params, outputs)
-        token = next_token(tokens, prompt_len, params, submit.seeds[index], allowed)
+        token = next_token(tokens, prompt_len, params, submit.seeds[index], allowed, pcm)
         tokens.append(token)
         if count >= params.min_tokens:
             if token in params.eos_token_ids:
@@ -82,6 +108,9 @@ class Row:
     seed: int
     blocks: list[int]
     masked: bool = False
+    place: int = -1
+    asked: NewRow | None = None
+    """The row as it entered, where it is to say what its prompt has heard."""
     computed: int | None = None
     """Positions with KV; None until the row's first step says where it starts."""
 
@@ -89,13 +118,28 @@ class Row:
 class FakeWorker:
     """Applies plans in order; raises AssertionError on one that a real worker could not run rightly."""
 
-    def __init__(self, *, num_blocks: int, block_size: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        encodings: int = 0,
+        max_encodings: int = 1,
+    ) -> None:
+        self.encodings = encodings
+        self.max_encodings = max_encodings
+        self.encoded: dict[int, bytes] = {}
+        """Audio by place."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.rows: dict[int, Row] = {}
         self.kv: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self.heard: list[RowHeard] = []
+        """Of the step that runs."""
         self.last_step = -1
         self.computed_tokens = 0
         self.held: StepPlan | None = None
@@ -133,14 +177,24 @@ class FakeWorker:
             assert new.slot not in self.rows, f"slot {new.slot} is taken"
             assert 0 < new.prompt_len <= len(new.tokens)
             assert not new.masked or not new.params.min_tokens, "the engine sees to min_tokens where there are masks"
+            asks = new.no_speech is not None or new.align is not None
             self.rows[new.slot] = Row(
-                list(new.tokens), new.prompt_len, new.params, new.seed, list(new.blocks), new.masked
+                list(new.tokens),
+                new.prompt_len,
+                new.params,
+                new.seed,
+                list(new.blocks),
+                new.masked,
+                new.encoding,
+                new if asks else None,
             )
+        self._encode(plan)
         assert plan.rows, "an empty step"
         assert sum(step.count for step in plan.rows) <= self.max_num_batched_tokens, "the step is over its budget"
         assert len({step.slot for step in plan.rows}) == len(plan.rows), "a row appears twice"
         assert {new.slot for new in plan.new} <= {step.slot for step in plan.rows}, "a new row has no work"
         pieces: list[PromptLogprobs] = []
+        self.heard = []
         for step in plan.rows:
             self.rows[step.slot].blocks.extend(step.new_blocks)
         self._check_writers(plan)
@@ -159,6 +213,7 @@ class FakeWorker:
                 )
             for position in range(step.start, end):
                 self.kv[self._place(row, position)] = self._entry(row, position)
+            self._hear(step, row)
             row.computed = end
             self.computed_tokens += step.count
             if row.params.prompt_logprobs is not None and step.start < row.prompt_len:
@@ -177,13 +232,44 @@ class FakeWorker:
         for step in plan.rows:
             row = self.rows[step.slot]
             if step.sample:
-                token = next_token(row.tokens, row.prompt_len, row.params, row.seed, allowed.get(step.slot))
+                permitted_now = allowed.get(step.slot)
+                pcm = self._pcm(row)
+                token = next_token(row.tokens, row.prompt_len, row.params, row.seed, permitted_now, pcm)
                 row.tokens.append(token)
                 tokens.append(row.tokens[-1])
                 wanted = row.params.logprobs is not None
                 logprobs.append(token_logprobs(row.tokens, len(row.tokens) - 1) if wanted else None)
         some = any(entry is not None for entry in logprobs)
-        return StepResult(plan.epoch, plan.step, tokens, logprobs if some else None, pieces, 0.0)
+        return StepResult(plan.epoch, plan.step, tokens, logprobs if some else None, pieces, 0.0, self.heard)
+
+    def _encode(self, plan: StepPlan) -> None:
+        before = {slot: self.encoded.get(row.place) for slot, row in self.rows.items() if row.computed is not None}
+        assert len(plan.encodings) <= self.max_encodings, "more windows than a step may encode"
+        places = [each.place for each in plan.encodings]
+        assert len(set(places)) == len(places), "a place is filled twice"
+        for each in plan.encodings:
+            assert 0 <= each.place < self.encodings
+            assert each.pcm not in self.encoded.values() or self.encoded.get(each.place) == each.pcm, "encoded twice"
+            self.encoded[each.place] = each.pcm
+        for slot, pcm in before.items():
+            assert self.encoded.get(self.rows[slot].place) == pcm, f"what slot {slot} hears was overwritten"
+        for slot, row in self.rows.items():
+            assert (row.place >= 0) == bool(self.encodings), f"slot {slot} has place {row.place}"
+            assert row.place < 0 or row.place in self.encoded, f"slot {slot} hears what nobody has encoded"
+
+    def _hear(self, step: RowStep, row: Row) -> None:
+        asked, end = row.asked, step.start + step.count
+        if asked is None or step.start >= row.prompt_len:
+            return
+        found = heard_of(row.tokens[: row.prompt_len], self._pcm(row), asked)
+        if asked.align is not None:
+            assert (step.start, step.count) == (0, len(row.tokens)), f"slot {step.slot} aligns and was cut into chunks"
+            self.heard = [*self.heard, RowHeard(step.slot, found)]
+        elif asked.no_speech is not None and step.start <= asked.no_speech[0] < end:
+            self.heard = [*self.heard, RowHeard(step.slot, found)]
+
+    def _pcm(self, row: Row) -> bytes:
+        return b"" if row.place < 0 else self.encoded[row.place]
 
     def _check_writers(self, plan: StepPlan) -> None:
         """A block that one row writes stands in the table of no other row."""
@@ -203,7 +289,7 @@ class FakeWorker:
         return row.blocks[position // self.block_size], position % self.block_size
 
     def _entry(self, row: Row, position: int) -> tuple[int, int, int]:
-        return row.tokens[position], position, _hash(row.tokens[: position + 1])
+        return row.tokens[position], position, _hash(row.tokens[: position + 1], self._pcm(row))
 
 
 @dataclass
@@ -238,13 +324,19 @@ class Engine:
         max_model_len: int = 64,
         prefix_cache: bool = True,
         aging_seconds: float = 10.0,
+        encodings: int = 0,
+        max_encodings: int = 1,
+        max_mixed_encodings: int = 1,
     ) -> None:
+        """With ``encodings`` the model hears, and every request needs audio."""
         self.max_model_len = max_model_len
         self.sizes = {
             "num_blocks": num_blocks,
             "block_size": block_size,
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
+            "encodings": encodings,
+            "max_encodings": max_encodings,
         }
         config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
         self._new_scheduler = partial(
@@ -254,6 +346,7 @@ class Engine:
             config=config,
             max_mixed_prefill_tokens=max_mixed_prefill_tokens,
             max_prefill_chunk=max_prefill_chunk,
+            max_mixed_encodings=max_mixed_encodings,
         )
         self.scheduler = self._new_scheduler()
         self.worker = FakeWorker(**self.sizes)
@@ -278,11 +371,12 @@ class Engine:
         salt: str = "",
         max_tokens: int = 4,
         grammar: ScriptedGrammar | None = None,
+        audio: Audio | None = None,
     ) -> int:
         rid = self._next_rid
         self._next_rid += 1
         params = params or SamplingParams(max_tokens=max_tokens)
-        submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now)
+        submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, audio=audio)
         self.clients[rid] = Client(submit, grammar)
         self._submit(submit)
         return rid
@@ -438,6 +532,10 @@ class Engine:
                 assert got == expected.tokens, f"choice {submit.rid}.{index} gave other tokens than alone"
                 assert (finished.reason, finished.stop_token) == (expected.reason, expected.stop_token)
                 (prompt,) = client.prompts
+                if (audio := submit.audio) is not None:
+                    asks = audio.no_speech is not None or audio.align is not None
+                    assert prompt.heard == (heard_of(submit.prompt, audio.pcm, audio) if asks else None)
+                    assert audio.align is None or prompt.cached_tokens == 0
                 if submit.params.prompt_logprobs is not None:
                     rest = [token_logprobs(submit.prompt, i) for i in range(1, len(submit.prompt))]
                     assert prompt.logprobs == [None, *rest]

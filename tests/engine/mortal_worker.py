@@ -50,7 +50,13 @@ def lives(folder: Path) -> int:
     return len((folder / "lives").read_text()) if (folder / "lives").exists() else 0
 
 
+def latest(folder: Path) -> int:
+    """The pid of the worker that was started last."""
+    return int((folder / "pid").read_text())
+
+
 def _manner(folder: Path) -> str:
+    (folder / "pid").write_text(str(os.getpid()))
     with (folder / "lives").open("a") as file:
         file.write("x")
     starts = (folder / "starts").read_text().split()

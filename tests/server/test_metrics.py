@@ -77,8 +77,8 @@ def test_what_was_lost_and_came_back_is_counted() -> None:
     engine.engine_restarts = 2
     engine.stats = Stats(1, 2, 0.5, 3, 40, 30, 5, 32, worker_restarts=4, recovered=9, watchdog_kills=1, poisoned=6)
     metrics = Metrics("fake/model", engine)
-    metrics.recovery["worker"].observe(0.25)
-    metrics.recovery["worker"].observe(0.5)
+    metrics.recovery["fake/model"]["worker"].observe(0.25)
+    metrics.recovery["fake/model"]["worker"].observe(0.5)
     seen = samples(metrics.render().decode())
     assert seen["engine_restarts_total"] == 2
     assert seen["worker_restarts_total"] == 4

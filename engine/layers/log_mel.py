@@ -1,0 +1,70 @@
+"""The features of speech models: energies of mel bands, as Whisper was trained on them (arXiv:2212.04356)."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+WINDOW = 400
+HOP = 160
+SAMPLE_RATE = 16_000
+_HIGHEST = SAMPLE_RATE / 2
+_FLOOR = 1e-10
+_RANGE = 8.0
+"""Powers of ten below the loudest point of a window, where values are cut off."""
+
+
+class LogMel:
+    """Samples to log-mel frames; what it needs for that is made once."""
+
+    def __init__(self, bins: int, device: torch.device) -> None:
+        self._device = device
+        self._window = torch.hann_window(WINDOW, device=device)
+        self._filters = mel_filters(bins).to(device)
+
+    def __call__(self, windows: Sequence[bytes], samples: int) -> torch.Tensor:
+        """Windows of signed 16-bit little-endian samples at 16 kHz → float32 [windows, samples // 160, bins].
+
+        Each is padded with silence to ``samples`` and cut there.
+        """
+        padded = torch.zeros(len(windows), samples, device=self._device)
+        for row, pcm in zip(padded, windows, strict=True):
+            count = min(len(pcm) // 2, samples)
+            if count:
+                values = torch.frombuffer(bytearray(pcm[: 2 * count]), dtype=torch.int16)
+                row[:count] = values.to(self._device).float() / 32768.0
+        frames = torch.nn.functional.pad(padded, (WINDOW // 2, WINDOW // 2), mode="reflect").unfold(1, WINDOW, HOP)
+        spectrum = torch.fft.rfft(frames[:, : samples // HOP] * self._window)  # [windows, frames, WINDOW // 2 + 1]
+        power = torch.view_as_real(spectrum).square().sum(-1)
+        mel = (power @ self._filters).clamp_(min=_FLOOR).log10_()
+        loudest = mel.amax(dim=(1, 2), keepdim=True)
+        return torch.maximum(mel, loudest - _RANGE).add_(4.0).div_(4.0)
+
+
+def mel_filters(bins: int) -> torch.Tensor:
+    """float32 [WINDOW // 2 + 1, bins]: triangles on the mel scale of Slaney's toolbox, of equal area."""
+    frequencies = torch.linspace(0.0, _HIGHEST, WINDOW // 2 + 1, dtype=torch.float64)
+    edges = _hertz(torch.linspace(0.0, _mel(_HIGHEST), bins + 2, dtype=torch.float64))
+    slopes = edges.unsqueeze(0) - frequencies.unsqueeze(1)  # [frequencies, bins + 2]
+    widths = edges.diff()
+    rising, falling = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
+    triangles = torch.minimum(rising, falling).clamp(min=0.0)
+    return (triangles * (2.0 / (edges[2:] - edges[:-2]))).float()
+
+
+_LINEAR_HERTZ = 200.0 / 3.0
+"""Hertz of one mel below the bend."""
+_BEND = 1000.0
+_STEP = math.log(6.4) / 27.0
+"""Logarithm of the ratio of one mel above it."""
+
+
+def _mel(hertz: float) -> float:
+    if hertz < _BEND:
+        return hertz / _LINEAR_HERTZ
+    return _BEND / _LINEAR_HERTZ + math.log(hertz / _BEND) / _STEP
+
+
+def _hertz(mels: torch.Tensor) -> torch.Tensor:
+    bend = _BEND / _LINEAR_HERTZ
+    return torch.where(mels < bend, mels * _LINEAR_HERTZ, _BEND * torch.exp((mels - bend) * _STEP))

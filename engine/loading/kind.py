@@ -1,0 +1,50 @@
+"""What a model on disk is for, told by the little that lies beside its weights; nothing is loaded."""
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+ModelKind = Literal["chat", "transcription", "speech"]
+
+_HEARING: Final = frozenset({"whisper"})
+_SPEAKING: Final = frozenset({"vits"})
+_CTRANSLATE2_WEIGHTS: Final = "model.bin"
+_CTRANSLATE2_WHISPER: Final = frozenset({"suppress_ids", "suppress_ids_begin", "alignment_heads", "lang_ids"})
+"""Of which CTranslate2's configuration of a Whisper has some, and that of no other model."""
+_MAX_CONFIG_BYTES: Final = 16 << 20
+
+
+def kind_of(path: Path) -> ModelKind:
+    """Of the model at ``path``: a folder or a file. What nothing is known of is taken for a chat model."""
+    if path.suffix == ".onnx" or (path.is_dir() and not _config_file(path).is_file() and any(path.glob("*.onnx"))):
+        return "speech"
+    config = _config_of(path)
+    kinds = {*_texts([config.get("model_type")]), *_texts(config.get("architectures"))}
+    if kinds & _HEARING or "WhisperForConditionalGeneration" in kinds:
+        return "transcription"
+    if kinds & _SPEAKING or "VitsModel" in kinds:
+        return "speech"
+    if (path / _CTRANSLATE2_WEIGHTS).is_file() and config.keys() & _CTRANSLATE2_WHISPER:
+        return "transcription"
+    return "chat"
+
+
+def _config_file(path: Path) -> Path:
+    return path / "config.json"
+
+
+def _config_of(path: Path) -> dict[str, object]:
+    """Empty where there is none that can be read; whoever loads the model says so better."""
+    file = _config_file(path)
+    try:
+        if not file.is_file() or file.stat().st_size > _MAX_CONFIG_BYTES:
+            return {}
+        found = msgspec.json.decode(file.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _texts(value: object) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -1,0 +1,80 @@
+"""When tokens are spoken, by the cross-attention that follows the audio and the best path through it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .whisper_config import SECONDS_PER_POSITION
+
+_LEAST = 1e-12
+"""Deviations below are none: all tokens attend alike."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Of the n tokens of a row that were to be aligned."""
+
+    times: list[float]
+    """n + 1: seconds at which each begins, and at which the last one ends."""
+    probabilities: list[float]
+    """n: of each token given those before it, beside all other text."""
+
+
+def token_times(weights: torch.Tensor, first: int, width: int) -> list[float]:
+    """Attention weights [heads, rows, positions] → the seconds at which what rows [first, rows) predict begins.
+
+    Weights are compared across rows, smoothed by a median of ``width`` positions and averaged over heads; the best
+    monotonic path through them says when one row hands over to the next.
+    """
+    deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
+    standard = (weights - mean) / deviation.clamp(min=_LEAST)
+    matrix = median_filter(standard, width).mean(dim=0)[first:]
+    return [position * SECONDS_PER_POSITION for position in handovers(-matrix.double().cpu().numpy())]
+
+
+def median_filter(values: torch.Tensor, width: int) -> torch.Tensor:
+    """Medians over ``width`` (odd) values of the last dimension, which is mirrored at its ends."""
+    reach = width // 2
+    if values.shape[-1] <= reach:
+        return values
+    padded = torch.nn.functional.pad(values, (reach, reach), mode="reflect")
+    return padded.unfold(-1, width, 1).sort().values[..., reach]
+
+
+def handovers(cost: npt.NDArray[np.float64]) -> list[int]:
+    """The column at which the cheapest path from the first cell to the last enters each row.
+
+    A path goes right, down, or both; where ways cost the same it went right.
+    """
+    came = _ways(cost)
+    row, column = len(cost) - 1, cost.shape[1] - 1
+    entered = [0] * len(cost)
+    while row >= 0 and column >= 0:
+        entered[row] = column
+        way = came[row, column] if row and column else (1 if row else 2)
+        row -= int(way != 2)
+        column -= int(way != 1)
+    return entered
+
+
+def _ways(cost: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
+    """How the best path came to each cell: 0 from both, 1 from above, 2 from the left. Diagonal by diagonal."""
+    rows, columns = cost.shape
+    came = np.full((rows, columns), 2, dtype=np.int8)
+    infinite = np.float32(np.inf)
+    # best[i] of a diagonal is the cell in row i - 1; row 0 of these lies outside
+    before, last = np.full(rows + 1, infinite), np.full(rows + 1, infinite)
+    before[0] = 0
+    for diagonal in range(rows + columns - 1):
+        low, high = max(0, diagonal - columns + 1), min(rows, diagonal + 1)
+        row = np.arange(low, high)
+        both, above, left = before[low:high], last[low:high], last[low + 1 : high + 1]
+        way = np.where((both < above) & (both < left), 0, np.where((above < both) & (above < left), 1, 2))
+        best = np.choose(way, (both, above, left))
+        came[row, diagonal - row] = way
+        now = np.full(rows + 1, infinite)
+        now[low + 1 : high + 1] = (cost[row, diagonal - row] + best).astype(np.float32)
+        before, last = last, now
+    return came

@@ -1,0 +1,345 @@
+"""Whisper (arXiv:2212.04356): an encoder over half a minute of audio, and a decoder that attends to it.
+
+The decoder's own keys and values lie in the caller's paged cache, as those of any decoder. What it attends to of the
+audio is computed once a window and kept in *places*, paged alike: place p of n has the blocks
+[p · blocks_per_place, (p + 1) · blocks_per_place) of :meth:`Whisper.make_places`. Every token of a step is then a row
+of its own over all keys of its place, so that one operation serves any mixture of prompts and decode rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stentor import kernels
+
+from ..layers.attention import LayerCache
+from ..layers.convolution import Convolution
+from ..layers.linear import Linear, PlainLinear
+from ..layers.log_mel import LogMel
+from ..layers.norm import LayerNorm
+from ..layers.packed import PackedTable
+from ..layers.placement import Placement
+from ..layers.weights import WeightMap
+from .alignment import Aligned, token_times
+from .whisper_config import WhisperConfig
+
+PLACE_BLOCK = 16
+"""Encoder positions of a block of a place."""
+_EPS = 1e-5
+
+Queries = dict[int, torch.Tensor]
+"""Cross-attention queries [tokens, heads, head_dim] of a forward pass, by decoder layer."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Of one stack of layers."""
+
+    hidden: int
+    heads: int
+    inner: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+
+def _stream(place: Placement) -> torch.dtype:
+    """What goes from layer to layer: packed weights multiply single precision, whatever they are stored as."""
+    return torch.float32 if place.packed else place.dtype
+
+
+class _SelfAttention:
+    """Queries, keys and values in one product; keys have no bias."""
+
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement) -> None:
+        names = [f"{prefix}.{which}_proj" for which in ("q", "k", "v")]
+        parts = dict.fromkeys(names, shape.hidden)
+        self._shape = shape
+        self._qkv = Linear(weights, parts, shape.hidden, place, bias=(names[0], names[2]))
+        self._out = Linear(weights, {f"{prefix}.out_proj": shape.hidden}, shape.hidden, place, bias=True)
+        self._place = place
+
+    def heads(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """x [tokens, hidden] → q, k and v, each [tokens, heads, head_dim], of the dtype that attends."""
+        qkv = self._qkv(x).to(self._place.dtype).view(len(x), 3, self._shape.heads, self._shape.head_dim)
+        return qkv.unbind(1)
+
+    def out(self, attended: torch.Tensor) -> torch.Tensor:
+        """[tokens, heads, head_dim] → [tokens, hidden]"""
+        return self._out(attended.view(len(attended), -1).to(_stream(self._place)))
+
+
+class _CrossAttention:
+    """Queries of tokens, keys and values of audio."""
+
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement) -> None:
+        hidden = shape.hidden
+        k, v = f"{prefix}.k_proj", f"{prefix}.v_proj"
+        self._shape = shape
+        self._q = Linear(weights, {f"{prefix}.q_proj": hidden}, hidden, place, bias=True)
+        self._kv = Linear(weights, {k: hidden, v: hidden}, hidden, place, bias=(v,))
+        self._out = Linear(weights, {f"{prefix}.out_proj": hidden}, hidden, place, bias=True)
+        self._place = place
+
+    def keys_and_values(self, encoded: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """[positions, hidden] → k and v, each [positions, heads, head_dim]"""
+        shape = self._shape
+        return self._kv(encoded).to(self._place.dtype).view(len(encoded), 2, shape.heads, shape.head_dim).unbind(1)
+
+    def queries(self, x: torch.Tensor) -> torch.Tensor:
+        """[tokens, hidden] → [tokens, heads, head_dim]"""
+        return self._q(x).to(self._place.dtype).view(len(x), self._shape.heads, self._shape.head_dim)
+
+    def out(self, attended: torch.Tensor) -> torch.Tensor:
+        """[tokens, heads, head_dim] → [tokens, hidden]"""
+        return self._out(attended.view(len(attended), -1).to(_stream(self._place)))
+
+
+class _MLP:
+    """fc2(gelu(fc1(x)))."""
+
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement) -> None:
+        self._in = Linear(weights, {f"{prefix}.fc1": shape.inner}, shape.hidden, place, bias=True)
+        self._out = Linear(weights, {f"{prefix}.fc2": shape.hidden}, shape.inner, place, bias=True)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._out(torch.nn.functional.gelu(self._in(x)))
+
+
+class _EncoderLayer:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement, dtype: torch.dtype) -> None:
+        self._attention_norm = LayerNorm(
+            weights, f"{prefix}.self_attn_layer_norm", shape.hidden, _EPS, place, dtype=dtype
+        )
+        self._attention = _SelfAttention(weights, f"{prefix}.self_attn", shape, place)
+        self._mlp_norm = LayerNorm(weights, f"{prefix}.final_layer_norm", shape.hidden, _EPS, place, dtype=dtype)
+        self._mlp = _MLP(weights, prefix, shape, place)
+        self._scale = shape.head_dim**-0.5
+
+    def __call__(self, residual: torch.Tensor, starts: torch.Tensor, positions: int) -> None:
+        """Mutates ``residual`` [windows · positions, hidden]; window w has the rows from ``starts[w]`` on."""
+        q, k, v = self._attention.heads(self._attention_norm(residual))
+        attended = kernels.varlen_attention(q, k, v, starts, starts, positions, positions, scale=self._scale)
+        delta = self._attention.out(attended)
+        residual.add_(self._mlp(self._mlp_norm.add(delta, residual)))
+
+
+class _DecoderLayer:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement, dtype: torch.dtype) -> None:
+        def norm(name: str) -> LayerNorm:
+            return LayerNorm(weights, f"{prefix}.{name}", shape.hidden, _EPS, place, dtype=dtype)
+
+        self._attention_norm = norm("self_attn_layer_norm")
+        self._attention = _SelfAttention(weights, f"{prefix}.self_attn", shape, place)
+        self._cross_norm = norm("encoder_attn_layer_norm")
+        self.cross = _CrossAttention(weights, f"{prefix}.encoder_attn", shape, place)
+        self._mlp_norm = norm("final_layer_norm")
+        self._mlp = _MLP(weights, prefix, shape, place)
+        self._scale = shape.head_dim**-0.5
+
+    def __call__(
+        self,
+        residual: torch.Tensor,
+        cache: LayerCache,
+        batch: kernels.AttentionBatch,
+        place: LayerCache,
+        cross: kernels.AttentionBatch,
+    ) -> torch.Tensor:
+        """Mutates ``residual`` [tokens, hidden] and the cache; returns the queries of the audio."""
+        q, k, v = self._attention.heads(self._attention_norm(residual))
+        kernels.write_kv_(k, v, cache.k, cache.v, batch.slots)
+        delta = self._attention.out(kernels.paged_attention(q, cache.k, cache.v, batch, scale=self._scale))
+        queries = self.cross.queries(self._cross_norm.add(delta, residual))
+        delta = self.cross.out(kernels.paged_attention(queries, place.k, place.v, cross, scale=self._scale))
+        residual.add_(self._mlp(self._mlp_norm.add(delta, residual)))
+        return queries
+
+
+class Whisper:
+    """Audio and token ids in, hidden states and logits out.
+
+    ``caches`` are those of the decoder's self-attention, one a layer, as :func:`engine.worker.caches.allocate_caches`
+    makes them for any config with ``num_layers``, ``num_kv_heads`` and ``head_dim``; ``places`` come from
+    :meth:`make_places` and are written by :meth:`write_encodings`.
+    """
+
+    def __init__(self, config: WhisperConfig, place: Placement, max_model_len: int = 0) -> None:
+        """``max_model_len`` is not used: positions are learned, and there are ``config.max_position`` of them."""
+        self.config = config
+        self.weights = WeightMap()
+        self._place = place
+        self._dtype = dtype = _stream(place)
+        hidden, encoder, decoder = config.hidden_size, "model.encoder", "model.decoder"
+        self._convolutions = (
+            Convolution(self.weights, f"{encoder}.conv1", config.mel_bins, hidden, place),
+            Convolution(self.weights, f"{encoder}.conv2", hidden, hidden, place, stride=2),
+        )
+        self._source_positions = self._table(f"{encoder}.embed_positions", config.source_positions)
+        shape = _Shape(hidden, config.encoder_heads, config.encoder_intermediate_size)
+        self._encoder = [
+            _EncoderLayer(self.weights, f"{encoder}.layers.{layer}", shape, place, dtype)
+            for layer in range(config.encoder_layers)
+        ]
+        self._encoder_norm = LayerNorm(self.weights, f"{encoder}.layer_norm", hidden, _EPS, place, dtype=dtype)
+        self._positions = self._table(f"{decoder}.embed_positions", config.max_position)
+        tokens = f"{decoder}.embed_tokens"
+        self._embedding = (
+            PackedTable(self.weights, tokens, config.vocab_size, hidden, place)
+            if place.packed
+            else self._table(tokens, config.vocab_size)
+        )
+        self._head = (
+            self._embedding
+            if isinstance(self._embedding, PackedTable)
+            else PlainLinear(self._embedding, None, invariant=place.invariant)
+        )
+        shape = _Shape(hidden, config.num_heads, config.intermediate_size)
+        self._decoder = [
+            _DecoderLayer(self.weights, f"{decoder}.layers.{layer}", shape, place, dtype)
+            for layer in range(config.num_layers)
+        ]
+        self._norm = LayerNorm(self.weights, f"{decoder}.layer_norm", hidden, _EPS, place, dtype=dtype)
+        self._log_mel: LogMel | None = None
+
+    def _table(self, name: str, rows: int) -> torch.Tensor:
+        table = self._place.empty(rows, self.config.hidden_size, dtype=self._dtype)
+        self.weights.add(f"{name}.weight", table)
+        return table
+
+    @property
+    def ignored_weights(self) -> tuple[str, ...]:
+        """Endings of stored names that carry nothing: the head's copy."""
+        return ("proj_out.weight",)
+
+    @property
+    def blocks_per_place(self) -> int:
+        return -(-self.config.source_positions // PLACE_BLOCK)
+
+    @property
+    def place_bytes(self) -> int:
+        """Bytes of one place over all layers, keys and values."""
+        slots = self.blocks_per_place * PLACE_BLOCK
+        return 2 * self.config.num_layers * self.config.hidden_size * slots * self._place.dtype.itemsize
+
+    def make_places(self, count: int) -> list[LayerCache]:
+        """Room for the encodings of ``count`` windows, zeroed: keys and values, one pair a decoder layer."""
+        config = self.config
+        shape = (count * self.blocks_per_place, config.num_heads, config.head_dim, PLACE_BLOCK)
+        pairs = (kernels.make_kv_cache(*shape, self._place.dtype, self._place.device) for _ in range(config.num_layers))
+        return [LayerCache(k, v) for k, v in pairs]
+
+    def cross_batch(self, places: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
+        """The place of each token of a step, in their order → ``cross`` of :meth:`forward`."""
+        tokens, blocks = len(places), self.blocks_per_place
+        first = np.asarray(places, dtype=np.int32) * blocks
+        tables = first[:, None] + np.arange(blocks, dtype=np.int32)
+        device = self._place.device
+        return kernels.AttentionBatch(
+            query_start=torch.arange(tokens + 1, dtype=torch.int32, device=device),
+            seq_lens=torch.full((tokens,), self.config.source_positions, dtype=torch.int32, device=device),
+            block_tables=torch.from_numpy(tables.astype(np.int32)).to(device),
+            slots=torch.zeros(tokens, dtype=torch.int64, device=device),  # nothing is written
+            max_query_len=1,
+            max_seq_len=self.config.source_positions,
+            decode_rows=tokens,
+        )
+
+    def features(self, windows: Sequence[bytes]) -> torch.Tensor:
+        """Samples (s16le, 16 kHz, mono), at most ``config.samples`` each → log-mel float32 [windows, frames, bins]."""
+        if self._log_mel is None:
+            self._log_mel = LogMel(self.config.mel_bins, self._place.device)
+        return self._log_mel(windows, self.config.samples)
+
+    def encode(self, features: torch.Tensor) -> torch.Tensor:
+        """[windows, frames, bins] → [windows, source_positions, hidden]"""
+        x = features.to(self._dtype)
+        for convolution in self._convolutions:
+            x = torch.nn.functional.gelu(convolution(x))
+        windows, positions, hidden = x.shape
+        residual = (x + self._source_positions).view(windows * positions, hidden)
+        starts = torch.arange(0, len(residual) + 1, positions, dtype=torch.int32, device=x.device)
+        for layer in self._encoder:
+            layer(residual, starts, positions)
+        return self._encoder_norm(residual).view(windows, positions, hidden)
+
+    def write_encodings(self, windows: Sequence[bytes], places: Sequence[int], caches: Sequence[LayerCache]) -> None:
+        """Encodes each window of samples (as :meth:`features`) into its place of ``caches``; places are distinct."""
+        encoded = self.encode(self.features(windows))
+        room = self.blocks_per_place * PLACE_BLOCK
+        ids = torch.tensor(list(places), device=encoded.device).unsqueeze(1)
+        slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()
+        flat = encoded.flatten(0, 1)
+        for layer, cache in zip(self._decoder, caches, strict=True):
+            k, v = layer.cross.keys_and_values(flat)
+            kernels.write_kv_(k, v, cache.k, cache.v, slots)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        caches: Sequence[LayerCache],
+        batch: kernels.AttentionBatch,
+        cross: kernels.AttentionBatch,
+        places: Sequence[LayerCache],
+        queries: Queries | None = None,
+    ) -> torch.Tensor:
+        """tokens and positions int64 [tokens] → hidden states [tokens, hidden], before the last norm.
+
+        Writes the tokens' keys and values to ``caches``. ``cross`` is :meth:`cross_batch` of the tokens' places.
+        ``queries`` is filled with what :meth:`align` wants, where a row of the step is to be aligned. What is
+        returned may be good until the next pass only.
+        """
+        table = self._embedding
+        rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
+        residual = rows + self._positions[positions]
+        aligning = {layer for layer, _ in self.config.aligning_heads} if queries is not None else ()
+        for number, (layer, cache, place) in enumerate(zip(self._decoder, caches, places, strict=True)):
+            asked = layer(residual, cache, batch, place, cross)
+            if queries is not None and number in aligning:
+                queries[number] = asked
+        return residual
+
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given."""
+        product = self._head(self._norm(hidden))
+        return product.float() if out is None else out.copy_(product)
+
+    def align(
+        self,
+        tokens: Sequence[int],
+        start: int,
+        frames: int,
+        hidden: torch.Tensor,
+        queries: Queries,
+        first: int,
+        place: int,
+        places: Sequence[LayerCache],
+    ) -> Aligned:
+        """When the tokens [start, len(tokens)) of a row are spoken, after a forward pass that computed all of them.
+
+        ``tokens`` are all of the row, of which token 0 was token ``first`` of the pass that returned ``hidden`` and
+        filled ``queries``; ``place`` is where its audio lies, of which ``frames`` encoder positions are audio. At
+        least one token comes before ``start``.
+        """
+        rows = slice(first, first + len(tokens))
+        attended = [
+            self._attended(queries[layer][rows, head], places[layer].k, place, head, frames)
+            for layer, head in self.config.aligning_heads
+        ]
+        times = token_times(torch.stack(attended), start - 1, self.config.median_filter)
+        wanted = torch.tensor(list(tokens[start:]), device=hidden.device)
+        logits = self.logits(hidden[first + start - 1 : first + len(tokens) - 1])
+        if self.config.eos_token_ids and len(wanted) and int(wanted.max()) < (end := min(self.config.eos_token_ids)):
+            logits = logits[:, :end]  # of text, beside other text
+        likely = logits.log_softmax(-1).gather(1, wanted.unsqueeze(1)).exp()
+        return Aligned(times, likely.flatten().tolist())
+
+    def _attended(self, q: torch.Tensor, k: torch.Tensor, place: int, head: int, frames: int) -> torch.Tensor:
+        """Weights of one head, float32 [tokens, frames]."""
+        blocks = slice(place * self.blocks_per_place, (place + 1) * self.blocks_per_place)
+        keys = k[blocks, head].transpose(0, 1).reshape(k.shape[2], -1)[:, :frames].float()  # [head_dim, frames]
+        return torch.softmax(q.float() @ keys * self.config.head_dim**-0.5, dim=-1)

@@ -1,0 +1,271 @@
+"""The owner's end of the process that speaks: starts it, starts it again, and hands sentences to it."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Final, NoReturn
+
+import anyio
+
+from stentor.protocols.speech import (
+    AbortSpeech,
+    SpeechFailed,
+    SpeechOutbox,
+    SpeechPiece,
+    SpeechReady,
+    SpeechRefused,
+    StartSpeech,
+    Synthesize,
+    decode_speech_outbox,
+    encode_speech,
+)
+
+from ..channel import ChannelError, ChannelPair, Endpoint
+from ..process import Child, spawn
+from ..supervisor import Hopeless, RestartPolicy
+from .process import MODULE
+
+logger = logging.getLogger(__name__)
+
+_RING: Final = 1 << 21
+"""Bytes: a sentence of some twenty seconds goes in at once."""
+_LOAD_SECONDS: Final = 120.0
+_LOOK_SECONDS: Final = 2.0
+"""Between two looks at the clock."""
+_SENTENCE_SECONDS: Final = 30.0
+_SECONDS_PER_CHAR: Final = 0.5
+"""At a speed of 1: many times what a machine takes that does anything else besides."""
+_HEALTHY_SECONDS: Final = 60.0
+"""A life at least this long ends a row of deaths, and so does a sentence that was spoken."""
+_FIRST_LIVES: Final = 3
+"""Processes that may die before one was ever ready."""
+_MANY_DEATHS: Final = 6
+"""In a row, after which nobody waits for the next process any more."""
+_TRIES: Final = 2
+"""Processes that a sentence may have under it."""
+
+
+class SpeechUnavailable(Exception):
+    """Nobody can speak; the text says why, in one line."""
+
+
+class SentenceFailed(Exception):
+    """This one cannot be spoken, and others can; the text says why, in one line."""
+
+
+class _Job:
+    def __init__(self, request: Synthesize) -> None:
+        self.request: Final = request
+        self.future: Final[asyncio.Future[SpeechPiece]] = asyncio.get_running_loop().create_future()
+        self.deaths = 0
+        """Processes that died while it was the one they worked on."""
+
+
+class SpeechClient:
+    """One process at a time. :meth:`run` is its life; everything happens in that loop."""
+
+    def __init__(self, start: StartSpeech, module: str = MODULE, patience: float = 1.0) -> None:
+        """``module`` is what the process runs; ``patience`` stretches the time that a sentence may take."""
+        self._start = start
+        self._module = module
+        self._patience = patience
+        self._jobs: dict[int, _Job] = {}
+        """In the order in which they came; the first is the one that is worked on."""
+        self._next_job = 0
+        self._endpoint: Endpoint | None = None
+        """Of a process that is ready."""
+        self._child: Child | None = None
+        self._heard = 0.0
+        """When the process last said something, or was last given something to do."""
+        self._deaths = 0
+        """In a row."""
+        self._lives = 0
+        self._was_ready = asyncio.Event()
+        self.failure: str | None = None
+        """Why there is none and will be none."""
+        self._why: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a process was ready once."""
+        return self._was_ready.is_set() and self.failure is None
+
+    @property
+    def _up(self) -> bool:
+        return self._endpoint is not None
+
+    @property
+    def stalled(self) -> str | None:
+        """Why nothing can be spoken just now, while another process starts."""
+        return None if self._up or not self.ready else self._why or "another speech process starts"
+
+    @property
+    def restarts(self) -> int:
+        """Processes started in place of another."""
+        return max(0, self._lives - 1)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        return None if self._child is None else self._child.pid
+
+    async def wait_started(self) -> None:
+        """Until the first process is ready. Raises :class:`SpeechUnavailable`."""
+        await self._was_ready.wait()
+        if self.failure is not None:
+            raise SpeechUnavailable(self.failure)
+
+    async def synthesize(self, text: str, voice: str, speed: float) -> SpeechPiece:
+        """One sentence; cancelled, it is stopped. Where the process dies of it or beside it, another one is given it.
+
+        Raises :class:`SentenceFailed` and :class:`SpeechUnavailable`.
+        """
+        if self.failure is not None or self._hopeless:
+            raise SpeechUnavailable(self.failure or f"the speech process {self._why}, again and again")
+        self._next_job += 1
+        job = _Job(Synthesize(self._next_job, text, voice, speed))
+        if not self._jobs:
+            self._heard = time.monotonic()
+        self._jobs[job.request.job] = job
+        try:
+            await self._send(job.request)
+            return await job.future
+        finally:
+            if self._jobs.pop(job.request.job, None) is not None and self._endpoint is not None:
+                with contextlib.suppress(ChannelError):
+                    self._endpoint.try_send(encode_speech(AbortSpeech(job.request.job)))
+
+    async def _send(self, request: Synthesize) -> None:
+        """Where there is nobody now, the next one is given it."""
+        if self._endpoint is not None:
+            with contextlib.suppress(ChannelError):
+                await self._endpoint.send(encode_speech(request))
+
+    async def run(self) -> None:
+        """Until it is cancelled; returns where no process comes to be ready, and no other would (:attr:`failure`)."""
+        policy = RestartPolicy()
+        try:
+            while True:
+                self._why = await self._live()
+                self._deaths += 1
+                if not self._was_ready.is_set() and self._deaths >= _FIRST_LIVES:
+                    raise Hopeless(f"the speech process {self._why}, {self._deaths} times before it was ready")
+                logger.warning(
+                    "the speech process %s and is started again; %d sentences wait", self._why, len(self._jobs)
+                )
+                if self._hopeless:
+                    self._fail_all(SpeechUnavailable(f"the speech process {self._why}, again and again"))
+                await anyio.sleep(policy.delay(self._deaths))
+        except Hopeless as error:
+            self.failure = str(error)
+        finally:
+            self.failure = self.failure or "the speech process has been ended"
+            self._was_ready.set()
+            self._fail_all(SpeechUnavailable(self.failure))
+
+    @property
+    def _hopeless(self) -> bool:
+        """Whether nobody should wait for the process that starts next."""
+        return self._deaths >= _MANY_DEATHS and not self._up
+
+    def _fail_all(self, error: Exception) -> None:
+        for job in self._jobs.values():
+            _settle(job, error)
+        self._jobs.clear()
+
+    async def _live(self) -> str:
+        """One process from start to end; returns how it ended. Raises ``Hopeless``."""
+        began = time.monotonic()
+        self._lives += 1
+        pair = ChannelPair.create(_RING)
+        with pair.parent:
+            try:
+                child = spawn(self._module, pair.child_fds, name="the speech process")
+            except OSError as error:
+                return f"cannot be started ({error.strerror})"
+            self._child = child
+            try:
+                pair.parent.watch(child.pid, child.pidfd)
+                await self._serve(pair.parent)
+            except ChannelError:
+                with anyio.move_on_after(1):
+                    await child.wait()  # how it ended is known a moment after the channel's end
+                return "has closed its channel" if child.returncode is None else f"was {child.description}"
+            except TimeoutError:
+                return f"was silent for more than {self._allowed():.0f} seconds"
+            finally:
+                if time.monotonic() - began >= _HEALTHY_SECONDS:
+                    self._deaths = 0
+                child.kill()
+                with anyio.CancelScope(shield=True):
+                    await child.wait()
+                child.close()
+                was_up = self._up
+                self._child = self._endpoint = None
+                if was_up:
+                    self._blame()
+
+    async def _serve(self, endpoint: Endpoint) -> NoReturn:
+        """Raises ``ChannelError`` at the process's end, ``TimeoutError`` where it is late, and ``Hopeless``."""
+        self._heard = time.monotonic()
+        await endpoint.send(encode_speech(self._start))
+        while True:
+            frames: list[bytes] = []
+            with anyio.move_on_after(_LOOK_SECONDS):
+                frames = await endpoint.receive()
+            for frame in frames:
+                await self._handle(endpoint, decode_speech_outbox.decode(frame))
+            waited = self._jobs or not self._up
+            if waited and time.monotonic() > self._heard + self._allowed():
+                raise TimeoutError
+
+    async def _handle(self, endpoint: Endpoint, message: SpeechOutbox) -> None:
+        self._heard = time.monotonic()
+        match message:
+            case SpeechReady():
+                logger.debug("speech is ready after %.2f s", message.seconds)
+                self._endpoint = endpoint
+                self._was_ready.set()
+                for job in [*self._jobs.values()]:
+                    await endpoint.send(encode_speech(job.request))
+            case SpeechRefused():
+                raise Hopeless(message.why)
+            case SpeechPiece():
+                self._deaths = 0
+                if (job_of := self._jobs.pop(message.job, None)) is not None:
+                    _settle(job_of, message)
+            case SpeechFailed():
+                self._deaths = 0
+                if (job_of := self._jobs.pop(message.job, None)) is not None:
+                    _settle(job_of, SentenceFailed(message.why))
+
+    def _allowed(self) -> float:
+        """Seconds for what is awaited of the process."""
+        if not self._up:
+            return _LOAD_SECONDS
+        first = next(iter(self._jobs.values()), None)
+        if first is None:
+            return 0.0
+        slowness = max(1.0, 1.0 / first.request.speed)
+        return self._patience * (_SENTENCE_SECONDS + _SECONDS_PER_CHAR * len(first.request.text) * slowness)
+
+    def _blame(self) -> None:
+        """The sentence that was worked on may have been what the process died of."""
+        first = next(iter(self._jobs.values()), None)
+        if first is None:
+            return
+        first.deaths += 1
+        if first.deaths >= _TRIES:
+            self._deaths = 0  # they have a reason, and it goes
+            del self._jobs[first.request.job]
+            _settle(first, SentenceFailed("the speech process died of this sentence"))
+
+
+def _settle(job: _Job, outcome: SpeechPiece | Exception) -> None:
+    if job.future.done():
+        return
+    if isinstance(outcome, Exception):
+        job.future.set_exception(outcome)
+    else:
+        job.future.set_result(outcome)

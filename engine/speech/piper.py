@@ -1,0 +1,92 @@
+"""Piper voices: espeak-ng makes phonemes of text, and onnxruntime runs the model.
+
+Piper's own parts (GPL-3) turn text into the numbers that a voice was trained on, and are imported in the process that
+speaks, nowhere else. Noise is drawn by a generator inside the model that only loading it again would reset, so that
+equal text sounds alike but is not the same to the bit.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from stentor.protocols.speech import VoicePlace
+
+from .backend import CannotSpeak, Stop, Stopped
+
+_PEAK: Final = 32767.0
+_SILENCE: Final = 1e-8
+
+
+class PiperSynthesizer:
+    """Every voice's model, loaded and warm."""
+
+    def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
+        """Raises :class:`CannotSpeak`."""
+        try:
+            import onnxruntime
+            from piper import PiperVoice
+            from piper.config import PiperConfig
+        except ImportError as error:
+            raise CannotSpeak(f"piper-tts cannot be imported ({error}): install the extra `speech` again") from error
+        self._run_options = onnxruntime.RunOptions
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # threads that wait by turning round would take the cores of whoever shares the machine
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        self._voices: dict[str, Any] = {}
+        for path in dict.fromkeys(place.path for place in voices):
+            try:
+                session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+                config = PiperConfig.from_dict(json.loads(Path(f"{path}.json").read_bytes()))
+            except Exception as error:  # the library raises kinds of its own for every way in which a file is broken
+                raise CannotSpeak(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+            self._voices[path] = PiperVoice(session=session, config=config)
+        for place in {place.path: place for place in voices}.values():
+            self.speak("Hello.", place, 1.0, Stop())  # what is slow the first time: dictionaries, buffers
+
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
+        import numpy as np
+
+        loaded = self._voices[voice.path]
+        pieces = []
+        try:
+            sentences = loaded.phonemize(text)
+        except Exception as error:
+            raise CannotSpeak(f"the voice cannot make sounds of this text: {error}") from error
+        for phonemes in filter(None, sentences):
+            if stop.is_set:
+                raise Stopped
+            samples = self._run(loaded, phonemes, voice.speaker, speed, stop)
+            peak = float(np.max(np.abs(samples))) if samples.size else 0.0
+            if peak >= _SILENCE:
+                samples = samples * (_PEAK / peak)  # as Piper does: what a voice gives is of any loudness
+            pieces.append(np.clip(samples, -_PEAK, _PEAK).astype("<i2").tobytes())
+        return b"".join(pieces)
+
+    def _run(self, loaded: Any, phonemes: list[str], speaker: int | None, speed: float, stop: Stop) -> Any:
+        import numpy as np
+
+        config = loaded.config
+        ids = loaded.phonemes_to_ids(phonemes)
+        fed = {
+            "input": np.array([ids], dtype=np.int64),
+            "input_lengths": np.array([len(ids)], dtype=np.int64),
+            "scales": np.array([config.noise_scale, config.length_scale / speed, config.noise_w_scale], np.float32),
+        }
+        if config.num_speakers > 1:
+            fed["sid"] = np.array([speaker or 0], dtype=np.int64)
+        options = self._run_options()
+
+        def terminate() -> None:
+            options.terminate = True
+
+        stop.then(terminate)
+        try:
+            return loaded.session.run(None, fed, options)[0].reshape(-1)
+        except Exception as error:
+            if stop.is_set:
+                raise Stopped from None
+            raise CannotSpeak(f"the voice failed: {' '.join(str(error).split())}") from error

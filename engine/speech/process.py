@@ -1,0 +1,138 @@
+"""The process that speaks: tied to its owner first, then loaded with all that is heavy.
+
+The main thread reads the mailbox; another one works, so that a sentence that nobody wants any more can be stopped.
+"""
+
+import logging
+import queue
+import sys
+import threading
+import time
+from typing import Final
+
+from stentor.protocols.speech import (
+    AbortSpeech,
+    SpeechFailed,
+    SpeechInbox,
+    SpeechOutbox,
+    SpeechPiece,
+    SpeechReady,
+    SpeechRefused,
+    StartSpeech,
+    Synthesize,
+    VoicePlace,
+    decode_speech_inbox,
+    encode_speech,
+)
+
+from ..channel import ChannelError, Endpoint
+from ..logs import set_up_logging, trace_without_messages
+from ..process import become_child
+from .backend import CannotSpeak, Stop, Stopped, Synthesizer
+
+logger = logging.getLogger(__name__)
+
+MODULE: Final = "stentor.engine.speech.process"
+ABORTED: Final = "aborted"
+
+
+def main() -> int:
+    inherited = become_child("stentor-speech")
+    owner = Endpoint.attach(inherited.fds, inherited.parent_pid)
+    try:
+        return _SpeechProcess(owner).run()
+    except ChannelError:
+        return 0  # the owner is gone, or has no more use for us
+
+
+class _Job:
+    def __init__(self, request: Synthesize) -> None:
+        self.request: Final = request
+        self.stop: Final = Stop()
+
+
+class _SpeechProcess:
+    def __init__(self, owner: Endpoint) -> None:
+        self._owner = owner
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()  # bounded by its owner, who sends few at a time
+        self._known: dict[int, _Job] = {}
+        """Not answered yet. Each of the two threads changes its own entries alone."""
+
+    def run(self) -> int:
+        pending = self._receive()
+        start = pending.pop(0)
+        if not isinstance(start, StartSpeech):
+            raise TypeError(f"the first message must be StartSpeech, not {type(start).__name__}")
+        set_up_logging(start.log_level, start.log_format, "speech")
+        began = time.monotonic()
+        try:
+            synthesizer = load(start)
+        except CannotSpeak as error:
+            self._send(SpeechRefused(str(error)))
+            return 1
+        self._send(SpeechReady(time.monotonic() - began))
+        voices = {place.name: place for place in start.voices}
+        threading.Thread(target=self._work, args=(synthesizer, voices), name="speech", daemon=True).start()
+        while True:
+            for message in pending:
+                self._handle(message)
+            pending = self._receive()
+
+    def _receive(self) -> list[SpeechInbox]:
+        return [decode_speech_inbox.decode(frame) for frame in self._owner.receive_blocking()]
+
+    def _send(self, message: SpeechOutbox) -> None:
+        self._owner.send_blocking(encode_speech(message))
+
+    def _handle(self, message: SpeechInbox) -> None:
+        match message:
+            case Synthesize():
+                job = self._known[message.job] = _Job(message)
+                self._jobs.put(job)
+            case AbortSpeech():
+                if (known := self._known.get(message.job)) is not None:
+                    known.stop.set()
+            case StartSpeech():
+                raise TypeError("StartSpeech came twice")
+
+    def _work(self, synthesizer: Synthesizer, voices: dict[str, VoicePlace]) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                answer = _answer(synthesizer, voices, job)
+                del self._known[job.request.job]
+                self._send(answer)
+            except ChannelError:
+                return  # the main thread notices, too
+
+
+def load(start: StartSpeech) -> Synthesizer:
+    """Raises :class:`CannotSpeak`."""
+    if start.backend == "piper":
+        from .piper import PiperSynthesizer  # each brings half a second of imports, and one of them is enough
+
+        return PiperSynthesizer(start.voices, start.threads)
+    from ..models.vits import VitsSynthesizer
+
+    return VitsSynthesizer(start.voices, start.threads)
+
+
+def _answer(synthesizer: Synthesizer, voices: dict[str, VoicePlace], job: _Job) -> SpeechPiece | SpeechFailed:
+    request = job.request
+    began = time.monotonic()
+    if job.stop.is_set:
+        return SpeechFailed(request.job, ABORTED)
+    try:
+        pcm = synthesizer.speak(request.text, voices[request.voice], request.speed, job.stop)
+    except Stopped:
+        return SpeechFailed(request.job, ABORTED)
+    except CannotSpeak as error:
+        return SpeechFailed(request.job, str(error))
+    except Exception as error:
+        logger.error("a sentence cannot be spoken", extra={"trace": trace_without_messages(error)})
+        return SpeechFailed(request.job, "the voice failed on this sentence")
+    return SpeechPiece(request.job, pcm, time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

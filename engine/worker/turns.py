@@ -1,0 +1,56 @@
+"""A worker's turn on a device that workers of other models compute on as well.
+
+A step takes the lease (:mod:`..lease`) when it begins and lets go of it when it has ended. Where a step is launched
+before the one ahead of it has ended, the lease is kept between them, until others have waited for a slice: then what is
+on its way ends, they have their turn, and only after it the next step is launched.
+"""
+
+import threading
+from typing import Protocol
+
+from ..lease import Member
+
+
+class Turns(Protocol):
+    """Between :meth:`begin` and :meth:`end` the device is ours. Steps may overlap; the last to end gives it back."""
+
+    def begin(self) -> None:
+        """Blocks until it is our turn. Called by one thread only."""
+
+    def end(self) -> None:
+        """A step that was begun has ended; another thread may say so."""
+
+
+class AloneOnDevice:
+    """Nobody else computes there."""
+
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class SharedDevice:
+    """One member of a lease. What a step that fails leaves held, the end of the process gives back."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._changed = threading.Condition()
+        self._steps = 0
+        """Begun and not ended; the lease is held while there are any."""
+
+    def begin(self) -> None:
+        with self._changed:
+            if self._steps and self._member.is_wanted():
+                self._changed.wait_for(lambda: not self._steps)
+            if not self._steps:
+                self._member.acquire()
+            self._steps += 1
+
+    def end(self) -> None:
+        with self._changed:
+            self._steps -= 1
+            if not self._steps:
+                self._member.release()
+                self._changed.notify()

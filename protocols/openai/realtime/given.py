@@ -1,0 +1,166 @@
+"""Items that clients bring, checked: what stands where, and who may say it."""
+
+import base64
+import binascii
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from ..bounds import chars_at_most
+from ..decoding import converted
+from ..errors import BadRequest
+from ..limits import MAX_NAME_LENGTH, Limits
+from ..sampling import not_served
+from .client import Id
+from .items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem, Role
+
+MAX_PARTS: Final = 256
+_MAX_ID: Final = 128
+
+_TYPES: Final[dict[Role, tuple[str, ...]]] = {
+    "system": ("input_text",),
+    "user": ("input_text", "input_audio", "input_image"),
+    "assistant": ("output_text", "output_audio"),
+}
+ItemId = Annotated[str, Meta(min_length=1, max_length=_MAX_ID)]
+CallId = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
+_MCP: Final = ("mcp_approval_response", "mcp_list_tools", "mcp_call", "mcp_approval_request")
+
+
+class _Message(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
+    role: Role
+    content: list[Any]
+    id: ItemId | None = None
+
+
+class _Call(msgspec.Struct, frozen=True, tag_field="type", tag="function_call"):
+    name: CallId
+    arguments: str
+    call_id: CallId | None = None
+    id: ItemId | None = None
+
+
+class _CallOutput(msgspec.Struct, frozen=True, tag_field="type", tag="function_call_output"):
+    call_id: CallId
+    output: str
+    id: ItemId | None = None
+
+
+class _Part(msgspec.Struct, frozen=True):
+    type: str
+    text: str | None = None
+    audio: str | None = None
+    transcript: str | None = None
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    id: Id
+    type: Literal["item_reference"]
+
+
+class GivenItem(NamedTuple):
+    """``item`` has an empty id where the client gave none."""
+
+    item: Item
+    audio: bytes | None
+    """Of its one part that is heard."""
+
+
+def read_item(value: dict[str, Any], where: str, limits: Limits) -> GivenItem:
+    """Raises BadRequest naming the field below ``where``."""
+    if value.get("type") in _MCP:
+        raise not_served(f"{where}.type", f"`{where}.type`: an item of type `{value['type']}`")
+    read = converted(value, _Message | _Call | _CallOutput, where)
+    match read:
+        case _Message():
+            return _message(read, where, limits)
+        case _Call():
+            chars_at_most(read.arguments, limits.max_prompt_chars, f"{where}.arguments")
+            call = FunctionCallItem(read.id or "", read.call_id or "", read.name, read.arguments)
+            return GivenItem(call, None)
+        case _:
+            chars_at_most(read.output, limits.max_prompt_chars, f"{where}.output")
+            return GivenItem(FunctionCallOutputItem(read.id or "", read.call_id, read.output), None)
+
+
+def read_reference(value: dict[str, Any], where: str) -> str | None:
+    """The id of an item that is referred to; None for what is an item itself. Raises BadRequest."""
+    if value.get("type") != "item_reference":
+        return None
+    reference: _Reference = converted(value, _Reference, where)
+    return reference.id
+
+
+def _message(read: _Message, where: str, limits: Limits) -> GivenItem:
+    if not read.content or len(read.content) > MAX_PARTS:
+        raise BadRequest(
+            f"`{where}.content` must hold 1 to {MAX_PARTS} parts.", f"{where}.content", "invalid_value"
+        )
+    content, audio, length = [], None, 0
+    for index, raw in enumerate(read.content):
+        place = f"{where}.content[{index}]"
+        part, heard = _part(converted(raw, _Part, place), read.role, place)
+        if heard is not None:
+            if audio is not None:
+                raise BadRequest(f"`{place}`: a message may have one part of audio.", place, "invalid_value")
+            audio = heard
+        length += len(part.text or "") + len(part.transcript or "")
+        content.append(part)
+    if length > limits.max_prompt_chars:
+        raise BadRequest(
+            f"`{where}.content` has {length} characters; this server allows at most {limits.max_prompt_chars}.",
+            f"{where}.content",
+            "string_above_max_length",
+        )
+    return GivenItem(MessageItem(read.id or "", read.role, content), audio)
+
+
+def _part(given: _Part, role: Role, where: str) -> tuple[Content, bytes | None]:
+    kind = given.type
+    if kind not in _TYPES[role]:
+        expected = " or ".join(f"`{name}`" for name in _TYPES[role] if name != "input_image")
+        raise BadRequest(
+            f"`{where}.type` must be {expected} in a message of role `{role}`.", f"{where}.type", "invalid_value"
+        )
+    if kind == "input_image":
+        raise not_served(where, f"`{where}`: an image")
+    if kind == "input_audio":
+        if given.audio is None:
+            raise _required(f"{where}.audio")
+        # what the client says was said needs no hearing
+        audio = None if given.transcript else decode_audio(given.audio, f"{where}.audio")
+        return Content("input_audio", transcript=given.transcript or None), audio
+    if kind == "output_audio":
+        if given.transcript is None:
+            raise _required(f"{where}.transcript")
+        return Content("output_audio", transcript=given.transcript), None
+    if given.text is None:
+        raise _required(f"{where}.text")
+    return Content(kind, text=given.text, transcript=UNSET), None  # type: ignore[arg-type]  # one of those that are left
+
+
+def _required(field: str) -> BadRequest:
+    return BadRequest(f"`{field}` is required.", field, "missing_required_parameter")
+
+
+MAX_AUDIO: Final = 15 << 20
+"""Bytes of audio that one event may bring."""
+
+
+def decode_audio(text: str, field: str) -> bytes:
+    """Raises BadRequest for what is no base64, and for more than one event may bring."""
+    if len(text) * 3 // 4 > MAX_AUDIO + 2:
+        raise BadRequest(
+            f"`{field}` is longer than the {MAX_AUDIO >> 20} MiB that one event may bring.",
+            field,
+            "string_above_max_length",
+        )
+    try:
+        return binascii.a2b_base64(text, strict_mode=True) if text else b""
+    except (binascii.Error, ValueError):
+        raise BadRequest(f"`{field}` must be base64.", field, "invalid_value") from None
+
+
+def encode_audio(audio: bytes) -> str:
+    return base64.b64encode(audio).decode()

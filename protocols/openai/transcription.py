@@ -1,0 +1,247 @@
+"""``/v1/audio/transcriptions`` and ``/v1/audio/translations``: the form that is sent, and every answer to it."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from . import limits
+from .bounds import LIST_TOO_LONG
+from .decoding import converted, converted_form
+from .errors import BadRequest
+
+ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
+Granularity = Literal["word", "segment"]
+Probability = Annotated[float, Meta(gt=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+_MOST_VALUES: Final = 128
+"""Of one field that may be repeated."""
+_REPEATED: Final = ("timestamp_granularities", "include", "languages", "keywords")
+_OBJECTS: Final = ("chunking_strategy",)
+
+
+class VadChunking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to cut: in silence."""
+
+    type: Literal["server_vad"]
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    prefix_padding_ms: Annotated[int, Meta(ge=0, le=10_000)] = 300
+    silence_duration_ms: Annotated[int, Meta(ge=0, le=60_000)] = 500
+
+
+class TranslationForm(msgspec.Struct, kw_only=True):
+    """Beside the ``file``. None means that the client said nothing."""
+
+    model: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
+    prompt: str = ""
+    response_format: ResponseFormat = "json"
+    temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+    # vLLM's
+    seed: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
+    top_p: Probability = 1.0
+    top_k: Annotated[int, Meta(ge=-1, le=limits.INT32_MAX)] = 0
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
+    stream: bool = False
+
+    # Understood, so that a client hears that they are not served rather than being ignored.
+    n: int = 1
+    use_beam_search: bool = False
+    to_language: str | None = None
+    vllm_xargs: Any = None
+
+    def check(self) -> None:
+        """Raises BadRequest."""
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise _invalid(name, "a number is expected")
+        if self.n != 1:
+            raise _invalid("n", "one transcript is all there is of a file; leave it out")
+        if self.use_beam_search:
+            raise _invalid("use_beam_search", "it is not supported; leave it out")
+        if self.vllm_xargs is not None:
+            raise _invalid("vllm_xargs", "it is not supported; leave it out")
+        if self.to_language not in (None, "", "en", "english"):
+            raise _invalid("to_language", "speech is translated into English alone; leave it out")
+        if self.response_format == "diarized_json":
+            raise _invalid(
+                "response_format",
+                "diarized_json is not supported, for the model does not tell speakers apart; use json, verbose_json, "
+                "text, srt or vtt",
+            )
+        if self.stream and self.response_format not in ("json", "text"):
+            raise _invalid("stream", f"a stream of events has no {self.response_format}; use json, or do not stream")
+
+    @classmethod
+    def of(cls: "type[Form]", fields: Sequence[tuple[str, str]]) -> "Form":
+        """From names and values as they came, the file left out. Raises BadRequest naming the field."""
+        form = converted_form(_gathered(fields), cls)
+        form.check()
+        return form
+
+
+Form = TypeVar("Form", bound=TranslationForm)
+
+
+class TranscriptionForm(TranslationForm, kw_only=True):
+    language: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
+    languages: list[Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]] | None = None
+    """One of which is spoken."""
+    timestamp_granularities: list[Granularity] | None = None
+    include: list[Literal["logprobs"]] | None = None
+    chunking_strategy: Any = None
+
+    # Understood, and refused as those above.
+    keywords: list[str] | None = None
+    known_speaker_names: Any = None
+    known_speaker_references: Any = None
+
+    def check(self) -> None:
+        super().check()
+        for name in ("known_speaker_names", "known_speaker_references"):
+            if getattr(self, name) is not None:
+                raise _invalid(name, "the model does not tell speakers apart; leave it out")
+        if self.keywords:
+            raise _invalid("keywords", "they are not supported; name them in `prompt`")
+        if self.timestamp_granularities and self.response_format != "verbose_json":
+            raise _invalid("timestamp_granularities", "timestamps need `response_format` verbose_json")
+        if self.include and self.response_format != "json":
+            raise _invalid("include", "logprobs need `response_format` json")
+
+    @property
+    def wants_words(self) -> bool:
+        return "word" in (self.timestamp_granularities or ())
+
+    @property
+    def wants_segments(self) -> bool:
+        return not self.timestamp_granularities or "segment" in self.timestamp_granularities
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.include)
+
+    @property
+    def chunking(self) -> VadChunking | None:
+        """None hears the file as one. Raises BadRequest."""
+        given = self.chunking_strategy
+        if given in (None, ""):
+            return None
+        if given == "auto":
+            return VadChunking("server_vad")
+        if isinstance(given, str):
+            try:
+                given = msgspec.json.decode(given)
+            except (msgspec.DecodeError, RecursionError):
+                given = None
+        if not isinstance(given, dict):
+            raise _invalid("chunking_strategy", 'auto, or an object with "type": "server_vad", is expected')
+        found: VadChunking = converted(given, VadChunking, "chunking_strategy", strict=False)
+        if not math.isfinite(found.threshold):
+            raise _invalid("chunking_strategy.threshold", "a number is expected")
+        return found
+
+
+def _gathered(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """What a form says, as JSON would: ``a[]`` are the items of a list, ``a[b]`` the fields of an object."""
+    found: dict[str, Any] = {}
+    for written, value in fields:
+        name, bracket, key = written.partition("[")
+        key = key.removesuffix("]")
+        if name in _OBJECTS and bracket and key:
+            holder = found.setdefault(name, {})
+            if not isinstance(holder, dict):
+                raise _invalid(name, "it is given twice")
+            holder[key] = value
+        elif name in _REPEATED and not key:
+            listed = found.setdefault(name, [])
+            if len(listed) >= _MOST_VALUES:
+                raise BadRequest(f"`{name}` has more than {_MOST_VALUES} values.", name, LIST_TOO_LONG)
+            listed.append(value)
+        elif name in found and not bracket:
+            raise _invalid(name, "it is given twice")
+        else:
+            found[name if not bracket else written] = value
+    return found
+
+
+def _invalid(name: str, why: str) -> BadRequest:
+    return BadRequest(f"`{name}`: {why}.", name, "invalid_value")
+
+
+# ---- answers
+
+
+class Logprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class DurationUsage(msgspec.Struct, frozen=True, tag_field="type", tag="duration"):
+    seconds: float
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    audio_tokens: int
+    text_tokens: int
+
+
+class TokenUsage(msgspec.Struct, frozen=True, tag_field="type", tag="tokens"):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_token_details: InputTokens
+
+
+class Transcription(msgspec.Struct, frozen=True):
+    text: str
+    usage: DurationUsage | UnsetType = UNSET
+    logprobs: list[Logprob] | UnsetType = UNSET
+
+
+class TranscribedSegment(msgspec.Struct, frozen=True):
+    id: int
+    seek: int
+    """Hundredths of a second."""
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class TranscribedWord(msgspec.Struct, frozen=True):
+    word: str
+    start: float
+    end: float
+
+
+class VerboseTranscription(msgspec.Struct, frozen=True):
+    task: Literal["transcribe", "translate"]
+    language: str
+    duration: float
+    text: str
+    segments: list[TranscribedSegment] | UnsetType = UNSET
+    words: list[TranscribedWord] | UnsetType = UNSET
+    usage: DurationUsage | UnsetType = UNSET
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="transcript.text.delta"):
+    delta: str
+    logprobs: list[Logprob] | UnsetType = UNSET
+
+
+class TextDone(msgspec.Struct, frozen=True, tag_field="type", tag="transcript.text.done"):
+    text: str
+    usage: TokenUsage
+    logprobs: list[Logprob] | UnsetType = UNSET

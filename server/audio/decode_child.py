@@ -1,0 +1,279 @@
+"""The process that decodes; see :mod:`.decode_process`."""
+
+import io
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from stentor.engine.process import become_child
+
+from ..child_link import receive, send
+from .containers import DECODERS, DEMUXERS, KNOWN, demuxer_of
+from .decode_process import RATE, TOO_LONG, Answer, Job, Ready, Refused
+from .encode import wav_header
+from .resample import MAX_RATE, MIN_RATE, Resampler
+
+if TYPE_CHECKING:
+    import av
+    from av.container import InputContainer
+
+MAX_MEMORY: Final = 1 << 30
+"""Bytes of address space."""
+GROWN: Final = 256 << 20
+"""Bytes that a job may leave behind."""
+OPEN_SECONDS: Final = 1.5
+"""Of this process's own time, to find the audio in a file and to count how long it is; then the kernel ends it."""
+PIECE_SECONDS: Final = 2.0
+"""The same, for each piece."""
+_COUNT_SECONDS: Final = 1.0
+"""Of those for opening, after which counting stops: what is decoded is counted, too."""
+_PIECE_BYTES: Final = 30 * 2 * RATE
+_BLOCK_BYTES: Final = 64 << 10
+"""Of samples as they come from the decoder, that are resampled at a time."""
+_BAD_PACKETS: Final = 1000
+"""In a row, that are passed over."""
+_OPTIONS: Final = {
+    "format_whitelist": ",".join(DEMUXERS),
+    "codec_whitelist": ",".join(DECODERS),
+    "protocol_whitelist": "none",  # a file may name others
+    "probesize": str(4 << 20),
+}
+
+
+def main() -> int:
+    inherited = become_child("stentor-decoder")
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"  # before numpy starts one for each core
+    import av
+
+    av.logging.set_level(None)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    with socket.socket(fileno=inherited.fds[0]) as connection, open("/proc/self/statm", "rb", 0) as statm:
+        try:
+            _rehearse()
+            # nothing more can be opened: the only number that is left is taken; 0 would forbid to wait for the socket
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1, 1))
+            born = _resident(statm)
+            send(connection, Ready())
+            while True:
+                job = receive(connection, Job)
+                answer = decode(job, lambda pcm: send(connection, Answer(pcm)))
+                del job
+                _allow(0)
+                worn = _resident(statm) > born + GROWN
+                send(connection, Answer(answer.pcm, True, answer.why, answer.code, worn))
+        except OSError:
+            return 0  # the owner is gone, or has no more use for us
+
+
+def _rehearse() -> None:
+    """Imports all that a job does, while files can still be opened."""
+    silence = wav_header(44_100, 8) + bytes(8)
+    decode(Job(silence, 1.0), lambda pcm: None)
+    decode(Job(b"none", 1.0), lambda pcm: None)
+    _allow(0)
+
+
+def decode(job: Job, piece: Any) -> Answer:
+    """The last answer; ``piece`` is called with pcm before it."""
+    import av
+
+    _allow(OPEN_SECONDS)
+    try:
+        output = _Output(job.max_seconds, piece)
+        _decode(job, output)
+        rest = output.finish()
+    except Refused as refused:
+        return Answer(why=str(refused), code=refused.code)
+    except MemoryError:
+        return Answer(why="it needs too much memory to decode")
+    except (av.FFmpegError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
+        # what FFmpeg says of a broken file, and what PyAV trips over
+        return Answer(why=f"it is broken, or no {KNOWN}")
+    return Answer(rest) if output.seconds else Answer(why="it holds no sound")
+
+
+def _decode(job: Job, output: "_Output") -> None:
+    demuxer = demuxer_of(job.data)
+    with _opened(job.data, demuxer) as container:
+        _check_length(container, job.max_seconds)
+    _allow(OPEN_SECONDS)
+    with _opened(job.data, demuxer) as container:
+        _decode_stream(container, output)
+
+
+def _opened(data: bytes, demuxer: str | None) -> "InputContainer":
+    import av
+
+    container = av.open(io.BytesIO(data), "r", format=demuxer, options=_OPTIONS, metadata_errors="ignore")
+    try:
+        stream = _audio_of(container)
+        for other in container.streams:
+            if other is not stream:
+                other.discard = av.stream.Discard.all
+    except BaseException:
+        container.close()
+        raise
+    return container
+
+
+def _audio_of(container: "InputContainer") -> "av.AudioStream":
+    if not container.streams.audio:
+        raise Refused("it holds no sound")
+    stream = container.streams.audio[0]
+    context = stream.codec_context
+    if context.codec.name not in DECODERS:
+        raise Refused(f"its codec is not among those of {KNOWN}")
+    return stream
+
+
+def _check_length(container: "InputContainer", most: float) -> None:
+    """Adds up what the packets say, which costs little: a small file may hold hours of silence."""
+    import av
+
+    stream = _audio_of(container)
+    ticks, unit = 0, stream.time_base
+    if not unit:
+        return
+    longest = most / unit
+    until = time.process_time() + _COUNT_SECONDS
+    try:
+        for at, packet in enumerate(container.demux(stream)):
+            ticks += packet.duration or 0
+            if ticks > longest:
+                raise _too_long(most)
+            if at % 1024 == 0 and time.process_time() > until:
+                return
+    except av.FFmpegError:
+        return  # what comes before the damage is decoded
+
+
+def _decode_stream(container: "InputContainer", output: "_Output") -> None:
+    import av
+
+    stream = _audio_of(container)
+    stream.codec_context.thread_count = 1
+    bad = 0
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets)
+            frames = packet.decode()
+        except StopIteration:
+            return
+        except (av.error.EOFError, av.error.BlockingIOError):
+            return
+        except av.error.InvalidDataError:
+            bad += 1
+            if bad > _BAD_PACKETS:
+                return
+            continue
+        if frames:
+            bad = 0
+        for frame in frames:
+            output.push(frame)
+
+
+class _Output:
+    """From the frames of a decoder to pieces of pcm."""
+
+    def __init__(self, most: float, piece: Any) -> None:
+        self._most = most
+        self._piece = piece
+        self._source: object = None
+        self._mixer: _Mixer | None = None
+        self._resampler: Resampler | None = None
+        self._block = bytearray()
+        self._pcm = bytearray()
+        self.seconds = 0.0
+        """That have been decoded."""
+
+    def push(self, frame: "av.AudioFrame") -> None:
+        if not frame.samples:
+            return
+        source = (frame.format.name, frame.layout.name, frame.sample_rate)
+        if source != self._source:
+            self._change(frame)
+            self._source = source
+        assert self._mixer is not None
+        self.seconds += frame.samples / frame.sample_rate
+        if self.seconds > self._most:
+            raise _too_long(self._most)
+        self._block += self._mixer.mix(frame)
+        if len(self._block) >= _BLOCK_BYTES:
+            self._resample()
+
+    def _change(self, frame: "av.AudioFrame") -> None:
+        """The sound goes on in another form."""
+        if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
+            raise Refused(f"it has {frame.sample_rate} samples a second")
+        self._flush()
+        self._mixer = _Mixer(frame)
+        self._resampler = Resampler(frame.sample_rate, RATE)
+
+    def _resample(self) -> None:
+        assert self._resampler is not None
+        self._pcm += self._resampler.push(bytes(self._block))
+        self._block.clear()
+        while len(self._pcm) >= _PIECE_BYTES:
+            self._piece(bytes(self._pcm[:_PIECE_BYTES]))
+            del self._pcm[:_PIECE_BYTES]
+            _allow(PIECE_SECONDS)
+
+    def _flush(self) -> None:
+        if self._resampler is not None:
+            self._pcm += self._resampler.finish(bytes(self._block))
+            self._block.clear()
+
+    def finish(self) -> bytes:
+        """The last of it, at least one sample where there was any."""
+        self._flush()
+        return bytes(self._pcm)
+
+
+class _Mixer:
+    """Frames of one form as pcm of one channel, at their rate."""
+
+    def __init__(self, frame: "av.AudioFrame") -> None:
+        from av.audio.resampler import AudioResampler
+
+        self._mono = AudioResampler(format="s16", layout="mono", rate=frame.sample_rate)
+        self._floats: AudioResampler | None = None
+        """Where FFmpeg does not know what the channels are: their mean."""
+
+    def mix(self, frame: "av.AudioFrame") -> bytes:
+        import av
+
+        if self._floats is None:
+            try:
+                return b"".join(bytes(mixed.planes[0])[: 2 * mixed.samples] for mixed in self._mono.resample(frame))
+            except (av.FFmpegError, ValueError):
+                self._floats = av.AudioResampler(format="fltp", layout=frame.layout, rate=frame.sample_rate)
+        import numpy as np
+
+        pieces = [piece.to_ndarray().mean(axis=0) for piece in self._floats.resample(frame)]
+        return b"".join(np.clip(np.rint(piece * 32767), -32768, 32767).astype("<i2").tobytes() for piece in pieces)
+
+
+def _too_long(most: float) -> Refused:
+    return Refused(f"it is longer than the {most:g} seconds that this server decodes", TOO_LONG)
+
+
+def _allow(seconds: float) -> None:
+    """So much of this process's time from now on, or the kernel ends it; 0 is any."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def _resident(statm: io.FileIO) -> int:
+    # not ru_maxrss, which a process inherits from the one that started it
+    statm.seek(0)
+    return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Where someone speaks: probabilities as audio comes in, and the spans of a whole sound."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from .decode_process import RATE
+
+if TYPE_CHECKING:
+    from .silero import Silero
+
+CHUNK_SAMPLES: Final = 512
+CHUNK_BYTES: Final = 2 * CHUNK_SAMPLES
+CHUNK_MS: Final = 32
+_HYSTERESIS: Final = 0.15
+"""By which the probability must fall below the threshold for speech to end."""
+_BLOCK_CHUNKS: Final = 1024
+"""That are looked at together: half a minute."""
+
+
+class SpeechProbabilities:
+    """Of one voice channel, as it comes in. Owned by one task.
+
+    A chunk takes some 80 µs, so that it may be pushed on the event loop; a second of audio in one call 2.5 ms.
+    """
+
+    def __init__(self) -> None:
+        """The first one reads the weights and imports numpy: call :func:`prepare` in a thread before."""
+        self._model = _silero()
+        self._waiting = b""
+
+    def push(self, pcm: bytes) -> list[float]:
+        """Pcm at 16 kHz; one probability in [0, 1] for each 32 ms that is whole. The rest waits."""
+        import numpy as np  # late: see the package
+
+        pcm = self._waiting + pcm
+        whole = len(pcm) - len(pcm) % CHUNK_BYTES
+        self._waiting = pcm[whole:]
+        if not whole:
+            return []
+        samples = np.frombuffer(pcm, "<i2", whole // 2).astype(np.float32)
+        samples /= 32768
+        return self._model.probabilities(samples)
+
+    @property
+    def waiting(self) -> int:
+        """Samples of the chunk that is not whole yet."""
+        return len(self._waiting) // 2
+
+    def reset(self) -> None:
+        """Forgets what came before: another voice, or the same after a gap."""
+        self._model = _silero()
+        self._waiting = b""
+
+
+def prepare() -> None:
+    """Loads what the detector needs, in some 100 ms. Raises ``OSError`` and ``ValueError`` where it is not there."""
+    _silero()
+
+
+def _silero() -> "Silero":
+    from .silero import Silero  # late: see the package
+
+    return Silero()
+
+
+@dataclass(frozen=True)
+class SpanOptions:
+    """How :func:`speech_spans` draws borders."""
+
+    threshold: float = 0.5
+    """Of the probability from which on it is speech, in (0, 1)."""
+    min_speech_ms: int = 250
+    """What is shorter is none."""
+    min_silence_ms: int = 200
+    """A shorter one does not end a span."""
+    padding_ms: int = 300
+    """Kept around each span, as far as there is room."""
+    max_seconds: float = 30.0
+    """A longer span is cut where it is quietest."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Half-open, in samples of 16 kHz."""
+
+    start: int
+    end: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / RATE
+
+
+def speech_spans(pcm: bytes, options: SpanOptions | None = None) -> list[Span]:
+    """In order, without overlap, none empty; [] where nobody speaks. ``pcm`` is at 16 kHz.
+
+    Blocks for some 2.5 ms a second of audio: call it in a thread.
+    """
+    options = options or SpanOptions()
+    detector = SpeechProbabilities()
+    found: list[float] = []
+    for start in range(0, len(pcm), _BLOCK_CHUNKS * CHUNK_BYTES):
+        found += detector.push(pcm[start : start + _BLOCK_CHUNKS * CHUNK_BYTES])
+    if detector.waiting:
+        found += detector.push(bytes(CHUNK_BYTES - 2 * detector.waiting))
+    return spans_of(found, len(pcm) // 2, options)
+
+
+def spans_of(probabilities: list[float], samples: int, options: SpanOptions) -> list[Span]:
+    """The spans of a sound of so many samples, by the probability of each chunk; see :func:`speech_spans`."""
+    chunks = _joined(probabilities, options)
+    padding = options.padding_ms * RATE // 1000
+    spans: list[Span] = []
+    for number, (first, last) in enumerate(chunks):
+        start, end = first * CHUNK_SAMPLES, min(last * CHUNK_SAMPLES, samples)
+        before = chunks[number - 1][1] * CHUNK_SAMPLES if number else 0
+        after = chunks[number + 1][0] * CHUNK_SAMPLES if number + 1 < len(chunks) else samples
+        # two neighbours share what lies between them
+        start -= min(padding, (start - before) // 2 if number else start)
+        end += min(padding, (after - end) // 2 if number + 1 < len(chunks) else samples - end)
+        spans += _cut(Span(start, end), probabilities, options.max_seconds)
+    return spans
+
+
+def _joined(probabilities: list[float], options: SpanOptions) -> list[tuple[int, int]]:
+    """Half-open, in chunks: what is speech, over silences that are too short to count."""
+    silence = -(-options.min_silence_ms // CHUNK_MS)
+    least = -(-options.min_speech_ms // CHUNK_MS)
+    spans: list[tuple[int, int]] = []
+    start: int | None = None
+    quiet = 0
+    for at, probability in enumerate(probabilities):
+        if start is None:
+            if probability >= options.threshold:
+                start, quiet = at, 0
+        elif probability >= options.threshold:
+            quiet = 0
+        elif quiet or probability < options.threshold - _HYSTERESIS:
+            quiet += 1
+            if quiet >= silence:
+                spans.append((start, at + 1 - quiet))
+                start = None
+    if start is not None:
+        spans.append((start, len(probabilities) - quiet))
+    return [(first, last) for first, last in spans if last - first >= least]
+
+
+def _cut(span: Span, probabilities: list[float], max_seconds: float) -> list[Span]:
+    """At the quietest chunk in the second half of what may be in one piece, again and again."""
+    most = max(int(max_seconds * RATE), 2 * CHUNK_SAMPLES)
+    pieces = []
+    start = span.start
+    while span.end - start > most:
+        first, last = -(-(start + most // 2) // CHUNK_SAMPLES), (start + most) // CHUNK_SAMPLES
+        # the latest of them: the longer the piece, the more of it is understood
+        quietest = min(range(first, last), key=lambda at: (probabilities[at], -at), default=first)
+        border = min(quietest * CHUNK_SAMPLES + CHUNK_SAMPLES // 2, start + most)
+        pieces.append(Span(start, border))
+        start = border
+    pieces.append(Span(start, span.end))
+    return pieces

@@ -1,0 +1,96 @@
+"""Which part of a hypothesis about audio that is still growing will stand: LocalAgreement-2 (arXiv:2307.14743).
+
+A model that is not streaming by nature is asked again and again, about ever more audio. The words on which two
+hypotheses in a row agree are settled: they are told once and never taken back.
+"""
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import Final, NamedTuple
+
+_ALONE: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Letters of scripts that put no spaces between words: each is a word here."""
+_WORDS: Final = re.compile(rf"\s*(?:[{_ALONE}][^\w\s]*|[^\s{_ALONE}]+)")
+_MARKS: Final = re.compile(r"[\W_]+")
+_LOOKED_AT: Final = 400
+"""Words before the end of what is settled that are compared when a hypothesis does not begin with it."""
+
+
+class Word(NamedTuple):
+    """``text`` begins with the space before it, where there is one."""
+
+    text: str
+    begin: int
+    """Where it begins in the text that it comes from, in characters."""
+
+    @property
+    def key(self) -> str:
+        """Equal for words that differ in case and marks alone."""
+        return _MARKS.sub("", self.text).lower()
+
+
+def words_of(text: str) -> list[Word]:
+    """They join to the text, without the space at its end."""
+    return [Word(match.group(), match.start()) for match in _WORDS.finditer(text)]
+
+
+class LocalAgreement:
+    """One stretch of audio. ``settled`` is what has been told of it."""
+
+    def __init__(self) -> None:
+        self.settled: list[Word] = []
+        self._last: list[Word] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(word.text for word in self.settled)
+
+    def add(self, hypothesis: str) -> list[Word]:
+        """The words that are settled by this hypothesis and the one before."""
+        words = words_of(hypothesis)
+        begin = _continuation(self.settled, words)
+        before = _continuation(self.settled, self._last)
+        fresh = []
+        for word, last in zip(words[begin:], self._last[before:], strict=False):
+            if word.key != last.key:
+                break
+            fresh.append(word)
+        self._last = words
+        return self._settle(words, begin, fresh) if fresh else []
+
+    def finish(self, hypothesis: str) -> list[Word]:
+        """The words that the last hypothesis, about all of the audio, adds to what is settled."""
+        words = words_of(hypothesis)
+        begin = _continuation(self.settled, words)
+        return self._settle(words, begin, words[begin:])
+
+    def _settle(self, words: list[Word], begin: int, fresh: list[Word]) -> list[Word]:
+        """Also the marks behind the last settled word that a later hypothesis has put there."""
+        told, settled = list(fresh), self.settled
+        if settled and begin:
+            last, now = settled[-1], words[begin - 1]
+            if now.key == last.key and len(now.text) > len(last.text) and now.text.startswith(last.text):
+                settled[-1] = now
+                told.insert(0, Word(now.text[len(last.text) :], now.begin + len(last.text)))
+        settled += fresh
+        return told
+
+
+def _continuation(settled: Sequence[Word], words: Sequence[Word]) -> int:
+    """Index of the word of a hypothesis with which it goes on after what is settled."""
+    count = len(settled)
+    if [word.key for word in words[:count]] == [word.key for word in settled]:
+        return count
+    # the model has changed its mind about something that was told: what follows the last words both have in common
+    skipped = max(0, count - _LOOKED_AT)
+    ours = [word.key for word in settled[skipped:]]
+    theirs = [word.key for word in words[skipped : count + _LOOKED_AT]]
+    matches = [
+        block for block in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks() if block.size
+    ]
+    if not matches:
+        return min(count, len(words))
+    last = matches[-1]
+    missing = len(ours) - (last.a + last.size)
+    return min(skipped + last.b + last.size + missing, len(words))

@@ -1,0 +1,201 @@
+"""One response as its client sees it: every event from ``response.created`` to ``response.done``, in order.
+
+Nothing here waits. Whoever makes the response says what comes of it; whoever ends it, ends everything that is open, so
+that a response that has begun always has its ``response.done``, and nothing is told of it afterwards.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from stentor.protocols.openai.realtime.given import encode_audio
+from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, Item, ItemStatus, MessageItem
+from stentor.protocols.openai.realtime.server import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    AudioDelta,
+    AudioDone,
+    ContentPartAdded,
+    ContentPartDone,
+    EndStatus,
+    ItemAdded,
+    ItemDone,
+    OutputItemAdded,
+    OutputItemDone,
+    Part,
+    RateLimit,
+    RateLimitsUpdated,
+    Response,
+    ResponseCreated,
+    ResponseDone,
+    ResponseUsage,
+    ServerEvent,
+    StatusDetails,
+    TextDelta,
+    TextDone,
+    TranscriptDelta,
+    TranscriptDone,
+)
+
+from ..responses.ids import random_id
+from .conversation import Conversation, Entry
+
+Emit = Callable[[ServerEvent], None]
+
+
+class Answer:
+    """``conversation`` None: its items belong to none. Owned by the connection."""
+
+    def __init__(self, response: Response, emit: Emit, conversation: Conversation | None) -> None:
+        self.response: Final = response
+        self._emit = emit
+        self._conversation = conversation
+        self._speaks = response.output_modalities == ["audio"]
+        self._open: list[Entry] = []
+        self._message: Entry | None = None
+        """That more text belongs to."""
+        self._call: Entry | None = None
+        self._written: dict[str, list[str]] = {}
+        """Texts and arguments of what is open, in pieces."""
+        self.has_spoken = False
+        """Audio of it has been sent."""
+        self.ended = False
+
+    @property
+    def id(self) -> str:
+        return self.response.id
+
+    def begin(self, rate_limits: list[RateLimit]) -> None:
+        self._emit(ResponseCreated(response=self.response))
+        self._emit(RateLimitsUpdated(rate_limits=rate_limits))
+
+    # ---- messages
+
+    def write(self, text: str) -> Entry:
+        """More of what the model says. Returns its message."""
+        entry = self._message or self._open_message()
+        id = entry.item.id
+        self._written[id].append(text)
+        place = self.response.output.index(entry.item)
+        kind = TranscriptDelta if self._speaks else TextDelta
+        self._emit(kind(response_id=self.id, item_id=id, output_index=place, delta=text))
+        return entry
+
+    def play(self, entry: Entry, audio: bytes) -> None:
+        """More of the audio of a message."""
+        if entry not in self._open:
+            return
+        self.has_spoken = True
+        id, place = entry.item.id, self.response.output.index(entry.item)
+        self._emit(AudioDelta(response_id=self.id, item_id=id, output_index=place, delta=encode_audio(audio)))
+
+    def leave_message(self) -> None:
+        """What is said next is another message; this one is open until :meth:`close`."""
+        self._message = None
+
+    def _open_message(self) -> Entry:
+        part = Part("audio", transcript="") if self._speaks else Part("text", "")
+        entry = Entry(MessageItem(random_id("item"), "assistant", [], "in_progress"))
+        self._message = entry
+        place = self._add(entry)
+        self._emit(ContentPartAdded(response_id=self.id, item_id=entry.item.id, output_index=place, part=part))
+        assert isinstance(entry.item, MessageItem)
+        content = Content("output_audio", transcript="") if self._speaks else Content("output_text", text="")
+        entry.item.content.append(content)
+        return entry
+
+    # ---- calls
+
+    def call(self, name: str, call_id: str | None) -> None:
+        self.leave_message()
+        entry = Entry(FunctionCallItem(random_id("item"), call_id or random_id("call"), name, status="in_progress"))
+        self._call = entry
+        self._add(entry)
+
+    def argue(self, text: str) -> None:
+        """More of the arguments of the call that was begun last."""
+        entry = self._call
+        if entry is None or not text:
+            return
+        item = entry.item
+        assert isinstance(item, FunctionCallItem)
+        self._written[item.id].append(text)
+        place = self.response.output.index(item)
+        self._emit(
+            ArgumentsDelta(
+                response_id=self.id, item_id=item.id, output_index=place, call_id=item.call_id, delta=text
+            )
+        )
+
+    def end_call(self) -> None:
+        if self._call is not None:
+            self.close(self._call, "completed")
+
+    # ---- items
+
+    def _add(self, entry: Entry) -> int:
+        item = entry.item
+        place = len(self.response.output)
+        self._open.append(entry)
+        self._written[item.id] = []
+        self.response.output.append(item)
+        self._emit(OutputItemAdded(response_id=self.id, output_index=place, item=item))
+        if self._conversation is not None:
+            before = self._conversation.append(entry)
+            self._emit(ItemAdded(previous_item_id=before, item=item))
+        return place
+
+    def close(self, entry: Entry, status: ItemStatus) -> None:
+        """Ends an item that is open; of one that is not, nothing is told."""
+        if entry not in self._open:
+            return
+        self._open.remove(entry)
+        item = entry.item
+        place = self.response.output.index(item)
+        text = "".join(self._written.pop(item.id))
+        if isinstance(item, FunctionCallItem):
+            item.arguments = text
+            self._call = None
+            self._emit(
+                ArgumentsDone(
+                    response_id=self.id,
+                    item_id=item.id,
+                    output_index=place,
+                    call_id=item.call_id,
+                    name=item.name,
+                    arguments=text,
+                )
+            )
+        elif isinstance(item, MessageItem):
+            self._close_parts(item, place, text)
+            if self._message is entry:
+                self._message = None
+        item.status = status
+        if self._conversation is not None:
+            self._emit(ItemDone(previous_item_id=self._conversation.before(entry), item=item))
+        self._emit(OutputItemDone(response_id=self.id, output_index=place, item=item))
+
+    def _close_parts(self, item: MessageItem, place: int, text: str) -> None:
+        if self._speaks:
+            item.content[0].transcript = text
+            part = Part("audio", transcript=text)
+            self._emit(AudioDone(response_id=self.id, item_id=item.id, output_index=place))
+            self._emit(TranscriptDone(response_id=self.id, item_id=item.id, output_index=place, transcript=text))
+        else:
+            item.content[0].text = text
+            part = Part("text", text)
+            self._emit(TextDone(response_id=self.id, item_id=item.id, output_index=place, text=text))
+        self._emit(ContentPartDone(response_id=self.id, item_id=item.id, output_index=place, part=part))
+
+    def end(self, details: StatusDetails, usage: ResponseUsage | None) -> None:
+        """Everything. Whatever is called afterwards does nothing."""
+        if self.ended:
+            return
+        status: EndStatus = details.type
+        for entry in list(self._open):
+            self.close(entry, "completed" if status == "completed" else "incomplete")
+        self.ended = True
+        response = self.response
+        response.status = status
+        response.status_details = details
+        response.usage = usage
+        self._emit(ResponseDone(response=response))

@@ -1,0 +1,75 @@
+"""Whether what a caller has said so far reads as if it were complete, and how long to wait for more.
+
+A turn-end judgement without a model of its own: the transcript of the turn up to the pause, its last mark and its last
+words, and the pauses that this caller has already gone on after.
+"""
+
+import re
+from enum import Enum
+from typing import Final, Literal
+
+Eagerness = Literal["low", "medium", "high", "auto"]
+
+HESITANT: Final = 1.3
+"""A pause must be so much longer than the longest that the caller went on after, unless the sentence is complete."""
+
+_WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_TAIL: Final = 200
+"""Characters at the end that are looked at."""
+
+_FILLERS: Final = frozenset("um uh uhm umm erm er hmm hm mm ah eh äh ähm euh este".split())
+_OPEN: Final = frozenset(
+    "a an the and but or so because if when while that which who whose than then to of for with without from in on at by "
+    "into about as like between my your his her its our their this these those is are was were am be been will would can "
+    "could should may might must do does did not i'm you're he's she's it's we're they're i we they and i'd i'll let's "
+    "also plus maybe well actually basically und oder aber weil dass der die das ein eine et ou mais que le la les un une "
+    "y o pero porque el los las".split()
+)
+_ENDS_QUESTIONS: Final = frozenset(
+    "to of for with from in on at by into about as like that this these those is are was were am be been will would can "
+    "could should may might must do does did not then so than without i we they".split()
+)
+"""Open words with which a question, or a short answer, may well end: where are you from?"""
+_ENDS: Final = (".", "!", "?", "。", "！", "？", "।", "؟")
+_GOES_ON: Final = ("...", "…", ",", "，", "、", ":", ";", "-", "–", "—")
+
+
+class Reading(Enum):
+    """How a transcript reads at a pause."""
+
+    COMPLETE = "complete"
+    UNSURE = "unsure"
+    OPEN = "open"
+
+
+_WAITS: Final[dict[str, dict[Reading, int]]] = {
+    "high": {Reading.COMPLETE: 200, Reading.UNSURE: 600, Reading.OPEN: 2000},
+    "medium": {Reading.COMPLETE: 400, Reading.UNSURE: 1200, Reading.OPEN: 4000},
+    "low": {Reading.COMPLETE: 1000, Reading.UNSURE: 3000, Reading.OPEN: 8000},
+}
+"""Milliseconds of silence; the last of each is the longest pause that OpenAI documents for the eagerness."""
+
+
+def read(transcript: str) -> Reading:
+    """Judges by the last mark and the last word; nothing that was understood is :attr:`Reading.UNSURE`."""
+    text = transcript[-_TAIL:].strip().rstrip("\"'”’)»」")
+    words = _WORD.findall(text.lower().replace("’", "'"))
+    if not words:
+        return Reading.UNSURE
+    last = words[-1]
+    if last in _FILLERS or text.endswith(_GOES_ON):
+        return Reading.OPEN
+    asks = text.endswith(("?", "？", "؟"))
+    if last in _OPEN and not (asks and last in _ENDS_QUESTIONS):
+        return Reading.OPEN
+    return Reading.COMPLETE if text.endswith(_ENDS) else Reading.UNSURE
+
+
+def wait_ms(transcript: str, eagerness: Eagerness, longest_pause_ms: int = 0) -> int:
+    """How long the pause must be that ends the turn; ``longest_pause_ms`` is the longest the caller went on after."""
+    waits = _WAITS["medium" if eagerness == "auto" else eagerness]
+    reading = read(transcript)
+    wait = waits[reading]
+    if reading is Reading.UNSURE:
+        wait = max(wait, int(longest_pause_ms * HESITANT))
+    return min(wait, waits[Reading.OPEN])

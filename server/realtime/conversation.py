@@ -1,0 +1,244 @@
+"""The items of one conversation: their order, what is known of their audio, and what the model is told of them.
+
+An item has one place, and whatever is told of it names the item that really stands before it. All is bounded: items,
+their characters, and the audio that is kept to be retrieved.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.limits import Limits
+from stentor.protocols.openai.realtime.given import encode_audio
+from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
+
+from .pacing import SpokenText
+from .parts import Turn
+
+ROOT: Final = "root"
+MAX_KEPT_AUDIO: Final = 16 << 20
+"""Bytes of the client's audio that a conversation keeps; what was said first is forgotten first."""
+
+
+@dataclass
+class Entry:
+    """One item, and what is known of it beyond what is told."""
+
+    item: Item
+    turn: Turn | None = None
+    """Of the client's audio, until it is forgotten."""
+    heard: str | None = None
+    """What was said in it, once that is known."""
+    failed: bool = False
+    """It could not be heard."""
+    spoken: SpokenText = field(default_factory=SpokenText)
+    """What of an answer's audio has been sent."""
+
+    @property
+    def open(self) -> bool:
+        return self.item.status == "in_progress"
+
+    @property
+    def size(self) -> int:
+        """Characters."""
+        match self.item:
+            case MessageItem(content=content):
+                told = sum(len(part.text or "") + len(part.transcript or "") for part in content)
+                return told + len(self.heard or "")
+            case FunctionCallItem():
+                return len(self.item.name) + len(self.item.arguments)
+            case FunctionCallOutputItem():
+                return len(self.item.output)
+
+    @property
+    def waits(self) -> bool:
+        """It is not known yet what was said in it."""
+        return self.turn is not None and self.heard is None and not self.failed
+
+
+class Conversation:
+    """Owned by the connection; nobody else changes it."""
+
+    def __init__(self, id: str, limits: Limits) -> None:
+        self.id: Final = id
+        self._limits = limits
+        self._entries: list[Entry] = []
+        self._dropped: set[str] = set()
+        """Items that the model is not told of any more, for there is no room for them."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    # ---- what clients do to it
+
+    def insert(self, entry: Entry, previous: str | None = None) -> str | None:
+        """Puts an item behind ``previous``, before all others (``root``), or at the end.
+
+        Returns the id of the item before it. Raises BadRequest.
+        """
+        if any(known.item.id == entry.item.id for known in self._entries):
+            shown = entry.item.id[:80]
+            raise BadRequest(f"`item.id`: there is an item `{shown}` already.", "item.id", "item_already_exists")
+        if isinstance(entry.item, FunctionCallOutputItem):
+            self._check_call(entry.item)
+        self.check_room(entry.size)
+        place = len(self._entries)
+        if previous == ROOT:
+            place = 0
+        elif previous is not None:
+            place = self._place(previous, "previous_item_id") + 1
+        self._entries.insert(place, entry)
+        return self.before(entry)
+
+    def append(self, entry: Entry) -> str | None:
+        """As :meth:`insert`, of what the session itself brings: there is always room for it."""
+        before = self.last
+        self._entries.append(entry)
+        return before
+
+    def _check_call(self, output: FunctionCallOutputItem) -> None:
+        calls = (entry.item for entry in self._entries if isinstance(entry.item, FunctionCallItem))
+        if all(call.call_id != output.call_id for call in calls):
+            raise BadRequest(
+                f"`item.call_id`: the conversation has no call `{output.call_id[:80]}`.",
+                "item.call_id",
+                "invalid_tool_call_id",
+            )
+
+    def check_room(self, chars: int = 0) -> None:
+        """Raises BadRequest where the conversation is as long as it may be."""
+        limits = self._limits
+        if len(self._entries) >= limits.max_messages:
+            raise BadRequest(
+                f"The conversation has {len(self._entries)} items, as many as this server allows; delete some.",
+                "item",
+                "array_above_max_length",
+            )
+        length = sum(entry.size for entry in self._entries) + chars
+        if length > limits.max_prompt_chars:
+            raise BadRequest(
+                f"The conversation has {length} characters; this server allows at most {limits.max_prompt_chars}: "
+                "delete some items.",
+                "item",
+                "string_above_max_length",
+            )
+
+    def find(self, id: str, field: str = "item_id") -> Entry:
+        """Raises BadRequest."""
+        return self._entries[self._place(id, field)]
+
+    def before(self, entry: Entry) -> str | None:
+        """The id of the item in front of it."""
+        place = next(place for place, known in enumerate(self._entries) if known is entry)
+        return self._entries[place - 1].item.id if place else None
+
+    @property
+    def last(self) -> str | None:
+        """The id of the item at the end."""
+        return self._entries[-1].item.id if self._entries else None
+
+    def delete(self, id: str) -> None:
+        """Raises BadRequest, also for an item that is still being made."""
+        place = self._place(id, "item_id")
+        if self._entries[place].open:
+            raise BadRequest(
+                f"`item_id`: the item `{id[:80]}` is still being made; cancel its response first.",
+                "item_id",
+                "item_in_progress",
+            )
+        del self._entries[place]
+        self._dropped.discard(id)
+
+    def truncate(self, id: str, content_index: int, audio_end_ms: int) -> None:
+        """Takes the end off an answer's audio, and off its transcript what was said there. Raises BadRequest."""
+        entry = self.find(id)
+        item = entry.item
+        if not isinstance(item, MessageItem) or item.role != "assistant":
+            raise BadRequest("`item_id`: only messages of the assistant can be truncated.", "item_id", "invalid_value")
+        if content_index >= len(item.content):
+            raise BadRequest(
+                f"`content_index`: the item has {len(item.content)} parts.", "content_index", "invalid_value"
+            )
+        part = item.content[content_index]
+        if part.type != "output_audio":
+            raise BadRequest("`content_index`: this part is no audio.", "content_index", "invalid_value")
+        if entry.open:
+            raise BadRequest(
+                "`item_id`: the item is still being made; cancel its response first.", "item_id", "item_in_progress"
+            )
+        lasts = math.ceil(entry.spoken.duration_ms)
+        if audio_end_ms > lasts:
+            raise BadRequest(
+                f"`audio_end_ms` is {audio_end_ms}, and the audio has {lasts} ms.", "audio_end_ms", "invalid_value"
+            )
+        part.transcript = entry.spoken.until(audio_end_ms)
+        entry.spoken = SpokenText()
+        entry.spoken.add(part.transcript, audio_end_ms)
+
+    def _place(self, id: str, field: str) -> int:
+        for place, entry in enumerate(self._entries):
+            if entry.item.id == id:
+                return place
+        raise BadRequest(f"`{field}`: the conversation has no item `{id[:80]}`.", field, "item_not_found")
+
+    # ---- audio
+
+    def forget_audio(self) -> None:
+        """All that is more than is kept, of those whose transcripts are known."""
+        held = sum(len(entry.turn.audio) for entry in self._entries if entry.turn is not None)
+        for entry in self._entries:
+            if held <= MAX_KEPT_AUDIO:
+                return
+            if entry.turn is not None and not entry.waits:
+                held -= len(entry.turn.audio)
+                entry.turn = None
+
+    def retrieved(self, id: str) -> Item:
+        """The item with the audio that is still there. Raises BadRequest."""
+        entry = self.find(id)
+        item = entry.item
+        if not isinstance(item, MessageItem) or entry.turn is None:
+            return item
+        content = [
+            msgspec.structs.replace(part, audio=encode_audio(entry.turn.audio)) if part.type == "input_audio" else part
+            for part in item.content
+        ]
+        return msgspec.structs.replace(item, content=content)
+
+    # ---- what the model is told
+
+    def told(self) -> list[Entry]:
+        """Of items that are done; without those for which there was no room."""
+        return [entry for entry in self._entries if entry.item.id not in self._dropped and not entry.open]
+
+    def drop(self, entries: Sequence[Entry]) -> None:
+        """The model is not told of them any more."""
+        self._dropped.update(entry.item.id for entry in entries)
+
+
+def copied(item: Item) -> Item:
+    """As it is now, for those who tell of it later."""
+    if isinstance(item, MessageItem):
+        return msgspec.structs.replace(item, content=[msgspec.structs.replace(part) for part in item.content])
+    return msgspec.structs.replace(item)
+
+
+def text_of(entry: Entry) -> str:
+    """What a message says, however it was said."""
+    item = entry.item
+    assert isinstance(item, MessageItem)
+    texts = []
+    for part in item.content:
+        said = part.text if part.text is not UNSET else part.transcript
+        if part.type == "input_audio" and entry.heard is not None:
+            said = entry.heard
+        texts.append(said if isinstance(said, str) else "")
+    return "\n".join(text for text in texts if text)

@@ -1,0 +1,346 @@
+"""What one session hears: its input audio buffer, who speaks when, and what is said.
+
+Owned by the connection's task. Transcription runs in tasks below :meth:`SessionEars.run`; what it finds comes back on
+the same event loop.
+"""
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from stentor.protocols.openai.realtime.session import (
+    AudioInput,
+    SemanticVad,
+    ServerVad,
+    Transcription,
+    TurnDetection,
+)
+
+from . import turns
+from .completeness import wait_ms
+from .formats import Wire, to_ms, to_ticks
+from .hearing import TurnHearing
+from .hypotheses import Hearing, Transcribe
+from .input_buffer import MAX_SECONDS, Clip, InputBuffer
+from .partial_pace import PartialPace
+from .parts import Heard, OnPartial, SpeechStarted, SpeechStopped, TimedOut, TokenProbability, Transcript
+from .turns import TurnDetector, TurnRules
+
+KEPT_MS: Final = 15_000
+"""Of silence, for a client that commits although the server looks for turns."""
+BACKLOG_MS: Final = 1_200_000
+"""Of audio that waits to be transcribed; the next is not taken before there is less."""
+PIECE_SECONDS: Final = 1.0
+"""Of audio that is looked at in one go; in between the session's other tasks run."""
+
+
+class Probabilities(Protocol):
+    """A voice detector with the audio that it has been pushed."""
+
+    def push(self, pcm: bytes) -> list[float]:
+        """Of speech in each stretch of 32 ms that is whole by now."""
+
+
+class HeardTurn:
+    """A turn that has been taken out of the buffer."""
+
+    def __init__(self, item_id: str, clip: Clip, hearing: TurnHearing) -> None:
+        self.item_id: Final = item_id
+        self.audio: Final = clip.audio
+        self.duration_ms: Final = clip.end_ms - clip.start_ms
+        self._hearing = hearing
+
+    async def transcript(self) -> Transcript:
+        return await self._hearing.transcript()
+
+
+class _Growing(NamedTuple):
+    """The turn to which the next audio belongs."""
+
+    item_id: str
+    hearing: TurnHearing
+
+
+def new_item_id() -> str:
+    return f"item_{secrets.token_hex(12)}"
+
+
+class SessionEars:
+    """An implementation of :class:`.parts.Ears`."""
+
+    def __init__(
+        self,
+        transcribe: Transcribe,
+        make_voice: Callable[[], Probabilities],
+        pace: PartialPace,
+        on_partial: OnPartial = lambda item_id, text, tokens: None,
+        *,
+        look_in_thread: anyio.CapacityLimiter | None = None,
+        on_lag: Callable[[float], object] = lambda seconds: None,
+        max_seconds: float = MAX_SECONDS,
+        new_id: Callable[[], str] = new_item_id,
+    ) -> None:
+        """``on_lag`` is told the seconds from the end of a turn to its transcript. With ``look_in_thread`` the voice
+        detector runs beside the event loop."""
+        self._transcribe = transcribe
+        self._make_voice = make_voice
+        self._pace = pace
+        self._on_partial = on_partial
+        self._limiter = look_in_thread
+        self._on_lag = on_lag
+        self._new_id = new_id
+        self._input = AudioInput(turn_detection=None)
+        self._hearing = Hearing()
+        self._buffer = InputBuffer(Wire.of(self._input.format), max_seconds)
+        self._growing: _Growing | None = None
+        self._voice: Probabilities | None = None
+        self._detector: TurnDetector | None = None
+        self._longest_pause = 0
+        self._late: list[Heard] = []
+        """Found between two calls of :meth:`append`."""
+        self._unsettled: list[TurnHearing] = []
+        self._unstarted: list[TurnHearing] = []
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._settled = anyio.Event()
+
+    @property
+    def received_ms(self) -> int:
+        """Of audio since the session began."""
+        return to_ms(self._buffer.received)
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            for hearing in self._unstarted:
+                self._tasks.start_soon(self._hear, hearing)
+            self._unstarted.clear()
+            await anyio.sleep_forever()
+
+    # ---- what the session says
+
+    def configure(self, input: AudioInput, *, logprobs: bool) -> None:
+        self._input = input
+        self._hearing = _hearing_of(input.transcription, logprobs=logprobs)
+        rest = self._buffer.change(Wire.of(input.format))
+        if self._growing is not None:
+            self._growing.hearing.push(rest)
+        rules = _rules_of(input.turn_detection)
+        if rules is None:
+            self._voice = self._detector = None
+        elif self._detector is None:
+            self._watch(rules)
+        else:
+            self._detector.change(rules)
+
+    def responded(self, audio_ms: float) -> None:
+        if self._detector is not None:
+            self._detector.await_speech(self.received_ms + math.ceil(audio_ms))
+
+    def responding(self) -> None:
+        if self._detector is not None:
+            self._detector.stop_waiting()
+
+    # ---- audio
+
+    async def append(self, audio: bytes) -> list[Heard]:
+        while sum(hearing.waiting_ms for hearing in self._unsettled) > BACKLOG_MS:
+            await self._settled.wait()
+        if self._detector is None:
+            self._feed(self._buffer.append(audio))
+            return self._take_late()
+        found = self._take_late()
+        step = int(self._buffer.wire.bytes_a_second * PIECE_SECONDS)
+        for begin in range(0, len(audio), step):
+            pcm = self._buffer.append(audio[begin : begin + step])
+            if self._growing is not None:
+                self._growing.hearing.push(pcm)
+            for probability in await self._probabilities(pcm):
+                found += self._look(probability)
+            self._forget()
+        return found + self._take_late()
+
+    def commit(self) -> HeardTurn:
+        buffer = self._buffer
+        if self._detector is not None and self._detector.speaking:
+            buffer.forget(to_ticks(self._detector.keep_from_ms))
+        buffer.check_commit()
+        rest = buffer.flush()
+        if self._growing is None:
+            growing = self._open(buffer.begin)
+        else:
+            growing, self._growing = self._growing, None
+            growing.hearing.push(rest)
+        clip = buffer.take(buffer.begin, buffer.received)
+        growing.hearing.finish()
+        self._restart()
+        return HeardTurn(growing.item_id, clip, growing.hearing)
+
+    def clear(self) -> None:
+        self._buffer.clear()
+        self._late.clear()
+        if self._growing is not None:
+            self._growing.hearing.give_up()
+            self._growing = None
+        self._restart()
+
+    def turn_of(self, item_id: str, audio: bytes) -> HeardTurn:
+        buffer = InputBuffer(self._buffer.wire, math.inf)
+        buffer.append(audio)
+        buffer.flush()
+        clip = buffer.take(0, buffer.received)
+        hearing = TurnHearing(0, self._transcribe, replace(self._hearing, partials=False), self._pace)
+        hearing.push(clip.pcm)
+        hearing.finish()
+        self._start(hearing)
+        return HeardTurn(item_id, clip, hearing)
+
+    def _feed(self, pcm: bytes) -> None:
+        """Audio in which nobody looks for turns."""
+        if self._growing is not None:
+            self._growing.hearing.push(pcm)
+        elif pcm:
+            self._growing = self._open(self._buffer.begin)
+
+    def _forget(self) -> None:
+        """Silence that will belong to no turn."""
+        if self._detector is not None:
+            keep = self._detector.keep_from_ms
+            if not self._detector.speaking:
+                keep = min(keep, self.received_ms - KEPT_MS)
+            self._buffer.forget(to_ticks(keep))
+
+    def _take_late(self) -> list[Heard]:
+        late, self._late = self._late, []
+        return late
+
+    # ---- turns
+
+    def _watch(self, rules: TurnRules) -> None:
+        """Looks for turns in what comes from now on."""
+        self._voice = self._make_voice()
+        self._detector = TurnDetector(rules, to_ms(self._buffer.heard))
+
+    def _restart(self) -> None:
+        rules = _rules_of(self._input.turn_detection)
+        if rules is not None:
+            self._watch(rules)
+
+    async def _probabilities(self, pcm: bytes) -> list[float]:
+        if self._voice is None:
+            return []
+        if self._limiter is None:
+            return self._voice.push(pcm)
+        return await anyio.to_thread.run_sync(self._voice.push, pcm, limiter=self._limiter)
+
+    def _look(self, probability: float) -> list[Heard]:
+        if self._detector is None:
+            return []
+        found: list[Heard] = []
+        for event in self._detector.push(probability):
+            match event:
+                case turns.SpeechStarted():
+                    self._growing = self._open(to_ticks(event.start_ms))
+                    found.append(SpeechStarted(self._growing.item_id, event.start_ms))
+                case turns.Paused():
+                    self._longest_pause = event.longest_ms
+                    if self._growing is not None:
+                        self._growing.hearing.pause()
+                case turns.Resumed():
+                    if self._growing is not None:
+                        self._growing.hearing.resume()
+                case turns.SpeechStopped():
+                    found.append(self._stopped(event))
+                case turns.TimedOut():
+                    found.append(self._timed_out(event))
+        return found
+
+    def _stopped(self, event: turns.SpeechStopped) -> SpeechStopped:
+        begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
+        growing, self._growing = self._growing or self._open(begin), None
+        growing.hearing.finish(end)
+        turn = HeardTurn(growing.item_id, self._buffer.take(begin, end), growing.hearing)
+        return SpeechStopped(growing.item_id, event.end_ms, turn)
+
+    def _timed_out(self, event: turns.TimedOut) -> TimedOut:
+        begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
+        growing = self._open(begin)
+        growing.hearing.finish(end)
+        turn = HeardTurn(growing.item_id, self._buffer.take(begin, end), growing.hearing)
+        return TimedOut(growing.item_id, event.start_ms, event.end_ms, turn)
+
+    def _open(self, begin: int) -> _Growing:
+        """A turn that begins at that position, with what is there of it."""
+        item_id, wanted = self._new_id(), self._hearing
+        hearing: TurnHearing
+
+        def tell(text: str, tokens: list[TokenProbability]) -> None:
+            if wanted.partials:
+                self._on_partial(item_id, text, tokens if wanted.logprobs else None)
+
+        def on_guess(text: str) -> None:
+            if self._growing is not None and self._growing.hearing is hearing:
+                self._judge(text)
+
+        begin = max(begin, self._buffer.begin)
+        hearing = TurnHearing(begin, self._transcribe, wanted, self._pace, tell, on_guess)
+        hearing.push(self._buffer.look(begin, self._buffer.heard).pcm)
+        self._start(hearing)
+        return _Growing(item_id, hearing)
+
+    def _judge(self, said: str) -> None:
+        """How long this pause must be to end the turn, by what has been said before it."""
+        detection = self._input.turn_detection
+        if self._detector is None or not isinstance(detection, SemanticVad):
+            return
+        stopped = self._detector.judge(wait_ms(said, detection.eagerness, self._longest_pause))
+        if stopped is not None:
+            self._late.append(self._stopped(stopped))
+
+    # ---- transcription
+
+    def _start(self, hearing: TurnHearing) -> None:
+        self._unsettled.append(hearing)
+        if self._tasks is None:
+            self._unstarted.append(hearing)
+        else:
+            self._tasks.start_soon(self._hear, hearing)
+
+    async def _hear(self, hearing: TurnHearing) -> None:
+        try:
+            await hearing.run()
+            if hearing.lag is not None:
+                self._on_lag(hearing.lag)
+        finally:
+            self._unsettled.remove(hearing)
+            self._settled.set()
+            self._settled = anyio.Event()
+
+
+def _rules_of(detection: TurnDetection | None) -> TurnRules | None:
+    match detection:
+        case None:
+            return None
+        case ServerVad():
+            return TurnRules.server(
+                detection.threshold,
+                detection.prefix_padding_ms,
+                detection.silence_duration_ms,
+                detection.idle_timeout_ms,
+            )
+        case SemanticVad():
+            return TurnRules.semantic(detection.eagerness)
+
+
+def _hearing_of(written: Transcription | None, *, logprobs: bool) -> Hearing:
+    """A text model must be told what was said; without ``written`` nobody else is."""
+    if written is None:
+        return Hearing()
+    prompt = ", ".join(filter(None, (written.prompt, *(written.keywords or ()))))
+    languages = written.languages or []
+    language = written.language or (languages[0] if len(languages) == 1 else None)
+    return Hearing(language, prompt, logprobs=logprobs, partials=True)

@@ -1,0 +1,79 @@
+"""What a model makes of a stretch of audio, and what is asked of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from .agreement import Word
+from .parts import TokenProbability
+
+
+class Hypothesis(NamedTuple):
+    """``text`` as the model wrote it: with the space before its first word, where there is one."""
+
+    text: str
+    tokens: Sequence[TokenProbability] = ()
+    """Their bytes join to the text's, where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """How one session wants to be heard."""
+
+    language: str | None = None
+    prompt: str = ""
+    logprobs: bool = False
+    partials: bool = False
+    """Whether it is told what the caller says while the caller speaks."""
+
+
+class Transcribe(Protocol):
+    async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+        """What is said in at most a window of the model, after ``continued``, which is said in it first.
+
+        What is not ``final`` may be worse and can wait. Raises ``BadRequest`` or ``ServerError``.
+        """
+
+
+class Reading(NamedTuple):
+    """A hypothesis, and what it was told to go on after."""
+
+    before: str
+    hypothesis: Hypothesis
+
+    @property
+    def text(self) -> str:
+        """Of the whole window."""
+        return self.before + self.hypothesis.text
+
+    def tokens_of(self, words: Sequence[Word]) -> list[TokenProbability]:
+        """Those that begin within ``words`` of :attr:`text`; what was given has none."""
+        if not words or not self.hypothesis.tokens:
+            return []
+        skipped = len(self.before.encode())
+        begin = len(self.text[: words[0].begin].encode()) - skipped
+        end = len(self.text[: words[-1].begin + len(words[-1].text)].encode()) - skipped
+        found, place = [], 0
+        for token in self.hypothesis.tokens:
+            if begin <= place < end:
+                found.append(token)
+            place += len(token.bytes)
+        return found
+
+
+@dataclass(slots=True)
+class Told:
+    """All that a client was told of one turn."""
+
+    text: str = ""
+    tokens: list[TokenProbability] = field(default_factory=list)
+
+    def add(self, words: Sequence[Word], reading: Reading) -> tuple[str, list[TokenProbability]]:
+        """The text and tokens of ``words``, which are the reading's."""
+        text = "".join(word.text for word in words)
+        if not self.text:
+            text = text.lstrip()
+        tokens = reading.tokens_of(words) if text else []
+        self.text += text
+        self.tokens += tokens
+        return text, tokens

@@ -1,0 +1,177 @@
+"""The input audio buffer: what the client has sent and nobody has taken, as it came and as the models hear it.
+
+Every sample has a position, counted in :data:`.formats.TICKS` from the first sample of the session; clearing and
+committing move nothing. Both forms of the audio are kept: the client may ask for its own again.
+"""
+
+from typing import Final, NamedTuple
+
+from stentor.protocols.openai.errors import BadRequest
+
+from ..audio.resample import Resampler
+from .formats import HEARD, Wire, to_ms
+
+MAX_SECONDS: Final = 600
+"""Of audio in one buffer: 29 MB as it came, and 19 MB as it is heard."""
+MIN_COMMIT_MS: Final = 100
+
+
+class Clip(NamedTuple):
+    """A stretch of the client's audio."""
+
+    start_ms: int
+    end_ms: int
+    audio: bytes
+    """In the session's format."""
+    pcm: bytes
+    """As the models hear it."""
+
+
+class Track:
+    """Samples of one rate from position ``begin`` on; the oldest can be forgotten."""
+
+    def __init__(self, wire: Wire, begin: int = 0) -> None:
+        self.wire: Final = wire
+        self._data = bytearray()
+        self._begin = begin
+
+    @property
+    def begin(self) -> int:
+        return self._begin
+
+    @property
+    def end(self) -> int:
+        return self._begin + len(self._data) // self.wire.sample_bytes * self.wire.ticks
+
+    def append(self, audio: bytes) -> None:
+        self._data += audio
+
+    def forget(self, until: int) -> None:
+        """What lies before ``until``."""
+        count = min(max(0, until - self._begin) // self.wire.ticks, len(self._data) // self.wire.sample_bytes)
+        del self._data[: count * self.wire.sample_bytes]
+        self._begin += count * self.wire.ticks
+
+    def between(self, begin: int, end: int) -> bytes:
+        """The samples of [begin, end) that are there."""
+        first, last = self._index(begin), self._index(end)
+        return bytes(self._data[first:last])
+
+    def _index(self, position: int) -> int:
+        return max(0, position - self._begin) // self.wire.ticks * self.wire.sample_bytes
+
+
+class InputBuffer:
+    """Of one session. Bounded: what would exceed ``max_seconds`` is refused."""
+
+    def __init__(self, wire: Wire, max_seconds: float = MAX_SECONDS) -> None:
+        self._max_seconds = max_seconds
+        self._half = b""
+        self._sent = Track(wire)
+        self._heard = Track(HEARD)
+        self._resampler = Resampler(wire.rate, HEARD.rate)
+
+    @property
+    def wire(self) -> Wire:
+        return self._sent.wire
+
+    @property
+    def begin(self) -> int:
+        """Position of the oldest sample that is kept."""
+        return self._sent.begin
+
+    @property
+    def received(self) -> int:
+        """Position after the last sample."""
+        return self._sent.end
+
+    @property
+    def heard(self) -> int:
+        """Position up to which the audio has been resampled: a little behind :attr:`received`."""
+        return self._heard.end
+
+    def append(self, audio: bytes) -> bytes:
+        """Keeps more of the client's audio; returns what is new as the models hear it.
+
+        Half a sample waits for the other half. Raises ``BadRequest`` where the buffer would hold too much.
+        """
+        wire = self.wire
+        if self._half:
+            audio = self._half + audio
+        whole = len(audio) - len(audio) % wire.sample_bytes
+        held = (self.received - self.begin) / (wire.rate * wire.ticks)
+        if held + whole / wire.bytes_a_second > self._max_seconds:
+            raise BadRequest(
+                f"`audio`: the input audio buffer holds {held:.0f} s and would exceed {self._max_seconds:.0f} s. "
+                "Commit or clear it first.",
+                "audio",
+                code="input_audio_buffer_full",
+            )
+        audio, self._half = audio[:whole], audio[whole:]
+        self._sent.append(audio)
+        return self._keep(self._resampler.push(wire.decode(audio)))
+
+    def flush(self) -> bytes:
+        """What the resampler held back, as the models hear it: all that came has been heard then."""
+        rest = self._keep(self._resampler.finish())
+        self._resampler = Resampler(self.wire.rate, HEARD.rate)
+        self._half = b""
+        if self._heard.end != self.received:  # by less than a sample: what follows must not drift
+            self._heard = _moved(self._heard, self.received - self._heard.end)
+        return rest
+
+    def change(self, wire: Wire) -> bytes:
+        """From here on audio comes in another format: what was there is flushed, and forgotten in its old form."""
+        if wire.same_as(self.wire):
+            return b""
+        rest = self.flush()
+        sent, self._sent = self._sent, Track(wire, self.received)
+        self._resampler = Resampler(wire.rate, HEARD.rate)
+        pcm = self._heard.between(sent.begin, sent.end)
+        if pcm:
+            self._sent = Track(wire, sent.begin)
+            self._sent.append(wire.encode(Resampler(HEARD.rate, wire.rate).finish(pcm)))
+            if self._sent.end != sent.end:
+                self._sent = _moved(self._sent, sent.end - self._sent.end)
+        return rest
+
+    def forget(self, until: int) -> None:
+        """What lies before position ``until``: it will belong to no turn."""
+        self._sent.forget(until)
+        self._heard.forget(until)
+
+    def take(self, begin: int, end: int) -> Clip:
+        """The audio of [begin, end); nothing before ``end`` is kept."""
+        begin = max(begin, self.begin)
+        clip = self.look(begin, end)
+        self.forget(end)
+        return clip
+
+    def look(self, begin: int, end: int) -> Clip:
+        audio, pcm = self._sent.between(begin, end), self._heard.between(begin, end)
+        return Clip(to_ms(begin), to_ms(end), audio, pcm)
+
+    def check_commit(self) -> None:
+        """Raises ``BadRequest`` (``input_audio_buffer_commit_empty``) where less than 100 ms are kept."""
+        held = (self.received - self.begin) * 1000 / (self.wire.rate * self.wire.ticks)
+        if held < MIN_COMMIT_MS:
+            raise BadRequest(
+                "Error committing input audio buffer: buffer too small. Expected at least "
+                f"{MIN_COMMIT_MS}ms of audio, but buffer only has {held:.2f}ms of audio.",
+                code="input_audio_buffer_commit_empty",
+            )
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.flush()
+        self.forget(self.received)
+
+    def _keep(self, pcm: bytes) -> bytes:
+        self._heard.append(pcm)
+        return pcm
+
+
+def _moved(track: Track, by: int) -> Track:
+    moved = Track(track.wire, track.begin + by)
+    moved.append(track.between(track.begin, track.end))
+    return moved

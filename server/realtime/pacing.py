@@ -1,0 +1,93 @@
+"""How far audio that is sent may be ahead of what the client has played, and what it has heard of an answer."""
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import anyio
+
+AHEAD_SECONDS: Final = 5.0
+"""Of audio that a client may have before it is played."""
+
+
+class PlaybackPacer:
+    """The audio of one response: played from the moment at which it is sent, without a break while there is some.
+
+    A client that does not read holds up whoever sends; this holds up who would send faster than is played, so that an
+    interruption throws little away.
+    """
+
+    def __init__(self, ahead_seconds: float = AHEAD_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ahead = ahead_seconds
+        self._clock = clock
+        self._sent = 0.0
+        self._played_at = 0.0
+        """When all that was sent will have been played."""
+
+    @property
+    def sent_ms(self) -> float:
+        return self._sent * 1000
+
+    @property
+    def unplayed_ms(self) -> float:
+        """Of what was sent; at least, for a client may begin later."""
+        return max(0.0, self._played_at - self._clock()) * 1000
+
+    async def admit(self, ms: float) -> None:
+        """Returns once audio of so many milliseconds may be sent: at once if none is unplayed."""
+        seconds = ms / 1000
+        while (excess := self._played_at + seconds - self._clock() - self._ahead) > 0:
+            if self._played_at <= self._clock():
+                break  # one piece that is longer than may be ahead
+            await anyio.sleep(min(excess, self._played_at - self._clock()))
+        self._played_at = max(self._played_at, self._clock()) + seconds
+        self._sent += seconds
+
+
+class _Said(NamedTuple):
+    text: str
+    end_ms: float
+
+
+class SpokenText:
+    """What is said when in the audio of one content part, sentence by sentence."""
+
+    def __init__(self) -> None:
+        self._said: list[_Said] = []
+
+    @property
+    def duration_ms(self) -> float:
+        return self._said[-1].end_ms if self._said else 0.0
+
+    @property
+    def text(self) -> str:
+        return "".join(said.text for said in self._said)
+
+    def add(self, text: str, ms: float) -> None:
+        """``text``, with the space before it, is said by the next ``ms`` of audio; "" for more of the same."""
+        if not text and self._said:
+            last = self._said[-1]
+            self._said[-1] = last._replace(end_ms=last.end_ms + ms)
+        else:
+            self._said.append(_Said(text, self.duration_ms + ms))
+
+    def until(self, ms: float) -> str:
+        """What has been said by then: whole sentences, and of the one that was cut off its share of whole words."""
+        heard, begin = [], 0.0
+        for said in self._said:
+            if said.end_ms <= ms:
+                heard.append(said.text)
+                begin = said.end_ms
+                continue
+            heard.append(_share_of(said.text, (ms - begin) / (said.end_ms - begin)))
+            break
+        return "".join(heard)
+
+
+def _share_of(text: str, share: float) -> str:
+    """The words of which no character lies beyond that share of all of them."""
+    count = int(len(text) * max(share, 0.0) + 1e-9)
+    if count >= len(text) or text[count].isspace():
+        return text[:count].rstrip()
+    cut = max((place for place in range(count) if text[place].isspace()), default=0)
+    return text[:cut].rstrip()

@@ -1,0 +1,59 @@
+"""How often callers' words are guessed at while they speak: the more callers and the slower the model, the less."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+
+MIN_SECONDS: Final = 0.5
+"""Between the beginnings of two hypotheses of one turn."""
+MAX_SECONDS: Final = 15.0
+SHARE: Final = 0.5
+"""Of the model's time that partial hypotheses may take, as if it made one at a time."""
+AT_ONCE: Final = 2
+_WEIGHT: Final = 0.3
+"""Of the last hypothesis in the mean of what they take."""
+
+
+class PartialPace:
+    """Shared by all sessions that one model hears."""
+
+    def __init__(
+        self,
+        observe: Callable[[float], object] = lambda seconds: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``observe`` is told the seconds between two hypotheses of one turn."""
+        self._clock = clock
+        self.observe: Final = observe
+        self._listening = 0
+        self._cost = 0.0
+        self._slots = anyio.Semaphore(AT_ONCE)
+
+    @property
+    def listening(self) -> int:
+        """Turns that are being guessed at."""
+        return self._listening
+
+    @property
+    def interval(self) -> float:
+        """Seconds from one hypothesis of a turn to the next."""
+        return min(MAX_SECONDS, max(MIN_SECONDS, self._cost * self._listening / SHARE))
+
+    def join(self) -> None:
+        """One more turn; it must leave."""
+        self._listening += 1
+
+    def leave(self) -> None:
+        self._listening -= 1
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """For one hypothesis, in turn; how long it takes is measured unless it is given up."""
+        async with self._slots:
+            began = self._clock()
+            yield
+            took = self._clock() - began
+        self._cost = took if not self._cost else self._cost + _WEIGHT * (took - self._cost)

@@ -1,0 +1,74 @@
+"""How turns reach the model that hears."""
+
+import codecs
+from typing import Final
+
+from stentor.engine.client import EngineUnavailable
+from stentor.protocols.openai.errors import BadRequest
+
+from ..errors import Unavailable
+from ..transcription.model import OpenAccount, TranscriptionModel
+from ..transcription.options import TranscriptionOptions
+from ..transcription.transcribe import Turn, transcribe_turn
+from .hypotheses import Hearing, Hypothesis
+from .parts import TokenProbability
+
+FINAL_PRIORITY: Final = 0
+PARTIAL_PRIORITY: Final = 1
+"""Guesses wait for what somebody waits for."""
+
+
+class ModelTranscriber:
+    """A :class:`.hypotheses.Transcribe` for one session."""
+
+    def __init__(
+        self, model: TranscriptionModel, salt: str = "", name: str = "", open_account: OpenAccount | None = None
+    ) -> None:
+        """``salt`` keeps callers' encodings apart, ``name`` is for logs."""
+        self._model = model
+        self._salt = salt
+        self._name = name
+        self._open_account = open_account
+
+    async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+        model = self._model
+        options = TranscriptionOptions(
+            language=hearing.language,
+            prompt=hearing.prompt,
+            priority=FINAL_PRIORITY if final else PARTIAL_PRIORITY,
+            salt=self._salt,
+            name=self._name,
+        )
+        after = model.vocabulary.encode(continued) if continued else []
+        try:
+            turn = await transcribe_turn(model, pcm, options, after=after, open_account=self._open_account)
+        except EngineUnavailable as error:
+            raise Unavailable(str(error)) from error
+        return _hypothesis(model, turn, len(after), tokens=hearing.logprobs)
+
+    def check(self, hearing: Hearing) -> None:
+        """Raises ``BadRequest`` where the model does not hear that language."""
+        language = hearing.language
+        if language is not None and language not in self._model.languages:
+            known = ", ".join(sorted(self._model.languages))
+            raise BadRequest(
+                f"`session.audio.input.transcription.language`: the model does not hear `{language[:40]}`; "
+                f"it hears {known}.",
+                "session.audio.input.transcription.language",
+            )
+
+
+def _hypothesis(model: TranscriptionModel, turn: Turn, given: int, *, tokens: bool) -> Hypothesis:
+    drawn = turn.tokens[given:]
+    data = [model.vocabulary.tokenizer.token_bytes(token) if token < model.vocabulary.eot else b"" for token in drawn]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts = [decoder.decode(piece) for piece in data]
+    text = "".join(texts) + decoder.decode(b"", True)
+    if not tokens:
+        return Hypothesis(text)
+    probabilities = [
+        TokenProbability(piece.decode("utf-8", "replace"), logprob, list(piece))
+        for piece, logprob in zip(data, turn.logprobs, strict=False)
+        if piece
+    ]
+    return Hypothesis(text, probabilities)

@@ -1,0 +1,234 @@
+"""When a caller speaks, pauses and has finished, from the probability of speech in each stretch of 32 ms.
+
+::
+
+    SILENT ──two stretches of speech──► SPEAKING ──one below the lower threshold──► PAUSED
+      ▲                                     ▲────────speech again─────────────────────┘ │
+      └───────────────────────────the pause has lasted long enough──────────────────────┘
+
+Positions are milliseconds of audio since the session began, never the clock's, so the same audio gives the same events
+however it arrives.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+STRETCH_MS: Final = 32
+MIN_STRETCHES: Final = 2
+"""Of speech before a turn has begun: a click is shorter."""
+HYSTERESIS: Final = 0.15
+"""A pause begins so far below the threshold."""
+SEMANTIC_MAX_MS: Final = {"low": 8000, "medium": 4000, "high": 2000, "auto": 4000}
+"""The longest pause by eagerness."""
+MAX_TURN_MS: Final = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRules:
+    """What makes a turn."""
+
+    threshold: float = 0.5
+    prefix_padding_ms: int = 300
+    silence_ms: int = 500
+    """Of a pause that ends a turn; the longest one, where :meth:`TurnDetector.judge` may say less."""
+    idle_timeout_ms: int | None = None
+    notice_ms: int = 160
+    """A pause so long is told as :class:`Paused`."""
+    max_turn_ms: int = MAX_TURN_MS
+    """A turn that is longer is ended as if there had been a pause."""
+
+    @classmethod
+    def server(
+        cls,
+        threshold: float = 0.5,
+        prefix_padding_ms: int = 300,
+        silence_duration_ms: int = 500,
+        idle_timeout_ms: int | None = None,
+    ) -> "TurnRules":
+        """``server_vad``: a pause of a fixed length ends the turn."""
+        notice = max(STRETCH_MS, min(160, silence_duration_ms // 3))
+        return cls(threshold, prefix_padding_ms, silence_duration_ms, idle_timeout_ms, notice)
+
+    @classmethod
+    def semantic(cls, eagerness: str = "auto") -> "TurnRules":
+        """``semantic_vad``: how long a pause must be is judged each time."""
+        return cls(silence_ms=SEMANTIC_MAX_MS[eagerness])
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """``start_ms`` includes the padding."""
+
+    start_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The caller has been silent since ``since_ms``, and may be going on."""
+
+    since_ms: int
+    longest_ms: int
+    """The longest pause of this turn after which the caller went on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """After a :class:`Paused` the caller went on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """The turn is over. ``end_ms`` includes the silence that ended it; speech itself ended at ``voiced_end_ms``."""
+
+    start_ms: int
+    end_ms: int
+    voiced_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """Nobody spoke from ``start_ms`` to ``end_ms``."""
+
+    start_ms: int
+    end_ms: int
+
+
+TurnEvent = SpeechStarted | Paused | Resumed | SpeechStopped | TimedOut
+
+
+class _State(Enum):
+    SILENT = "silent"
+    SPEAKING = "speaking"
+    PAUSED = "paused"
+
+
+class TurnDetector:
+    """Fed one probability a stretch, from position ``at_ms`` on."""
+
+    def __init__(self, rules: TurnRules, at_ms: int = 0) -> None:
+        self._rules = rules
+        self._now = at_ms
+        self._floor = at_ms
+        self._idle_from: int | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._state = _State.SILENT
+        self._run = 0
+        self._run_began = 0
+        self._start = 0
+        self._pause = 0
+        self._noticed = False
+        self._longest = 0
+        self._wait = self._rules.silence_ms
+
+    @property
+    def now_ms(self) -> int:
+        """How far the audio has been looked at."""
+        return self._now
+
+    @property
+    def speaking(self) -> bool:
+        """Inside a turn, pauses included."""
+        return self._state is not _State.SILENT
+
+    @property
+    def keep_from_ms(self) -> int:
+        """Audio before will belong to no turn."""
+        if self.speaking:
+            return self._start
+        begin = (self._run_began if self._run else self._now) - self._rules.prefix_padding_ms
+        if self._idle_from is not None and self._rules.idle_timeout_ms is not None:
+            begin = min(begin, self._idle_from)
+        return max(self._floor, begin)
+
+    def change(self, rules: TurnRules) -> None:
+        """From the next stretch on; a turn that has begun goes on."""
+        self._rules = rules
+        self._wait = rules.silence_ms
+
+    def cut(self, at_ms: int) -> None:
+        """What came before ``at_ms`` was committed or cleared; a turn that had begun is over without an event."""
+        self._reset()
+        self._floor = max(self._floor, at_ms)
+
+    def await_speech(self, from_ms: int) -> None:
+        """The idle timeout runs from there: where the last response's audio has been played."""
+        self._idle_from = from_ms
+
+    def stop_waiting(self) -> None:
+        """No idle timeout until :meth:`await_speech`."""
+        self._idle_from = None
+
+    def judge(self, wait_ms: int) -> SpeechStopped | None:
+        """The pause that was told last ends the turn once it has lasted ``wait_ms``, or now."""
+        if self._state is not _State.PAUSED:
+            return None
+        self._wait = min(wait_ms, self._rules.silence_ms)
+        if self._now - self._pause < self._wait:
+            return None
+        return self._stop(self._now)
+
+    def push(self, probability: float) -> list[TurnEvent]:
+        """Of speech in the next stretch."""
+        began, self._now = self._now, self._now + STRETCH_MS
+        events: list[TurnEvent] = []
+        if self._state is _State.SILENT:
+            self._while_silent(probability, began, events)
+        else:
+            self._in_turn(probability, began, events)
+        return events
+
+    def _while_silent(self, probability: float, began: int, events: list[TurnEvent]) -> None:
+        rules = self._rules
+        if probability >= rules.threshold:
+            if not self._run:
+                self._run_began = began
+            self._run += 1
+        elif probability < self._lower:
+            self._run = 0
+        if self._run >= MIN_STRETCHES:
+            start = max(self._floor, self._run_began - rules.prefix_padding_ms, 0)
+            self._reset()
+            self._state, self._start = _State.SPEAKING, start
+            self._idle_from = None
+            events.append(SpeechStarted(start))
+        elif self._idle_from is not None and rules.idle_timeout_ms is not None and not self._run:
+            end = self._idle_from + rules.idle_timeout_ms
+            if self._now >= end:
+                events.append(TimedOut(max(self._idle_from, self._floor), end))
+                self._floor, self._idle_from = end, None
+
+    def _in_turn(self, probability: float, began: int, events: list[TurnEvent]) -> None:
+        rules = self._rules
+        if probability >= rules.threshold:
+            if self._state is _State.PAUSED:
+                self._longest = max(self._longest, began - self._pause)
+                self._wait = rules.silence_ms
+                if self._noticed:
+                    events.append(Resumed())
+            self._state, self._noticed = _State.SPEAKING, False
+        elif self._state is _State.SPEAKING and probability < self._lower:
+            self._state, self._pause = _State.PAUSED, began
+        if self._state is _State.PAUSED:
+            silent = self._now - self._pause
+            if silent >= self._wait:
+                events.append(self._stop(max(self._pause + self._wait, began)))
+                return
+            if not self._noticed and silent >= rules.notice_ms:
+                self._noticed = True
+                events.append(Paused(self._pause, self._longest))
+        if self._now - self._start >= rules.max_turn_ms:
+            events.append(self._stop(self._now))
+
+    @property
+    def _lower(self) -> float:
+        return max(self._rules.threshold - HYSTERESIS, 0.01)
+
+    def _stop(self, end: int) -> SpeechStopped:
+        voiced = self._pause if self._state is _State.PAUSED else end
+        stopped = SpeechStopped(self._start, end, voiced)
+        self._reset()
+        self._floor = end
+        return stopped

@@ -1,0 +1,153 @@
+# ruff: noqa: RUF001 - other languages end their sentences with characters that look like ours
+"""From text that comes in deltas to pieces that are spoken one by one.
+
+Joined, the pieces are the text. Where they are cut does not depend on how the text came: a place is decided on once
+the few characters behind it that matter are known. Work is bounded by the length of a piece, whatever the text.
+"""
+
+import re
+from typing import Final
+
+FIRST_CHARS: Final = 80
+"""Of a text's first piece at most, so that the first sound is early; it may end with a clause."""
+MOST_CHARS: Final = 260
+"""Of every other: some twenty seconds."""
+FIRST_CLAUSE_CHARS: Final = 10
+"""Before a comma that ends the first piece; what is shorter would be over before the next can follow."""
+_SLICE: Final = 1024
+_LOOK_AHEAD: Final = 32
+"""Characters behind a place that may settle whether a piece ends there."""
+
+_CLOSERS: Final = "\"'”’»›)\\]}」』】）*_`"
+_PLACE: Final = re.compile(
+    rf"(?P<stop>[.!?…؟۔।॥]{{1,12}})(?P<close>[{_CLOSERS}]{{0,6}})(?P<space>\s{{0,8}})"
+    rf"|(?P<wide>[。！？｡．]{{1,12}})[{_CLOSERS}]{{0,6}}\s{{0,8}}"  # these need no white space behind them
+    r"|(?P<line>[^\S\n]{0,8}\n\s{0,8})"
+)
+_CLAUSE: Final = re.compile(rf"[,;:][{_CLOSERS}]{{0,3}}\s{{1,4}}|\s?[—–]\s{{0,2}}|[，、；：]")
+_BREATH: Final = re.compile(r"\s(?=(?:and|but|or|because|which|who|that|so|when|while|where|if|with|for|as|to|in)\s)")
+_LIST_ITEM: Final = re.compile(r"\s{0,8}(?:[-*+•>|#]|\d{1,2}[.)]\s|```)")
+_ITEM_CHARS: Final = 5
+"""Of a line that tell whether it is an item of a list."""
+_NUMBER_OF_ITEM: Final = re.compile(r"(?:^|\n)[\s#>*-]{0,8}\d{1,3}$")
+_WORD: Final = re.compile(r"[\w.&]{1,16}$")
+_BEFORE_NAMES: Final = re.compile(
+    r"(?:mr|mrs|ms|dr|prof|rev|hon|st|sgt|capt|lt|col|gen|sen|rep|gov|pres|messrs|mme|mlle|vs|cf|approx|ca|e\.g"
+    r"|i\.e|eg|ie|u\.s|u\.k|u\.n|ph\.d|z\.b|bzw|hr|fr|sr|sra|srta|mt|ft|univ)",
+    re.IGNORECASE,
+)
+_BEFORE_NUMBERS: Final = re.compile(
+    r"(?:no|nos|nr|vol|ch|art|sec|p|pp|fig|figs|eq|jan|feb|mar|apr|jun|jul|aug|sept|sep|oct|nov|dec)",
+    re.IGNORECASE,
+)
+
+
+class SentenceSplitter:
+    """One text. Not to be used after :meth:`finish`."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._first = True
+
+    def push(self, text: str) -> list[str]:
+        """The pieces that are known to be whole now."""
+        pieces: list[str] = []
+        for start in range(0, len(text), _SLICE):
+            self._rest += text[start : start + _SLICE]
+            self._cut(pieces, final=False)
+        return pieces
+
+    def finish(self) -> list[str]:
+        """What is left."""
+        pieces: list[str] = []
+        self._cut(pieces, final=True)
+        if self._rest:
+            pieces.append(self._rest)
+            self._rest = ""
+        return pieces
+
+    def _cut(self, pieces: list[str], *, final: bool) -> None:
+        while end := _end_of_piece(self._rest, self._first, final):
+            piece, self._rest = self._rest[:end], self._rest[end:]
+            pieces.append(piece)
+            self._first = self._first and not any(map(str.isalnum, piece))
+
+
+def _end_of_piece(text: str, first: bool, final: bool) -> int:
+    """Where the piece ends that ``text`` begins with; 0 where that is not known yet, or is the end of the text."""
+    most = FIRST_CHARS if first else MOST_CHARS
+    end, horizon = 0, len(text)
+    for match in _PLACE.finditer(text, 0, most + _LOOK_AHEAD):
+        needed = _ITEM_CHARS if match["line"] else 1
+        if match.end() > most:
+            break
+        if match.end() + needed > len(text) and not final:
+            horizon = match.start()
+            break
+        if match.end() < len(text) and _ends_at(text, match):
+            end = match.end()
+            break
+    if first:
+        for clause in _CLAUSE.finditer(text, FIRST_CLAUSE_CHARS, min(end or most, horizon)):
+            if clause.end() < horizon and not _in_number(text, clause):
+                return clause.end()
+    if end:
+        return end
+    if len(text) > most and (final or len(text) >= most + _LOOK_AHEAD):
+        return _forced(text, most)
+    return 0
+
+
+def _ends_at(text: str, match: re.Match[str]) -> bool:
+    """Whether a sentence ends at a place that a character follows."""
+    if match["wide"]:
+        return True
+    if match["line"]:
+        return _line_ends_at(text, match)
+    if not match["space"]:
+        return False  # a decimal point, a name of a file
+    stop, follows = match["stop"], text[match.end()]
+    if follows.islower():
+        # it goes on after an abbreviation or three dots, or after what somebody says
+        return not match["close"] and stop[-1] in "!?؟"
+    if stop != ".":
+        return True
+    before = text[: match.start()]
+    if _NUMBER_OF_ITEM.search(before[-16:]) and "\n" not in match["space"]:
+        return False
+    word = _WORD.search(before[-16:])
+    if word is None:
+        return True
+    name = word[0]
+    if len(name) == 1 and name.isupper() and name != "I":
+        return False  # an initial
+    if _BEFORE_NUMBERS.fullmatch(name):
+        return not follows.isdigit()
+    return _BEFORE_NAMES.fullmatch(name) is None
+
+
+def _line_ends_at(text: str, match: re.Match[str]) -> bool:
+    """Lines that are merely wrapped belong together; paragraphs, headings and items of lists do not."""
+    said = text[: match.start()]
+    if not said.strip():
+        return False
+    if match["line"].count("\n") > 1 or said.endswith((":", "：")):
+        return True
+    line = said.rfind("\n") + 1
+    return bool(_LIST_ITEM.match(text, line) or _LIST_ITEM.match(text, match.end()))
+
+
+def _in_number(text: str, clause: re.Match[str]) -> bool:
+    """Such as a range of years."""
+    return text[clause.start() - 1].isdigit() and text[clause.end()].isdigit()
+
+
+def _forced(text: str, most: int) -> int:
+    """Where a sentence that is too long had best be cut."""
+    least = most // 3
+    for kind in (_CLAUSE, _BREATH):
+        ends = [match.end() for match in kind.finditer(text, least, most)]
+        if ends:
+            return ends[-1]
+    blank = max((text.rfind(character, least, most) for character in " \n\t"), default=-1)
+    return blank + 1 if blank >= 0 else most

@@ -1,0 +1,59 @@
+"""Where to cut audio so that its pieces can be heard side by side: in silence, at most one window apart."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+import msgspec
+
+from stentor.protocols.audio import SAMPLE_RATE
+
+from .options import Chunking
+from .segments import SAMPLES_A_FRAME, WINDOW_FRAMES
+
+_FEWEST_SAMPLES: Final = SAMPLE_RATE // 10
+"""Shorter ones are clicks."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Frames [begin, end)."""
+
+    begin: int
+    end: int
+
+
+async def chunks_of(pcm: bytes, chunking: Chunking) -> list[Span]:
+    """The chunks in which somebody speaks; none where nobody does. Works in a thread."""
+    from ..audio.vad import speech_spans  # late: the detector is native code that only chunking needs
+
+    def find() -> list[tuple[int, int]]:
+        return speech_spans(
+            pcm,
+            threshold=chunking.threshold,
+            silence_ms=chunking.silence_duration_ms,
+            padding_ms=chunking.prefix_padding_ms,
+        )
+
+    return pack(await anyio.to_thread.run_sync(find), len(pcm) // 2)
+
+
+def pack(spoken: Sequence[tuple[int, int]], samples: int) -> list[Span]:
+    """Chunks of one window at most from samples [begin, end) in which somebody speaks, in order.
+
+    Neighbours share a chunk as long as it holds them, with the silence between them: the model hears sentences in their
+    context, and a window costs the same whether it is full or not. Speech longer than a window is cut where that ends.
+    """
+    chunks: list[Span] = []
+    most = WINDOW_FRAMES
+    for begin, end in spoken:
+        if end - begin < _FEWEST_SAMPLES:
+            continue
+        first, last = begin // SAMPLES_A_FRAME, -(-min(end, samples) // SAMPLES_A_FRAME)
+        if chunks and last - chunks[-1].begin <= most:
+            chunks[-1] = Span(chunks[-1].begin, last)
+            continue
+        while last - first > most:
+            chunks.append(Span(first, first + most))
+            first += most
+        chunks.append(Span(first, last))
+    return chunks

@@ -1,0 +1,110 @@
+"""The transcript of one window: drawn again at higher temperatures until it is good enough, or silence."""
+
+import msgspec
+
+from .hearing import Answer, Ear, Window
+from .model import TranscriptionModel
+from .options import MAX_PROMPT_TOKENS, TranscriptionOptions
+from .segments import compression_ratio
+
+_CONTEXT_TOKENS = 448
+"""Prompt and transcript; where the engine says less, it is less."""
+
+
+class Draft(msgspec.Struct):
+    """One try, and the measures by which it is judged."""
+
+    answer: Answer
+    temperature: float
+    text: str
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.answer.tokens
+
+
+def prompt_for(
+    model: TranscriptionModel, options: TranscriptionOptions, language: str | None, previous: list[int]
+) -> tuple[list[int], int]:
+    """What a window's transcript follows, and the position of its start in it."""
+    vocabulary = model.vocabulary
+    most = min(MAX_PROMPT_TOKENS, max(1, context_tokens(model) // 2 - 1))
+    prompt = [vocabulary.sot_prev, *previous[-most:]] if previous else []
+    start = len(prompt)
+    prompt += vocabulary.beginning(language, options.task)
+    if not options.timestamps:
+        prompt.append(vocabulary.no_timestamps)
+    return prompt, start
+
+
+async def draft_window(
+    ear: Ear,
+    model: TranscriptionModel,
+    window: Window,
+    options: TranscriptionOptions,
+    language: str | None,
+    previous: list[int],
+    continued: list[int] | None = None,
+) -> Draft:
+    """The first try that passes, or of those that all fail the likeliest.
+
+    With ``continued`` the transcript goes on after those tokens, and they are no part of it.
+    """
+    drafts: list[Draft] = []
+    vocabulary = model.vocabulary
+    prompt, start = prompt_for(model, options, language, previous)
+    prompt += continued or ()
+    room = context_tokens(model) - len(prompt)
+    for temperature in options.temperatures:
+        answer = await ear.hear(
+            window,
+            prompt,
+            end=vocabulary.eot,
+            max_tokens=max(1, min(options.max_tokens, room)),
+            temperature=temperature,
+            rules=vocabulary.rules(timestamps=options.timestamps),
+            no_speech=(start, vocabulary.no_speech),
+            drawing=options.drawing,
+        )
+        draft = _judged(model, answer, temperature)
+        drafts.append(draft)
+        if _passes(draft, options):
+            return draft
+    repetitive = options.compression_ratio_threshold
+    least = [draft for draft in drafts if draft.compression_ratio <= repetitive] or drafts
+    best = max(least, key=lambda draft: draft.avg_logprob)
+    # all of them have failed: nothing may be built on any
+    return msgspec.structs.replace(best, temperature=options.temperatures[-1])
+
+
+def context_tokens(model: TranscriptionModel) -> int:
+    """Tokens of prompt and transcript together."""
+    ready = model.client.ready
+    return _CONTEXT_TOKENS if ready is None else min(_CONTEXT_TOKENS, ready.max_model_len)
+
+
+def _judged(model: TranscriptionModel, answer: Answer, temperature: float) -> Draft:
+    text = model.vocabulary.decode(answer.tokens).strip()
+    return Draft(
+        answer,
+        temperature,
+        text,
+        answer.sum_logprob / (len(answer.tokens) + 1),
+        compression_ratio(text),
+        answer.heard.no_speech or 0.0,
+    )
+
+
+def _passes(draft: Draft, options: TranscriptionOptions) -> bool:
+    unlikely = draft.avg_logprob < options.logprob_threshold
+    if unlikely and draft.no_speech_prob > options.no_speech_threshold:
+        return True  # silence, which another temperature would only make up words for
+    return not unlikely and draft.compression_ratio <= options.compression_ratio_threshold
+
+
+def is_silence(draft: Draft, options: TranscriptionOptions) -> bool:
+    """Whether nothing was said, for all that the transcript says."""
+    return draft.no_speech_prob > options.no_speech_threshold and draft.avg_logprob <= options.logprob_threshold

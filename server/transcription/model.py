@@ -1,0 +1,74 @@
+"""A model that hears, as the server knows it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from stentor.protocols.actors import EngineReady, FinishReason, Thinking
+from stentor.protocols.audio import Audio
+from stentor.protocols.sampling import SamplingParams
+
+from ..text.generation import EventStream
+from .vocabulary import Vocabulary
+
+WINDOW_SECONDS: Final = 30
+"""That the model hears at a time."""
+
+
+class Hears(Protocol):
+    """What takes requests with audio; see :class:`stentor.engine.client.EngineClient`."""
+
+    @property
+    def ready(self) -> EngineReady | None: ...
+
+    def submit(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        seeds: list[int],
+        *,
+        priority: int = 0,
+        salt: str = "",
+        name: str = "",
+        grammar: str = "",
+        thinking: Thinking | None = None,
+        resumed: list[list[int]] | None = None,
+        audio: Audio | None = None,
+    ) -> EventStream:
+        """Raises :class:`stentor.engine.client.EngineUnavailable` when the engine takes no requests."""
+
+
+class Account(Protocol):
+    """Is told of one request to the engine, from its submission to its end."""
+
+    def prompt_done(self, cached_tokens: int, queue_seconds: float, prefill_seconds: float) -> None: ...
+
+    def tokens(self, tokens: list[int]) -> None: ...
+
+    def close(self, reason: FinishReason, failure: str) -> None:
+        """Called once; ``failure`` is what the engine said of an error, and not for the client."""
+
+
+OpenAccount = Callable[[int, int], Account]
+"""By the number of prompt tokens, and how many may be drawn."""
+
+
+@dataclass(frozen=True)
+class TranscriptionModel:
+    """Shared by all requests; nothing of it changes."""
+
+    served_names: tuple[str, ...]
+    """Never empty."""
+    client: Hears
+    vocabulary: Vocabulary
+    parallel_windows: int = 8
+    """Chunks of one file that are heard at the same time, at most."""
+
+    @property
+    def multilingual(self) -> bool:
+        return self.vocabulary.multilingual
+
+    @property
+    def languages(self) -> frozenset[str]:
+        """Codes of what it hears."""
+        return frozenset(self.vocabulary.languages) if self.multilingual else frozenset(("en",))

@@ -1,0 +1,60 @@
+"""Tokens of a text as words: a word is some tokens, never half of a character."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .languages import WITHOUT_SPACES
+from .vocabulary import Vocabulary
+
+PREPENDED: Final = "\"'“¿([{-"
+"""Punctuation that belongs to the word after it."""
+APPENDED: Final = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001
+"""And to the one before."""
+
+_HALF: Final = "\ufffd"
+
+
+@dataclass
+class Spelled:
+    """A word, and the tokens that spell it."""
+
+    text: str
+    tokens: list[int]
+
+
+def split_words(vocabulary: Vocabulary, tokens: Sequence[int], language: str | None) -> list[Spelled]:
+    """The words of a text in order, punctuation by itself; all tokens are in one of them."""
+    characters = _split_characters(vocabulary, tokens)
+    if language in WITHOUT_SPACES:
+        return characters
+    words: list[Spelled] = []
+    for piece in characters:
+        begins = piece.text.startswith(" ") or piece.text.strip() in string.punctuation
+        if begins or not words:
+            words.append(piece)
+        else:
+            words[-1].text += piece.text
+            words[-1].tokens += piece.tokens
+    return words
+
+
+def _split_characters(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[Spelled]:
+    """The shortest runs of tokens that hold whole characters."""
+    whole = vocabulary.decode(list(tokens))
+    pieces: list[Spelled] = []
+    run: list[int] = []
+    passed = 0
+    for token in tokens:
+        run.append(token)
+        text = vocabulary.decode(run)
+        half = text.find(_HALF)
+        # one that stands in the whole text is no half of anything: the model has written nonsense
+        if half < 0 or whole[passed + half : passed + half + 1] == _HALF:
+            pieces.append(Spelled(text, run))
+            run = []
+            passed += len(text)
+    if run:
+        pieces.append(Spelled(vocabulary.decode(run), run))
+    return pieces

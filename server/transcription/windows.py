@@ -1,0 +1,128 @@
+"""One stretch of audio, window after window, each beginning where the one before was understood up to."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from .draft import Draft, draft_window, is_silence
+from .hearing import Ear, Window, window_of
+from .model import TranscriptionModel
+from .options import TranscriptionOptions
+from .segments import (
+    BYTES_A_FRAME,
+    FRAMES_A_SECOND,
+    WINDOW_FRAMES,
+    Cut,
+    Part,
+    Segment,
+    cut_window,
+)
+from .words import time_words
+
+_SPARE_WINDOWS = 8
+_WINDOWS_AT_MOST = 4
+"""Times as many as would do without overlap: a model that gets nowhere would hear the same seconds for ever."""
+
+
+class Stretch:
+    """Frames [begin, end) of some audio. Iterate :meth:`segments` once."""
+
+    def __init__(
+        self,
+        ear: Ear,
+        model: TranscriptionModel,
+        pcm: bytes,
+        begin: int,
+        end: int,
+        options: TranscriptionOptions,
+        language: str | None,
+    ) -> None:
+        """``language`` is a code of the model's, or None where it hears only one."""
+        self._ear = ear
+        self._model = model
+        self._pcm = pcm
+        self._begin = begin
+        self._end = end
+        self._options = options
+        self._language = language
+        self._said = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+        """Tokens of the prompt, and of what was heard after it."""
+        self._told_from = 0
+        """Where that begins which the next window is told."""
+        self._last_end = 0.0
+        """Where speech has ended so far, in seconds."""
+
+    async def segments(self) -> AsyncGenerator[Segment, None]:
+        """In order; their ids are 0, for who has several stretches counts. Raises as :meth:`.hearing.Ear.hear`."""
+        seek = self._begin
+        # what is left of patience for windows that overlap
+        windows = _SPARE_WINDOWS + _WINDOWS_AT_MOST * -(-(self._end - self._begin) // WINDOW_FRAMES)
+        while seek < self._end:
+            frames = min(WINDOW_FRAMES, self._end - seek)
+            window = window_of(self._pcm[seek * BYTES_A_FRAME : (seek + frames) * BYTES_A_FRAME], self._options.salt)
+            draft = await draft_window(
+                self._ear, self._model, window, self._options, self._language, self._said[self._told_from :]
+            )
+            if is_silence(draft, self._options):
+                seek += frames
+                continue
+            cut = cut_window(draft.tokens, self._model.vocabulary.timestamp_begin, seek, frames)
+            advance = cut.advance
+            if self._options.word_times:
+                advance = await self._time_words(window, draft, cut, seek, frames)
+            for part in cut.parts:
+                if segment := self._segment(draft, part, seek):
+                    self._said += segment.tokens
+                    yield segment
+            if not self._options.condition_on_previous_text or draft.temperature > self._options.reset_temperature:
+                self._told_from = len(self._said)
+            windows -= 1
+            seek += advance if advance > 0 and windows > 0 else frames
+
+    async def _time_words(self, window: Window, draft: Draft, cut: Cut, seek: int, frames: int) -> int:
+        """Returns how far it is to the next window: where words have times, they know better."""
+        await time_words(
+            self._ear,
+            self._model,
+            window,
+            self._options,
+            self._language,
+            draft.tokens,
+            cut.parts,
+            seek,
+            frames,
+            self._last_end,
+        )
+        ends = [part.words[-1].end for part in cut.parts if part.words]
+        if not ends:
+            return cut.advance
+        self._last_end = ends[-1]
+        end = round(ends[-1] * FRAMES_A_SECOND)
+        return end - seek if not cut.whole and end > seek else cut.advance
+
+    def _segment(self, draft: Draft, part: Part, seek: int) -> Segment | None:
+        """None for one in which nothing is said."""
+        tokens = draft.tokens[part.begin : part.end]
+        text = self._model.vocabulary.decode(tokens)
+        if part.start == part.stop or not text.strip():
+            return None
+        options = self._options
+        end = part.end + (part.end == len(draft.tokens))  # the last one has the end of the transcript
+        return Segment(
+            0,
+            seek,
+            part.start,
+            part.stop,
+            text,
+            tokens,
+            draft.temperature,
+            draft.avg_logprob,
+            draft.compression_ratio,
+            draft.no_speech_prob,
+            part.words if options.word_times else None,
+            draft.answer.logprobs[part.begin : end] if options.logprobs else None,
+        )
+
+
+async def whole_stretch(stretch: Stretch) -> list[Segment]:
+    async with aclosing(stretch.segments()) as segments:
+        return [segment async for segment in segments]

@@ -1,0 +1,59 @@
+"""What a model is for, from the files beside its weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.kind import kind_of
+from stentor.server.first_engine import check_kind
+
+
+def folder(tmp_path: Path, config: object, *files: str) -> Path:
+    text = config if isinstance(config, str) else json.dumps(config)
+    (tmp_path / "config.json").write_text(text)
+    for name in files:
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "kind"),
+    [
+        ({"model_type": "whisper"}, [], "transcription"),
+        ({"architectures": ["WhisperForConditionalGeneration"]}, [], "transcription"),
+        ({"alignment_heads": [[1, 0]], "suppress_ids": [1], "lang_ids": []}, ["model.bin"], "transcription"),
+        ({"model_type": "vits", "architectures": ["VitsModel"]}, [], "speech"),
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, [], "chat"),
+        ({"suppress_ids": []}, [], "chat"),
+        ({"model_type": ["whisper"]}, [], "chat"),
+        ({"architectures": [7, None]}, [], "chat"),
+        ([], [], "chat"),
+        ("{", [], "chat"),
+        ("9" * 5000, [], "chat"),
+    ],
+)
+def test_a_configuration_tells_what_a_model_is_for(
+    tmp_path: Path, config: object, files: list[str], kind: str
+) -> None:
+    assert kind_of(folder(tmp_path, config, *files)) == kind
+
+
+def test_files_alone_tell_too(tmp_path: Path, demo_gguf: Path) -> None:
+    assert kind_of(demo_gguf) == "chat"
+    assert kind_of(tmp_path / "nothing") == "chat"
+    assert kind_of(tmp_path / "voice.onnx") == "speech"
+    (tmp_path / "voice.onnx").touch()
+    assert kind_of(tmp_path) == "speech"
+
+
+def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(tmp_path: Path) -> None:
+    ears = folder(tmp_path, {"model_type": "whisper"})
+    check_kind("--transcription-model", "owner/ears", ears, "transcription")
+    with pytest.raises(CheckpointError) as refused:
+        check_kind("MODEL", "owner/ears", ears, "chat")
+    assert str(refused.value) == (
+        "MODEL: owner/ears is a transcription model, and a chat model is expected; "
+        "name it as --transcription-model instead"
+    )

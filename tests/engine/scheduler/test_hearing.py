@@ -1,0 +1,347 @@
+"""Requests that hear: places for what is encoded, prompts that are computed whole, what comes back with them."""
+
+import random
+from hashlib import blake2b
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stentor.engine.request import ChoiceState
+from stentor.protocols.audio import MAX_WINDOW_BYTES, Alignment, Audio, TokenRules
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import StepPlan
+from stentor.tests.engine.fake_worker import Engine
+
+RULES = TokenRules([3], [4], 100, 50, 2)
+STEMS = [[3] * 40, [4, 5] * 20]
+
+
+def window(
+    number: int, *, no_speech: tuple[int, int] | None = None, align: Alignment | None = None, rules: bool = False
+) -> Audio:
+    pcm = number.to_bytes(2, "little") * 8
+    return Audio(pcm, blake2b(pcm, digest_size=16).digest(), RULES if rules else None, no_speech, align)
+
+
+def hearing(**changes: int) -> Engine:
+    return Engine(**{"encodings": 3, "max_encodings": 2, **changes})  # type: ignore[arg-type]
+
+
+def encoded(plans: list[StepPlan]) -> list[list[int]]:
+    return [[each.place for each in plan.encodings] for plan in plans]
+
+
+def test_what_two_requests_hear_is_encoded_once() -> None:
+    engine = hearing()
+    engine.submit([5, 6], audio=window(1))
+    engine.submit([5, 7], audio=window(1))
+    engine.drain()
+    engine.check_clients()
+    assert encoded(engine.plans)[0] == [0]
+    assert sum(map(len, encoded(engine.plans))) == 1
+    later = engine.submit([5, 7, 8], audio=window(1))
+    engine.drain()
+    engine.check_clients()
+    assert sum(map(len, encoded(engine.plans))) == 1, "it was still there"
+    assert engine.clients[later].finished[0].reason == "length"
+
+
+def test_a_step_encodes_so_many_windows_and_fewer_beside_rows_that_decode() -> None:
+    engine = hearing(encodings=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
+    for number in range(6):
+        engine.submit([5, number], audio=window(number), max_tokens=6)
+    engine.drain()
+    engine.check_clients()
+    assert [len(plan.encodings) for plan in engine.plans[:5]] == [3, 1, 1, 1, 0]
+    assert all(len(plan.rows) >= 3 for plan in engine.plans[:5]), "those who decode were not held up"
+
+
+def test_who_finds_every_place_held_waits_for_one() -> None:
+    engine = hearing(encodings=2, max_num_seqs=4)
+    for number in range(4):
+        engine.submit([5, number], audio=window(number), max_tokens=3 + number)
+    engine.step()
+    assert engine.scheduler.stats().running == 2
+    engine.drain()
+    engine.check_clients()
+    assert sum(map(len, encoded(engine.plans))) == 4
+
+
+def test_the_place_that_was_used_longest_ago_goes_first() -> None:
+    engine = hearing(encodings=2)
+    for number in (1, 2, 1, 3, 1, 2):
+        engine.submit([5], audio=window(number))
+        engine.drain()
+    assert sum(encoded(engine.plans), []) == [0, 1, 1, 1], "1 stayed, 2 and 3 took turns"
+
+
+def test_prefixes_are_shared_by_those_who_hear_the_same() -> None:
+    engine = hearing(num_blocks=32)
+    prompt = [7] * 12
+    for audio in (window(1), window(2), window(1)):
+        rid = engine.submit(prompt, audio=audio)
+        engine.drain()
+        expected = 8 if rid == 2 else 0
+        assert engine.clients[rid].prompts[0].cached_tokens == expected
+    engine.check_clients()
+
+
+def test_the_position_whose_silence_is_asked_for_is_computed_though_the_prefix_is_known() -> None:
+    engine = hearing(num_blocks=32)
+    for position, cached in ((9, 0), (9, 8), (3, 0), (4, 4)):
+        rid = engine.submit([7] * 12, audio=window(1, no_speech=(position, 1)))
+        engine.drain()
+        assert engine.clients[rid].prompts[0].cached_tokens == cached
+    engine.check_clients()
+
+
+def test_an_alignment_enters_whole_where_others_come_in_chunks() -> None:
+    engine = hearing(
+        num_blocks=64, max_num_batched_tokens=40, max_mixed_prefill_tokens=3, max_prefill_chunk=5, max_num_seqs=4
+    )
+    engine.submit([5, 6], audio=window(1), max_tokens=12)
+    engine.step()
+    aligned = engine.submit([8] * 30, audio=window(2, align=Alignment(4, 900)), max_tokens=1)
+    chunked = engine.submit([9] * 30, audio=window(3), max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    counts = [sorted(row.count for row in plan.rows) for plan in engine.plans]
+    assert any(30 in each and 1 in each for each in counts), "beside a row that decodes"
+    assert max(count for each in counts for count in each if count != 30) <= 5
+    heard = engine.clients[aligned].prompts[0].heard
+    assert heard is not None
+    assert (len(heard.times), len(heard.probabilities)) == (27, 26)
+    assert engine.clients[chunked].prompts[0].heard is None
+
+
+def test_an_alignment_waits_for_a_step_with_room_and_nobody_overtakes_it() -> None:
+    engine = hearing(num_blocks=64, max_num_batched_tokens=14, max_num_seqs=6, encodings=6, max_encodings=6)
+    for number in range(4):
+        engine.submit([5, number], audio=window(number), max_tokens=4 + number)
+    engine.step()
+    aligned = engine.submit([8] * 12, audio=window(9, align=Alignment(4, 900)), max_tokens=1)
+    later = engine.submit([8], audio=window(9), max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    first = {rid: next(i for i, plan in enumerate(engine.plans) for new in plan.new if new.tokens == tokens)
+             for rid, tokens in ((aligned, [8] * 12), (later, [8]))}  # fmt: skip
+    assert first[aligned] <= first[later]
+    assert first[aligned] > 2
+
+
+def test_a_row_that_was_preempted_finds_what_it_hears_again() -> None:
+    engine = hearing(num_blocks=6, block_size=2, max_num_seqs=3, encodings=3, max_encodings=3)
+    for number in range(3):
+        engine.submit([5, number], audio=window(number, no_speech=(0, 1)), max_tokens=8)
+    engine.drain()
+    engine.check_clients()
+    assert engine.scheduler.stats().preemptions > 0
+    assert sum(map(len, encoded(engine.plans))) == 3
+
+
+def test_after_a_death_of_the_worker_what_ran_is_encoded_again() -> None:
+    engine = hearing()
+    rid = engine.submit([5, 6], audio=window(1, no_speech=(1, 0)), max_tokens=6)
+    for _ in range(3):
+        engine.step()
+    assert engine.clients[rid].prompts
+    engine.kill_worker()
+    engine.drain()
+    engine.check_clients()
+    assert encoded(engine.plans)[0] == [0]
+    assert sum(map(len, encoded(engine.plans))) == 2
+    again = engine.plans[-1].new or next(plan.new for plan in reversed(engine.plans) if plan.new)
+    assert again[0].no_speech is None, "what has been told is not asked for again"
+
+
+def test_an_aborted_row_gives_its_place_back() -> None:
+    engine = hearing(encodings=1)
+    first = engine.submit([5, 6], audio=window(1), max_tokens=20)
+    second = engine.submit([5, 6], audio=window(2), max_tokens=2)
+    engine.step()
+    engine.abort(first)
+    engine.drain()
+    engine.check_clients()
+    assert engine.clients[second].finished[0].reason == "length"
+
+
+def test_a_worker_with_fewer_places_goes_on_and_one_with_none_ends_what_hears() -> None:
+    engine = hearing(encodings=2)
+    rids = [engine.submit([5, n], audio=window(n), max_tokens=6) for n in range(3)]
+    engine.step()
+    engine.kill_worker()
+    engine.scheduler.resize(16, 1)
+    engine.worker.encodings = 1
+    engine.scheduler.check_integrity()
+    engine.step()
+    assert engine.scheduler.stats().running == 1
+    engine.kill_worker()
+    engine.receive(engine.scheduler.resize(16, 0))
+    assert [engine.clients[rid].finished[0].message for rid in rids] == ["the model does not hear: it takes no audio"] * 3
+
+
+@pytest.mark.parametrize(
+    ("audio", "changes", "message"),
+    [
+        (None, {}, "needs audio"),
+        (window(1), {"seeds": [1, 2]}, "one choice, not 2"),
+        (Audio(b"", b"0" * 16), {}, "0 bytes"),
+        (Audio(b"123", b"0" * 16), {}, "whole samples"),
+        (Audio(bytes(MAX_WINDOW_BYTES + 2), b"0" * 16), {}, "960002 bytes"),
+        (window(1, no_speech=(2, 0)), {}, "position 2 of a prompt of 2"),
+        (window(1, align=Alignment(0, 9)), {"max_tokens": 1}, "nothing to align"),
+        (window(1, align=Alignment(2, 9)), {"max_tokens": 1}, "nothing to align"),
+        (window(1, align=Alignment(1, 9)), {"max_tokens": 2}, "draws one token"),
+        (window(1, align=Alignment(1, 9)), {"prompt": [5] * 16, "max_tokens": 1}, "does not fit into a step of 16"),
+    ],
+)
+def test_what_cannot_be_heard_is_refused(audio: Audio | None, changes: dict[str, object], message: str) -> None:
+    engine = hearing()
+    given: dict[str, object] = {"prompt": [5, 6], **changes}
+    rid = engine.submit(audio=audio, **given)  # type: ignore[arg-type]
+    (ended,) = {each.message for each in engine.clients[rid].finished.values()}
+    assert ended is not None
+    assert message in ended
+
+
+def test_a_model_that_does_not_hear_takes_no_audio() -> None:
+    engine = Engine()
+    rid = engine.submit([5, 6], audio=window(1))
+    assert engine.clients[rid].finished[0].message == "the model does not hear: it takes no audio"
+
+
+def test_a_worker_that_does_not_say_what_was_asked_ends_the_request() -> None:
+    engine = hearing()
+    rid = engine.submit([5, 6], audio=window(1, no_speech=(1, 0)))
+    engine.plan()
+    engine.results[0].heard.clear()
+    engine.deliver()
+    assert engine.clients[rid].finished[0].message == "the worker returned no probability of silence"
+
+
+def submit_random(engine: Engine, rng: random.Random) -> int:
+    prompt = rng.choice(STEMS)[: rng.choice([1, 3, 6, 8, 12])] + [rng.randrange(12)] * rng.randint(1, 4)
+    position = rng.randrange(len(prompt))
+    align = Alignment(rng.randrange(1, len(prompt)), 9) if rng.random() < 0.3 else None
+    no_speech = (position, 1) if rng.random() < 0.5 else None
+    params = SamplingParams(
+        max_tokens=rng.choice([0, 1]) if align else rng.choice([0, 1, 2, 5, 9, 20]),
+        eos_token_ids=rng.choice([(), (0,), (0, 1)]),
+        logprobs=rng.choice([None, 0]),
+        prompt_logprobs=rng.choice([None, None, None, 0]),
+    )
+    audio = window(rng.randrange(6), no_speech=no_speech, align=align, rules=rng.random() < 0.5)
+    return engine.submit(
+        prompt, params, seeds=[rng.getrandbits(64)], priority=rng.choice([0, 0, -3, 7]), audio=audio
+    )
+
+
+class HearingMachine(RuleBasedStateMachine):
+    """Every order of submissions, aborts, plans, results and deaths, of requests that hear."""
+
+    @initialize(
+        capacity=st.integers(24, 60),
+        block_size=st.sampled_from([1, 2, 4]),
+        max_num_seqs=st.integers(1, 6),
+        budget=st.sampled_from([17, 24, 64]),
+        mixed=st.sampled_from([1, 3, 64]),
+        chunk=st.sampled_from([1, 2, 5, 64]),
+        prefix_cache=st.booleans(),
+        encodings=st.integers(1, 5),
+        max_encodings=st.integers(1, 3),
+        seed=st.integers(0, 2**16),
+    )
+    def start(
+        self,
+        capacity: int,
+        block_size: int,
+        max_num_seqs: int,
+        budget: int,
+        mixed: int,
+        chunk: int,
+        prefix_cache: bool,
+        encodings: int,
+        max_encodings: int,
+        seed: int,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.engine = Engine(
+            num_blocks=capacity // block_size + 1,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            max_mixed_prefill_tokens=mixed,
+            max_prefill_chunk=chunk,
+            max_model_len=40,
+            prefix_cache=prefix_cache,
+            encodings=encodings,
+            max_encodings=max_encodings,
+        )
+
+    @rule()
+    def submit(self) -> None:
+        submit_random(self.engine, self.rng)
+
+    @rule()
+    def abort(self) -> None:
+        live = [rid for rid, client in self.engine.clients.items() if not client.finished]
+        if live:
+            self.engine.abort(self.rng.choice(live))
+
+    @rule(turns=st.integers(1, 8))
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            self.engine.step()
+
+    @rule()
+    def plan(self) -> None:
+        self.engine.plan()
+
+    @precondition(lambda self: self.engine.results)
+    @rule()
+    def deliver(self) -> None:
+        self.engine.deliver()
+
+    @rule()
+    def kill_worker(self) -> None:
+        places = self.engine.scheduler._memory.encodings.places
+        self.engine.kill_worker()
+        self.engine.worker.encodings = places
+
+    @rule()
+    def kill_engine(self) -> None:
+        self.engine.kill_engine()
+
+    @rule(encodings=st.integers(1, 5))
+    def kill_worker_and_start_one_of_another_size(self, encodings: int) -> None:
+        self.engine.kill_worker()
+        self.engine.worker.encodings = encodings
+        self.engine.receive(self.engine.scheduler.resize(self.engine.sizes["num_blocks"], encodings))
+
+    @invariant()
+    def whole(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.scheduler.check_integrity()
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.drain()
+            self.engine.check_clients()
+            assert self.engine.scheduler._memory.encodings.free_count == self.engine.scheduler._memory.encodings.places
+
+
+TestHearingInAnyOrder = HearingMachine.TestCase
+TestHearingInAnyOrder.settings = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def test_a_choice_without_a_row_has_no_place() -> None:
+    engine = hearing()
+    rid = engine.submit([5, 6], audio=window(1), max_tokens=9)
+    (choice,) = engine.scheduler._output.requests[rid].choices
+    assert choice.place == -1
+    engine.step()
+    assert choice.place == 0
+    engine.kill_worker()
+    assert (choice.place, choice.state) == (-1, ChoiceState.WAITING)

@@ -1,0 +1,72 @@
+"""Which model a name means, and what is said of one that means another kind, or none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.server.catalogue import Catalogue, Kind, ServedModel
+
+CHAT = ServedModel("chat", ("owner/writes", "writes"))
+EARS = ServedModel("transcription", ("whisper-1", "ears"))
+VOICE = ServedModel("speech", ("tts-1",))
+ALL = Catalogue([CHAT, EARS, VOICE])
+
+
+def refusal(catalogue: Catalogue, name: str | None, kind: Kind, param: str = "model") -> BadRequest:
+    with pytest.raises(BadRequest) as refused:
+        catalogue.resolve(name, kind, param)
+    return refused.value
+
+
+def test_each_name_of_a_model_means_it_and_none_means_the_first() -> None:
+    assert ALL.resolve("writes", "chat") == "writes"
+    assert ALL.resolve("ears", "transcription") == "ears"
+    assert ALL.resolve(None, "transcription") == "whisper-1"
+    assert ALL.resolve(None, "chat") == "owner/writes"
+    assert [model.names[0] for model in ALL] == ["owner/writes", "whisper-1", "tts-1"]
+
+
+def test_a_name_that_nobody_has_is_not_found() -> None:
+    error = refusal(ALL, "gpt-9", "speech", "session.model")
+    assert (error.status, error.code, error.param) == (404, "model_not_found", "session.model")
+    assert "`gpt-9`" in error.message
+
+
+def test_a_long_name_is_shown_in_part() -> None:
+    assert len(refusal(ALL, "x" * 10_000, "chat").message) < 300
+
+
+def test_a_model_of_another_kind_is_refused_with_the_one_that_would_do() -> None:
+    error = refusal(ALL, "tts-1", "transcription")
+    assert (error.status, error.code, error.param) == (400, "model_not_supported", "model")
+    assert error.message == "`tts-1` is a speech model; this needs a transcription model: use `whisper-1`."
+
+
+def test_where_no_model_would_do_the_refusal_says_how_to_have_one() -> None:
+    alone = Catalogue([CHAT])
+    assert "--transcription-model" in refusal(alone, "writes", "transcription").message
+    assert "--speech-model" in refusal(alone, None, "speech").message
+    assert refusal(alone, None, "speech").status == 400
+    assert refusal(alone, "whisper-1", "speech").status == 404
+
+
+@pytest.mark.parametrize("names", [("tts-1", "writes"), ("writes",)])
+def test_two_models_of_one_name_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="^a chat model and a speech model are both served as 'writes'$"):
+        Catalogue([CHAT, EARS, ServedModel("speech", names)])
+
+
+def test_one_model_may_be_given_a_name_twice() -> None:
+    assert Catalogue([ServedModel("chat", ("a", "a"))]).resolve("a", "chat") == "a"
+
+
+@given(st.one_of(st.none(), st.sampled_from(["writes", "ears", "tts-1"]), st.text()), st.sampled_from(["chat", "speech"]))
+def test_any_name_is_served_or_refused_by_name(name: str | None, kind: Kind) -> None:
+    try:
+        found = ALL.resolve(name, kind)
+    except BadRequest as error:
+        assert error.param == "model"
+        assert error.status in (400, 404)
+    else:
+        assert ALL.find(found).kind == kind

@@ -1,0 +1,151 @@
+"""Several engines under one server: what befalls one does not touch the others."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from stentor.engine.supervisor import Supervisor
+from stentor.loadtest.processes import alive, tree
+from stentor.protocols.actors import ChoiceTokens, Finished
+from stentor.protocols.config import EngineConfig, RecoveryConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.server.catalogue import Kind
+from stentor.server.engines import Engines
+from stentor.server.first_engine import first_engines
+from stentor.server.listening import StartError
+from stentor.tests.e2e.processes import eventually
+from stentor.tests.engine.mortal_worker import latest, lives, mortal_config
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+PROMPT = [1, 2, 3, 4, 5]
+LONG = SamplingParams(max_tokens=100)
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+def two(folder: Path, recovery: RecoveryConfig | None = None, ears: str = "ready") -> dict[Kind, EngineConfig]:
+    for name in ("chat", "ears"):
+        (folder / name).mkdir()
+    return {
+        "chat": mortal_config(folder / "chat", recovery=recovery),
+        "transcription": mortal_config(folder / "ears", ears, recovery=recovery),
+    }
+
+
+@asynccontextmanager
+async def running(configs: dict[Kind, EngineConfig]) -> AsyncIterator[Engines]:
+    """Until the end of the block; then no process is left."""
+    with first_engines(configs) as processes:
+        engines = Engines(configs, processes, lambda progress, model: None)
+        async with Supervisor() as supervisor:
+            engines.start(supervisor)
+            yield engines
+            below = [pid for process in processes.values() for pid in tree(process.child.pid)]
+            supervisor.cancel()
+    eventually(lambda: not any(map(alive, below)), 5, "all processes end")
+
+
+async def read(engines: Engines, kind: Kind, began: anyio.Event | None = None) -> tuple[list[int], str]:
+    """All tokens of one long request, and its end."""
+    tokens: list[int] = []
+    reason = ""
+    async for events in engines.clients[kind].submit(PROMPT, LONG, [7]):
+        for event in events:
+            if isinstance(event, ChoiceTokens):
+                tokens += event.tokens
+            elif isinstance(event, Finished):
+                reason = event.reason
+        if len(tokens) > 5 and began is not None:
+            began.set()
+    return tokens, reason
+
+
+@pytest.mark.parametrize("victim", ["worker", "engine"])
+async def test_a_death_under_one_model_is_not_noticed_by_the_stream_of_another(tmp_path: Path, victim: str) -> None:
+    recovered: list[tuple[str, str]] = []
+    async with running(two(tmp_path)) as engines:
+        await engines.wait_started()
+        engines.watch_recoveries(lambda kind, process, seconds: recovered.append((kind, process)))
+        expected = await read(engines, "chat")
+        chat, ears = engines.clients["chat"], engines.clients["transcription"]
+        results: dict[str, tuple[list[int], str]] = {}
+
+        async def note(kind: Kind, began: anyio.Event) -> None:
+            results[kind] = await read(engines, kind, began)
+
+        both = {"chat": anyio.Event(), "transcription": anyio.Event()}
+        async with anyio.create_task_group() as tasks:
+            for kind in engines.clients:
+                tasks.start_soon(note, kind, both[kind])
+            for began in both.values():
+                await began.wait()
+            pids = {kind: client.pid for kind, client in engines}
+            assert ears.pid is not None
+            os.kill(ears.pid if victim == "engine" else latest(tmp_path / "ears"), signal.SIGKILL)
+        assert results == {"chat": expected, "transcription": expected}, "both go on, and say what they would have"
+        assert (chat.stats.worker_restarts, chat.engine_restarts, chat.stalled) == (0, 0, None)
+        assert recovered == [("transcription", victim)]
+        assert chat.pid == pids["chat"]
+        assert lives(tmp_path / "chat") == 1, "its worker was never replaced"
+
+
+async def test_all_workers_are_forked_from_one_nursery(tmp_path: Path) -> None:
+    async with running(two(tmp_path)) as engines:
+        await engines.wait_started()
+        parents = {_parent(latest(tmp_path / name)) for name in ("chat", "ears")}
+        assert len(parents) == 1
+        assert Path(f"/proc/{parents.pop()}/comm").read_text().strip() == "stentor-nursery"
+
+
+async def test_the_end_of_the_nursery_costs_each_model_a_worker_and_no_stream(tmp_path: Path) -> None:
+    async with running(two(tmp_path)) as engines:
+        await engines.wait_started()
+        expected = await read(engines, "chat")
+        results: list[tuple[list[int], str]] = []
+        began = {kind: anyio.Event() for kind in engines.clients}
+
+        async def note(kind: Kind) -> None:
+            results.append(await read(engines, kind, began[kind]))
+
+        async with anyio.create_task_group() as tasks:
+            for kind in engines.clients:
+                tasks.start_soon(note, kind)
+            for event in began.values():
+                await event.wait()
+            os.kill(_parent(latest(tmp_path / "chat")), signal.SIGKILL)
+        assert results == [expected, expected]
+
+
+async def test_an_engine_that_cannot_start_ends_the_wait_for_all_and_is_named(tmp_path: Path) -> None:
+    configs = two(tmp_path, ears="refuses")
+    (tmp_path / "chat" / "starts").write_text("silent")
+    async with running(configs) as engines:
+        with pytest.raises(ExceptionGroup) as group, anyio.fail_after(20):
+            await engines.wait_started()
+        (error,) = group.value.exceptions
+        assert isinstance(error, StartError)
+        assert str(error) == "the transcription model: there is no such model"
+
+
+async def test_the_first_engine_that_is_given_up_ends_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(two(tmp_path, RecoveryConfig(max_worker_deaths=1))) as engines:
+        await engines.wait_started()
+        os.kill(latest(tmp_path / "ears"), signal.SIGKILL)
+        with anyio.fail_after(10):
+            await engines.wait_ended()
+        assert engines.clients["chat"].failure is None
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "stentor.server.engines"]
+    assert line.startswith("the engine of the transcription model ended: the worker process was lost")
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
