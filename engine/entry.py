@@ -5,6 +5,8 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import anyio
 
@@ -14,6 +16,7 @@ from stentor.protocols.config import EngineConfig
 
 from .channel import Endpoint, PeerDied
 from .groups import first_cause, one_line
+from .lease import is_waiting
 from .logs import set_up_logging
 from .loop import EngineLoop, engine_ready
 from .process import become_child
@@ -38,10 +41,13 @@ class _BrokeDown(Exception):
     """The loop did, by a fault of its own: the cause. A new engine may do better."""
 
 
-async def run(client: Endpoint, weights_fd: int | None = None, nursery_fd: int | None = None) -> int:
+async def run(
+    client: Endpoint, weights_fd: int | None = None, nursery_fd: int | None = None, lease_fd: int | None = None
+) -> int:
     """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone.
 
-    ``weights_fd`` is the file for prepared weights and ``nursery_fd`` a socket to a nursery, where there are any.
+    ``weights_fd`` is the file for prepared weights, ``nursery_fd`` a socket to a nursery and ``lease_fd`` the lease on a
+    device that several models share, where there are any.
     """
     first, *rest = map(decode_engine.decode, await client.receive())
     match first:
@@ -54,10 +60,11 @@ async def run(client: Endpoint, weights_fd: int | None = None, nursery_fd: int |
         case other:
             raise RuntimeError(f"expected StartEngine alone first, got {type(other).__name__} and {len(rest)} more")
     set_up_logging(config.worker.log_level, config.worker.log_format, "engine")
-    source = WorkerSource(config.worker_module, weights_fd, nursery_fd)
+    source = WorkerSource(config.worker_module, weights_fd, nursery_fd, lease_fd)
+    waits = None if lease_fd is None else partial(is_waiting, lease_fd, config.worker.lease_member)
     final = True
     try:
-        return await _run_worker(client, config, source)
+        return await _run_worker(client, config, source, waits)
     except _ToldToEnd:
         return 0
     except WorkerLost as lost:
@@ -75,8 +82,13 @@ async def run(client: Endpoint, weights_fd: int | None = None, nursery_fd: int |
     return 1
 
 
-async def _run_worker(client: Endpoint, config: EngineConfig, source: WorkerSource) -> int:
-    """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone."""
+async def _run_worker(
+    client: Endpoint, config: EngineConfig, source: WorkerSource, waits: Callable[[], bool] | None
+) -> int:
+    """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone.
+
+    ``waits`` tells whether a worker waits for its turn on a shared device.
+    """
     keeper = WorkerKeeper(source, config.worker)
     worker, ready = await _start_worker(client, keeper)
     loop: EngineLoop | None = None
@@ -94,7 +106,7 @@ async def _run_worker(client: Endpoint, config: EngineConfig, source: WorkerSour
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,
         )
-        loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery)
+        loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, waits=waits)
         await client.send(encoder.encode(engine_ready(ready)))
         # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
         gc.freeze()
@@ -150,13 +162,14 @@ async def _await_shutdown(client: Endpoint) -> None:
                     raise RuntimeError(f"{type(other).__name__} came before the engine was ready")
 
 
-def _given(arguments: tuple[str, ...]) -> tuple[int | None, int | None]:
-    """The descriptors of the file for prepared weights and of a socket to a nursery, where there are any."""
+def _given(arguments: tuple[str, ...]) -> tuple[int | None, int | None, int | None]:
+    """The descriptors of the file for prepared weights, of a socket to a nursery and of a lease, where there are any."""
     parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
     parser.add_argument("--weights-fd", type=int)
     parser.add_argument("--nursery-fd", type=int)
+    parser.add_argument("--lease-fd", type=int)
     given = parser.parse_args(arguments)
-    fds: tuple[int | None, int | None] = given.weights_fd, given.nursery_fd
+    fds: tuple[int | None, int | None, int | None] = given.weights_fd, given.nursery_fd, given.lease_fd
     for fd in fds:
         if fd is not None:
             os.set_inheritable(fd, False)

@@ -31,15 +31,22 @@ class EngineProcess(NamedTuple):
         self.child.close()
 
 
-def launch_engine(config: EngineConfig, weights_fd: int | None = None, nursery: Nursery | None = None) -> EngineProcess:
+def launch_engine(
+    config: EngineConfig,
+    weights_fd: int | None = None,
+    nursery: Nursery | None = None,
+    lease_fd: int | None = None,
+) -> EngineProcess:
     """Start an engine, which starts its worker at once. Raises :class:`.channel.ChannelError` and OSError.
 
-    ``weights_fd`` is the memory file in which workers keep prepared weights for those that come after them, and
-    ``nursery`` has imported what they need. Both stay the caller's, who keeps them for as long as engines are started.
+    ``weights_fd`` is the memory file in which workers keep prepared weights for those that come after them, ``nursery``
+    has imported what they need, and ``lease_fd`` is the lease of a device that other models are on too. All stay the
+    caller's, who keeps them for as long as engines are started.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as given:
-        kept = {} if weights_fd is None else {"--weights-fd": weights_fd}
+        named = {"--weights-fd": weights_fd, "--lease-fd": lease_fd}
+        kept = {option: fd for option, fd in named.items() if fd is not None}
         if nursery is not None:
             kept["--nursery-fd"] = given.enter_context(nursery.connect()).fileno()
         arguments = [part for option, fd in kept.items() for part in (option, str(fd))]
@@ -49,7 +56,7 @@ def launch_engine(config: EngineConfig, weights_fd: int | None = None, nursery: 
         except BaseException:
             pair.parent.close()
             raise
-    process = EngineProcess(pair.parent, child, began, partial(launch_engine, config, weights_fd, nursery))
+    process = EngineProcess(pair.parent, child, began, partial(launch_engine, config, weights_fd, nursery, lease_fd))
     try:
         pair.parent.watch(child.pid, child.pidfd)
         pair.parent.try_send(encoder.encode(StartEngine(config)))

@@ -116,9 +116,11 @@ class EngineLoop(Actor[Message]):
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = anyio.sleep,
+        waits: Callable[[], bool] | None = None,
     ) -> None:
         """``start_worker`` is :meth:`.worker_keeper.WorkerKeeper.start`, for the workers that follow ``worker``;
-        ``clock`` and ``sleep`` are the watchdog's and the back-off's."""
+        ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``waits`` tells whether the worker waits for its
+        turn on a device that others compute on too: then it does not hang, whoever has the turn may."""
         super().__init__("the engine loop", _MAILBOX_MESSAGES)
         self.worker = worker
         """The latest one; whoever ran the loop ends it."""
@@ -129,6 +131,7 @@ class EngineLoop(Actor[Message]):
         self._restarts = Restarts(config.max_worker_deaths)
         self._watch = StepWatch(config, clock)
         self._watch_wanted = anyio.Event()
+        self._waits = waits
         self._clock = clock
         self._sleep = sleep
         self._serving = True
@@ -338,6 +341,9 @@ class EngineLoop(Actor[Message]):
                 continue
             if (left := deadline - self._clock()) > 0:
                 await self._sleep(min(left, _LOOK_SECONDS))
+                continue
+            if self._waits is not None and self._waits():
+                self._watch.excuse()
                 continue
             await self._sleep(_SECOND_LOOK_SECONDS)
             if self._watch.oldest != step or self.worker is not worker:

@@ -6,6 +6,7 @@
 
 ``since`` is when the step became the oldest one in flight. The prediction is work times the seconds that a unit of
 such work has taken. A unit is one position with few before it; each further :data:`_CONTEXT` before it add one more.
+A window of audio to be encoded counts as :data:`_WINDOW` of them.
 Steps with prefill and steps of decode alone are measured apart, for one is bound by arithmetic and the other by memory;
 in each kind the pace is seconds over work, summed over the latest steps with a weight that fades. Until enough steps of
 a kind have been seen a pace is assumed that only a large model on a slow machine has.
@@ -19,6 +20,7 @@ from stentor.protocols.config import RecoveryConfig
 from stentor.protocols.steps import StepPlan
 
 _CONTEXT: Final = 4096
+_WINDOW: Final = 1500
 _FADE: Final = 0.98
 _WARM_STEPS: Final = 4
 _COLD_PACE: Final = 0.02
@@ -89,8 +91,8 @@ class StepWatch:
 
     def sent(self, plan: StepPlan) -> None:
         """A step goes to the worker."""
-        work = 0.0
-        prefill = False
+        work = float(_WINDOW * len(plan.encodings))
+        prefill = bool(plan.encodings)
         for row in plan.rows:
             work += row.count * (1 + (row.start + row.count) / _CONTEXT)
             prefill |= row.count > 1
@@ -111,6 +113,10 @@ class StepWatch:
         done = self._in_flight.popleft()
         # a step whose masks are late has run its forward meanwhile: less is learned than it took, never more
         self._paces[done.prefill].learn(done.work, self._clock() - self._since - self._waited)
+        self._begin()
+
+    def excuse(self) -> None:
+        """The oldest step has not been begun yet, through no fault of its worker."""
         self._begin()
 
     def _begin(self) -> None:

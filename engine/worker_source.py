@@ -15,20 +15,26 @@ from .process import Child, spawn
 logger = logging.getLogger(__name__)
 
 WEIGHTS_OPTION: Final = "--weights-fd"
+LEASE_OPTION: Final = "--lease-fd"
 
 
 class WorkerSource:
     """Starts workers that run ``module``, one at a time. Its owner must :meth:`close` it."""
 
-    def __init__(self, module: str, weights_fd: int | None, nursery_fd: int | None = None) -> None:
+    def __init__(
+        self, module: str, weights_fd: int | None, nursery_fd: int | None = None, lease_fd: int | None = None
+    ) -> None:
         """
         Args:
             module: has a ``main``, and perhaps a ``preload``; see :mod:`.nursery`.
             weights_fd: the memory file for prepared weights; it stays its owner's. None: there is none.
             nursery_fd: a socket to a nursery, which this object takes over. None: there is none.
+            lease_fd: the lease on a device that several models share; it stays its owner's. None: there is none.
         """
         self._module = module
-        self._weights_fd = weights_fd
+        given = {WEIGHTS_OPTION: weights_fd, LEASE_OPTION: lease_fd}
+        self._kept = {option: fd for option, fd in given.items() if fd is not None}
+        """Descriptors that each worker gets, by their options."""
         self._own: Nursery | None = None
         self._link = None if nursery_fd is None else NurseryLink(socket.socket(fileno=nursery_fd))
 
@@ -63,8 +69,7 @@ class WorkerSource:
             if self._link is None:
                 self._own = Nursery(self._module)
                 self._link = NurseryLink(self._own.connect())
-            kept, options = ((), ()) if self._weights_fd is None else ((self._weights_fd,), (WEIGHTS_OPTION,))
-            return await self._link.fork((*fds, *kept), options, self._module)
+            return await self._link.fork((*fds, *self._kept.values()), tuple(self._kept), self._module)
         except (NurseryLost, OSError) as error:
             logger.warning("%s; the next worker takes longer to start", error)
             self.close()
@@ -74,8 +79,6 @@ class WorkerSource:
             raise
 
     def _spawn(self, fds: tuple[int, ...]) -> Child:
-        kept: tuple[int, ...] = ()
-        arguments: tuple[str, ...] = ()
-        if self._weights_fd is not None:
-            kept, arguments = (self._weights_fd,), (WEIGHTS_OPTION, str(self._weights_fd))
+        arguments = [part for option, fd in self._kept.items() for part in (option, str(fd))]
+        kept = tuple(self._kept.values())
         return spawn(self._module, fds, kept_fds=kept, arguments=arguments, env_extra=WORKER_ENVIRONMENT)

@@ -49,6 +49,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Compute threads on the CPU; None takes the cores this process may use."""
     lease_member: int = 0
     """Which member of the lease it is, where workers of several models share a device."""
+    lease_weight: int = 1
+    """Its part of the device's time, against those of the others, while all have work."""
     seed: int = 0
     """Seeds dummy weights."""
     log_level: LogLevel = "info"

@@ -24,6 +24,7 @@ from .routes import (
     openapi,
     operations,
     responses,
+    speech,
     tokens,
     transcriptions,
 )
@@ -63,6 +64,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *files.routes(state),
             *batches.routes(state),
             *transcriptions.routes(state),
+            *speech.routes(state),
             *openapi.routes(state),
         ],
         middleware=middleware,

@@ -12,6 +12,7 @@ from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_SPEECH_MODEL, DEMO_TR
 from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.protocols.openai.limits import Limits
 
+from .audio.limits import AudioLimits
 from .catalogue import Catalogue, Kind, ServedModel
 from .door.keys import KeyDigest
 from .grammar.limits import GrammarLimits
@@ -68,6 +69,8 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     """Where it lies on disk; empty until :meth:`Config.located`."""
     memory_share: float = 0.2
     """Of the memory that the models on a device may take; the rest is the chat model's."""
+    share: int = 1
+    """Of the device's time, against the chat model's, while both have work."""
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -193,6 +196,7 @@ class LimitsConfig(msgspec.Struct, frozen=True):
     connection: ConnectionLimits = ConnectionLimits()
     template: TemplateLimits = TemplateLimits()
     grammar: GrammarLimits = GrammarLimits()
+    audio: AudioLimits = AudioLimits()
 
 
 class MediaConfig(msgspec.Struct, frozen=True):
@@ -336,6 +340,8 @@ class Config(msgspec.Struct, frozen=True):
             device=own.device,
             gpu_memory_fraction=own.gpu_memory_fraction,
             memory_share=own.memory_share * share,
+            lease_member=1,
+            lease_weight=self.transcription.share,
             cuda_graphs=own.cuda_graphs,
             cuda_graph_stall=own.cuda_graph_stall,
             batch_invariant=own.batch_invariant,

@@ -1,13 +1,14 @@
-"""The engines under one server, one for each model that has any: from their start to the first that is given up."""
+"""What runs the models of one server, an engine for most: from their start to the first that is given up."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
 from stentor.engine.client import EngineClient, EngineUnavailable
+from stentor.engine.groups import first_cause
 from stentor.engine.launch import EngineProcess
 from stentor.engine.outages import LostProcess
 from stentor.engine.supervisor import Supervisor
@@ -16,6 +17,7 @@ from stentor.protocols.config import EngineConfig
 
 from .catalogue import Kind
 from .listening import StartError
+from .state import Runs
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +27,18 @@ OnProgress = Callable[[Progress, str], None]
 _NOBODY: Final = ""
 
 
+class Other(Runs, Protocol):
+    """What runs a model without an engine."""
+
+    async def run(self) -> None:
+        """Until it is cancelled, or given up."""
+
+    async def wait_started(self) -> None:
+        """Raises :class:`.listening.StartError`."""
+
+
 class Engines:
-    """A client for each, under one supervisor. They share nothing: what one loses, the others do not notice."""
+    """A client for each, under one supervisor. They share no state: what one loses, the others do not notice."""
 
     def __init__(
         self,
@@ -39,6 +51,7 @@ class Engines:
         for kind, config in configs.items():
             told = partial(_tell, on_progress, kind if len(configs) > 1 else _NOBODY)
             self.clients[kind] = EngineClient(config, told, processes[kind])
+        self._others: dict[Kind, Other] = {}
         self._ended = anyio.Event()
 
     def __iter__(self) -> Iterator[tuple[Kind, EngineClient]]:
@@ -46,11 +59,20 @@ class Engines:
 
     def start(self, supervisor: Supervisor) -> None:
         for kind, client in self:
-            supervisor.start(f"the engine{self._of(kind)}", partial(self._run, client))
+            supervisor.start(f"the engine{self._of(kind)}", partial(self._run, client.run))
+
+    def add(self, kind: Kind, other: Other, supervisor: Supervisor) -> None:
+        """Runs, and is waited for, with the engines."""
+        self._others[kind] = other
+        supervisor.start(f"the {kind} model", partial(self._run, other.run))
 
     async def wait_started(self) -> dict[Kind, EngineReady]:
-        """Waits until every first engine is ready. Raises :class:`.listening.StartError` as soon as one ends before."""
+        """Waits until every first engine is ready, and all that was added.
+
+        Raises :class:`.listening.StartError` as soon as one ends before.
+        """
         ready: dict[Kind, EngineReady] = {}
+        failure: BaseException
 
         async def wait(kind: Kind, client: EngineClient) -> None:
             try:
@@ -59,10 +81,16 @@ class Engines:
                 whose = f"the {kind} model: " if len(self.clients) > 1 else ""
                 raise StartError(f"{whose}{error}") from error
 
-        async with anyio.create_task_group() as tasks:
-            for kind, client in self:
-                tasks.start_soon(wait, kind, client)
-        return {kind: ready[kind] for kind in self.clients}
+        try:
+            async with anyio.create_task_group() as tasks:
+                for kind, client in self:
+                    tasks.start_soon(wait, kind, client)
+                for other in self._others.values():
+                    tasks.start_soon(other.wait_started)
+            return {kind: ready[kind] for kind in self.clients}
+        except* StartError as group:
+            failure = first_cause(group)
+        raise failure
 
     def watch_recoveries(self, observe: Callable[[Kind, LostProcess, float], None]) -> None:
         """Has ``observe`` called after each, with what had been lost and for how many seconds."""
@@ -75,13 +103,16 @@ class Engines:
         for kind, client in self:
             if client.failure is not None:
                 logger.error("the engine%s ended: %s", self._of(kind), client.failure)
+        for kind, other in self._others.items():
+            if other.failure is not None:
+                logger.error("the engine%s ended: %s", self._of(kind), other.failure)
 
-    async def _run(self, client: EngineClient) -> None:
-        await client.run()
+    async def _run(self, run: Callable[[], Awaitable[None]]) -> None:
+        await run()
         self._ended.set()
 
     def _of(self, kind: Kind) -> str:
-        return f" of the {kind} model" if len(self.clients) > 1 else ""
+        return f" of the {kind} model" if len(self.clients) + len(self._others) > 1 else ""
 
 
 def _tell(on_progress: OnProgress, model: str, message: Progress) -> None:

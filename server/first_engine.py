@@ -10,6 +10,7 @@ from stentor.engine import launch
 from stentor.engine.channel import ChannelError
 from stentor.engine.channel.region import require_linux
 from stentor.engine.groups import one_line
+from stentor.engine.lease import LeaseError, create_lease
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 from stentor.engine.loading.kind import ModelKind, kind_of
@@ -55,7 +56,7 @@ def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
 @contextlib.contextmanager
 def first_engines(configs: Mapping[Kind, EngineConfig]) -> Iterator[dict[Kind, launch.EngineProcess]]:
     """All launched, from a thread that must outlive them. What stays for engines that may follow: prepared weights, a
-    file for each, and one nursery, from which the workers of all are forked.
+    file for each, one nursery, from which the workers of all are forked, and the lease by which they share a device.
 
     Raises :class:`.listening.StartError`.
     """
@@ -64,14 +65,18 @@ def first_engines(configs: Mapping[Kind, EngineConfig]) -> Iterator[dict[Kind, l
         try:
             require_linux()
             nurseries: dict[str, Nursery] = {}
+            lease = None
+            if len(configs) > 1:
+                lease = create_lease([config.worker.lease_weight for config in configs.values()])
+                held.callback(os.close, lease)
             for kind, config in configs.items():
                 weights = create_weight_file()
                 held.callback(os.close, weights)
                 if config.worker_module not in nurseries:
                     nursery = nurseries[config.worker_module] = Nursery(config.worker_module)
                     held.callback(nursery.close)
-                engines[kind] = launch.launch_engine(config, weights, nurseries[config.worker_module])
+                engines[kind] = launch.launch_engine(config, weights, nurseries[config.worker_module], lease)
                 held.callback(engines[kind].close)
-        except (ChannelError, OSError) as error:
+        except (ChannelError, LeaseError, OSError) as error:
             raise StartError(f"cannot start the engine process: {one_line(error)}") from error
         yield engines

@@ -179,7 +179,7 @@ async def _run(
         engines.start(supervisor)
         with display:
             state = await load_state(config, checkpoint, defaults, engines.clients, door)
-            wait_for_others = await open_others(config, state, engines, supervisor, at_end)
+            await open_others(config, state, engines, supervisor, at_end)
             at_end.callback(state.observer.close)
             at_end.push_async_callback(state.store.close)
             at_end.push_async_callback(state.responses.close)
@@ -192,7 +192,6 @@ async def _run(
                 lambda: drain_on_signals(state, listener.close, config.http.shutdown_timeout, end),
             )
             ready = await engines.wait_started()
-            await wait_for_others()
         names = {model.kind: model.names[0] for model in state.catalogue}
         recovery = state.metrics.recovery
         engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))

@@ -1,6 +1,5 @@
 """Opens what is served beside the chat model: what hears, what speaks, and what makes samples of uploads."""
 
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,40 +18,37 @@ from .state import ServerState
 
 async def open_others(
     config: Config, state: ServerState, engines: Engines, supervisor: Supervisor, at_end: AsyncExitStack
-) -> Callable[[], Awaitable[None]]:
-    """Fills in what ``state`` lacks, before routes are made of it; what runs by itself becomes a child of
-    ``supervisor``. Returns what waits until that can be used.
+) -> None:
+    """Fills in what ``state`` lacks, before routes are made of it. What runs without an engine is added to ``engines``.
 
-    Raises :class:`.listening.StartError`, as does what it returns.
+    Raises :class:`.listening.StartError`.
     """
-    waits: list[Callable[[], Awaitable[None]]] = []
     try:
         if "transcription" in engines.clients:
-            from .audio.decode import AudioDecoder
-            from .transcription.errors import TranscriptionModelError
-            from .transcription.opening import open_transcription
-
-            client, folder = engines.clients["transcription"], Path(config.transcription.path)
-            try:
-                state.transcription = await anyio.to_thread.run_sync(
-                    open_transcription, config.transcription, client, folder
-                )
-            except TranscriptionModelError as error:
-                raise StartError(str(error)) from error
-            state.audio = AudioDecoder()
-            at_end.push_async_callback(state.audio.close)
+            await _open_transcription(config, state, engines, at_end)
         if config.speech.model is not None:
+            from .speech.metrics import SpeechMetrics
             from .speech.opening import open_speech
 
-            state.speech = speech = await anyio.to_thread.run_sync(open_speech, config)
-            state.others = {**state.others, "speech": speech}
-            supervisor.start("the speech model", speech.run)
-            waits.append(speech.wait_started)
+            state.speech = await anyio.to_thread.run_sync(open_speech, config)
+            state.speech.watch(SpeechMetrics(state.metrics.registry, state.speech.names[0]))
+            state.others = {**state.others, "speech": state.speech}
+            engines.add("speech", state.speech, supervisor)
     except CheckpointError as error:
         raise StartError(str(error)) from error
 
-    async def wait() -> None:
-        for one in waits:
-            await one()
 
-    return wait
+async def _open_transcription(
+    config: Config, state: ServerState, engines: Engines, at_end: AsyncExitStack
+) -> None:
+    from .audio.decode import AudioDecoder
+    from .transcription.errors import TranscriptionModelError
+    from .transcription.opening import open_transcription
+
+    client, folder = engines.clients["transcription"], Path(config.transcription.path)
+    try:
+        state.transcription = await anyio.to_thread.run_sync(open_transcription, config.transcription, client, folder)
+    except TranscriptionModelError as error:
+        raise StartError(str(error)) from error
+    state.audio = AudioDecoder(config.limits.audio)
+    at_end.callback(state.audio.close)

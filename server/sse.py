@@ -25,8 +25,8 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 DONE: Final = b"data: [DONE]\n\n"
 
 COMMENT: Final = b": keep-alive\n\n"
+EVENTS: Final = "text/event-stream; charset=utf-8"
 _HEADERS: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -73,6 +73,7 @@ class EventStream(Generic[T]):
         bounds: Callable[[], AbstractContextManager[None]] = nullcontext,
         to_frame: Callable[[Exception], bytes] = error_frame,
         sign_of_life: bytes = COMMENT,
+        media_type: str = EVENTS,
     ) -> None:
         self._batches = batches
         self._encoder = encoder
@@ -80,6 +81,7 @@ class EventStream(Generic[T]):
         self._bounds = bounds
         self._to_frame = to_frame
         self._sign_of_life = sign_of_life
+        self._headers = [(b"content-type", media_type.encode()), *_HEADERS]
         self._started = False
         self._finished = False
         self._failure: Exception | None = None
@@ -130,7 +132,7 @@ class EventStream(Generic[T]):
                 return
             # Noted once it is done: what is cut short while it waits for the client has not been sent.
             if not self._started:
-                await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+                await send({"type": "http.response.start", "status": 200, "headers": list(self._headers)})
                 self._started = True
             await send({"type": "http.response.body", "body": body, "more_body": not last})
             self._finished = last

@@ -75,12 +75,16 @@ class LayerNorm:
         placement: Placement,
         *,
         dtype: torch.dtype | None = None,
+        bias: bool = True,
     ) -> None:
-        """``dtype`` is what it norms, the placement's unless another is named."""
+        """``dtype`` is what it norms, the placement's unless another is named. Without ``bias`` it is zero."""
         self._weight, self._bias = placement.empty(size, dtype=dtype), placement.empty(size, dtype=dtype)
         self._eps = eps
         weights.add(f"{name}.weight", self._weight)
-        weights.add(f"{name}.bias", self._bias)
+        if bias:
+            weights.add(f"{name}.bias", self._bias)
+        elif not placement.filled:
+            self._bias.zero_()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Over the last dimension of x."""

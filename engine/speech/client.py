@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 import anyio
@@ -82,6 +83,8 @@ class SpeechClient:
         """In a row."""
         self._lives = 0
         self._was_ready = asyncio.Event()
+        self.on_restart: Callable[[], None] = _nothing
+        """Is called whenever a process is started in place of another."""
         self.failure: str | None = None
         """Why there is none and will be none."""
         self._why: str | None = None
@@ -178,6 +181,8 @@ class SpeechClient:
         """One process from start to end; returns how it ended. Raises ``Hopeless``."""
         began = time.monotonic()
         self._lives += 1
+        if self._lives > 1:
+            self.on_restart()
         pair = ChannelPair.create(_RING)
         with pair.parent:
             try:
@@ -260,6 +265,10 @@ class SpeechClient:
             self._deaths = 0  # they have a reason, and it goes
             del self._jobs[first.request.job]
             _settle(first, SentenceFailed("the speech process died of this sentence"))
+
+
+def _nothing() -> None:
+    """For an owner who does not count."""
 
 
 def _settle(job: _Job, outcome: SpeechPiece | Exception) -> None:

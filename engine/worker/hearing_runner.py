@@ -175,6 +175,8 @@ class HearingRunner:
         position, token = asked.no_speech
         if not row.start <= position < row.start + row.count:
             return None
+        if not 0 <= token < self._vocab_size:
+            return 0.0
         at = first + position - row.start
         return float(self._model.logits(hidden[at : at + 1])[0].softmax(0)[token])
 

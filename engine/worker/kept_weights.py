@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from stentor.kernels import native
 from stentor.kernels.native.memory import HUGE, SharedHuge, empty_huge
 from stentor.protocols.config import WorkerConfig
 
+from ..layers.placement import Placement
 from ..loading.checkpoint import Checkpoint
 from ..weight_file import DATA_START, WeightHeader, clear, read_header, write_header
 
@@ -102,6 +104,29 @@ class KeptWeights:
         self._memory = None
         if not self._offset:
             os.ftruncate(self._fd, 0)
+
+
+def open_kept(
+    checkpoint: Checkpoint,
+    config: WorkerConfig,
+    place: Placement,
+    weights_fd: int | None,
+    expected: Callable[[], int],
+) -> KeptWeights | None:
+    """Where packed weights lie, so that they outlive this worker; None where they die with it.
+
+    ``expected`` says how many bytes they will take, where they are not there.
+    """
+    if weights_fd is None or not place.packed:
+        return None
+    try:
+        kept = KeptWeights(weights_fd, weights_key(checkpoint, config, place.dtype))
+        if not kept.filled:
+            kept.begin(expected())
+    except OSError as error:
+        logger.warning("prepared weights are not kept: %s", error)
+        return None
+    return kept
 
 
 def weights_key(checkpoint: Checkpoint, config: WorkerConfig, dtype: torch.dtype) -> str:

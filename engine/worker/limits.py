@@ -24,15 +24,39 @@ SUITED = {
     ),
 }
 
+HEARING = {
+    # an encoding holds up who decodes for longer than all else; and who decodes reads as much for its audio as the
+    # model's weights are large, so that more rows at once gain little
+    "cpu": StepLimits(
+        block_size=16,
+        max_num_seqs=16,
+        max_num_batched_tokens=1024,
+        max_mixed_prefill_tokens=448,
+        max_prefill_chunk=448,
+        max_encodings=4,
+        max_mixed_encodings=1,
+    ),
+    "cuda": StepLimits(
+        block_size=64,
+        max_num_seqs=64,
+        max_num_batched_tokens=2048,
+        max_mixed_prefill_tokens=2048,
+        max_prefill_chunk=448,
+        max_encodings=16,
+        max_mixed_encodings=8,
+    ),
+}
+"""For models that hear."""
+
 _NAMED = frozenset(WorkerConfig.__struct_fields__)
 """Limits that an operator may name are among these."""
 
 
-def with_limits(config: WorkerConfig, device: str) -> WorkerConfig:
-    """The same with every limit named, for a device of type ``cpu`` or ``cuda``."""
-    suited = msgspec.structs.asdict(SUITED[device])
+def with_limits(config: WorkerConfig, suited: str | StepLimits) -> WorkerConfig:
+    """The same with every limit named: as suits a device of type ``cpu`` or ``cuda``, or as given."""
+    defaults = msgspec.structs.asdict(SUITED[suited] if isinstance(suited, str) else suited)
     return msgspec.structs.replace(
-        config, **{name: getattr(config, name) or default for name, default in suited.items() if name in _NAMED}
+        config, **{name: getattr(config, name) or default for name, default in defaults.items() if name in _NAMED}
     )
 
 

@@ -39,19 +39,22 @@ def mask_bytes(vocab_size: int) -> int:
 
 
 def restrict_row_(logits: torch.Tensor, mask: npt.NDArray[np.uint8]) -> None:
-    """Sets, in place, what may not be drawn to -inf, in logits [vocabulary] that lie in this process's memory.
+    """Sets, in place, what may not be drawn to -inf, in logits [vocabulary].
 
     A look-up gives eight limits for a byte of the mask: that is ten times as fast as writing where bits say so, which
     no processor foresees. What is no number stays none, and is not drawn. Not by torch: it would share so little work
     among threads of its own, which fight for the cores with ours.
     """
-    values = logits.numpy()
+    here = logits.cpu()  # the very same, where they lie in this process's memory
+    values = here.numpy()
     whole = len(values) // 8
     limits = _LIMITS.take(mask, axis=0)
     np.minimum(values[: 8 * whole], limits[:whole].reshape(-1), out=values[: 8 * whole])
     if 8 * whole < len(values):
         rest = values[8 * whole :]
         np.minimum(rest, limits[whole][: len(rest)], out=rest)
+    if here is not logits:
+        logits.copy_(here)
 
 
 def lowest(mask: npt.NDArray[np.uint8]) -> int:

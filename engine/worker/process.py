@@ -17,7 +17,8 @@ def main() -> int:
     inherited = become_child("stentor-worker")
     parser = argparse.ArgumentParser(prog="stentor-worker", allow_abbrev=False)
     parser.add_argument("--weights-fd", type=int)
-    weights_fd: int | None = parser.parse_args(inherited.arguments).weights_fd
+    parser.add_argument("--lease-fd", type=int)
+    given = parser.parse_args(inherited.arguments)
     # collections while a million objects are imported find nothing, and what was imported stays
     gc.disable()
     from .service import Worker  # late: torch takes seconds, in which a worker not yet tied would outlive its owner
@@ -27,7 +28,7 @@ def main() -> int:
 
     engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
-        return Worker(engine, weights_fd).run()
+        return Worker(engine, given.weights_fd, given.lease_fd).run()
     except PeerDied:
         return 0
 

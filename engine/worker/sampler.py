@@ -162,9 +162,7 @@ class Sampler:
         if masks:
             for position, slot in enumerate(slots):
                 if (mask := masks.get(slot)) is not None:
-                    row = logits[position].cpu()  # itself, where it lies here
-                    restrict_row_(row, mask)
-                    logits[position] = row
+                    restrict_row_(logits[position], mask)
 
     def _draw(self, logits: torch.Tensor, slots: Sequence[int], rows: list[SampledRow]) -> list[int]:
         if all(row.greedy for row in rows):

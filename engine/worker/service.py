@@ -13,12 +13,14 @@ from stentor.protocols.steps import Masks, StepPlan
 from ..channel import Endpoint, PeerDied
 from ..groups import one_line
 from ..layers.weights import WeightError
+from ..lease import Member
 from ..loading.errors import CheckpointError
 from ..logs import set_up_logging
 from .device_runner import DeviceRunner
 from .errors import SetupError
 from .setup import set_up
 from .stepper import Ahead, InTurn, Stepper
+from .turns import AloneOnDevice, SharedDevice, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +33,12 @@ class Worker:
     After ``Failed`` it ends.
     """
 
-    def __init__(self, engine: Endpoint, weights_fd: int | None = None) -> None:
-        """``weights_fd``: the memory file where prepared weights are kept; None: there is none."""
+    def __init__(self, engine: Endpoint, weights_fd: int | None = None, lease_fd: int | None = None) -> None:
+        """``weights_fd`` is the memory file where prepared weights are kept, and ``lease_fd`` the lease on a device that
+        other models are on as well; None: there is none."""
         self._engine = engine
         self._weights_fd = weights_fd
+        self._lease_fd = lease_fd
         self._steps: Stepper | None = None
 
     def run(self) -> int:
@@ -74,10 +78,16 @@ class Worker:
         except Exception as error:
             logger.exception("start-up failed")
             return f"the worker failed to start: {type(error).__name__}: {one_line(error)}"
+        turns: Turns = AloneOnDevice()
+        if self._lease_fd is not None:
+            turns = SharedDevice(Member(self._lease_fd, config.lease_member))
         # ready first: from here on only the stepper sends
         self._send(setup.ready)
         runner = setup.runner
-        self._steps = Ahead(runner, self._send) if isinstance(runner, DeviceRunner) else InTurn(runner, self._send)
+        if isinstance(runner, DeviceRunner):
+            self._steps = Ahead(runner, self._send, turns)
+        else:
+            self._steps = InTurn(runner, self._send, turns)
         return None
 
     def _step(self, message: StepPlan | Masks) -> bool:

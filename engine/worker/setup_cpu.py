@@ -1,6 +1,5 @@
 """A worker on the host's own cores."""
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +11,18 @@ from stentor.protocols.actors import MemoryLine, WorkerReady
 from stentor.protocols.config import WorkerConfig
 
 from ..layers.placement import Placement
-from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.checkpoint import open_checkpoint
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
+from ..models.whisper_config import WhisperConfig
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .cores import granted_cores
 from .errors import SetupError
-from .kept_weights import KeptWeights, weights_key
+from .kept_weights import open_kept
 from .limits import limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .runner import ModelRunner
+from .setup_hearing import set_up_hearing
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -36,16 +37,16 @@ from .setup_parts import (
     wanted_length,
 )
 
-logger = logging.getLogger(__name__)
-
 _CPU = torch.device("cpu")
 
 
 def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int | None = None) -> Setup:
     """See :func:`.setup.set_up`."""
+    checkpoint = open_checkpoint(Path(config.model), config.load_format)
+    if isinstance(checkpoint.config, WhisperConfig):
+        return set_up_hearing(config, checkpoint, progress, weights_fd=weights_fd)
     config = with_limits(config, "cpu")
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
-    checkpoint = open_checkpoint(Path(config.model), config.load_format)
     model_config = checkpoint.decoder
     dtype = choose_dtype(config.dtype, _CPU, checkpoint.dtype, batch_invariant=config.batch_invariant)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, _CPU)
@@ -55,7 +56,7 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         notes.append(f"CPU kernels run in plain torch, several times slower: {reason}")
     place = placement(checkpoint, config, _CPU, dtype)
     place = replace(place, packed=native.library() is not None and dtype in PLAIN)
-    kept = _kept_weights(checkpoint, config, place, weights_fd)
+    kept = open_kept(checkpoint, config, place, weights_fd, lambda: weights_bytes(checkpoint.decoder, place))
     if kept is not None and kept.found is not None:  # what it settled is what its engine counts on
         max_model_len, num_blocks = kept.found.max_model_len, kept.found.num_blocks
     else:
@@ -90,22 +91,6 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched so far"),
     ]
     return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config)))
-
-
-def _kept_weights(
-    checkpoint: Checkpoint, config: WorkerConfig, place: Placement, weights_fd: int | None
-) -> KeptWeights | None:
-    """Where packed weights lie, so that they outlive this worker; None where they die with it."""
-    if weights_fd is None or not place.packed:
-        return None
-    try:
-        kept = KeptWeights(weights_fd, weights_key(checkpoint, config, place.dtype))
-        if not kept.filled:
-            kept.begin(weights_bytes(checkpoint.decoder, place))
-    except OSError as error:
-        logger.warning("prepared weights are not kept: %s", error)
-        return None
-    return kept
 
 
 def size_cache(

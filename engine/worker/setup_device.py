@@ -13,6 +13,7 @@ from ..layers.attention import LayerCache
 from ..loading.checkpoint import open_checkpoint
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
+from ..models.whisper_config import WhisperConfig
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .cores import granted_cores
 from .device import Device
@@ -22,6 +23,7 @@ from .graphs import default_sizes
 from .limits import limits_of, with_limits
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
+from .setup_hearing import set_up_hearing
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -46,9 +48,11 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     The model is made for the longest context wanted, before the cache is sized; where the cache then holds less,
     a rotary stretch that depends on the length stays that of the longer one.
     """
+    checkpoint = open_checkpoint(Path(config.model), config.load_format)
+    if isinstance(checkpoint.config, WhisperConfig):
+        return set_up_hearing(config, checkpoint, progress, device)
     config = with_limits(config, "cuda")
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
-    checkpoint = open_checkpoint(Path(config.model), config.load_format)
     model_config = checkpoint.decoder
     dtype = choose_dtype(config.dtype, device.place, checkpoint.dtype, batch_invariant=config.batch_invariant)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, device.place)

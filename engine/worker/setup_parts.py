@@ -2,22 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 
 from stentor.protocols.actors import WorkerReady
 from stentor.protocols.config import DType, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.steps import Encoding, NewRow, RowStep, StepPlan
 
 from ..layers.placement import Placement
+from ..layers.weights import WeightMap
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
+from ..models.whisper_config import WhisperConfig
 from ..quantization.formats import OnlineFormat, QuantizedCheckpoint, Rule
 from .device_runner import DeviceRunner
 from .errors import SetupError
+from .hearing_runner import HearingRunner
 from .memory import GIB
 from .runner import ModelRunner
 
@@ -31,7 +35,7 @@ _BLOCK_MULTIPLE = 16
 
 @dataclass(frozen=True)
 class Setup:
-    runner: ModelRunner | DeviceRunner
+    runner: ModelRunner | DeviceRunner | HearingRunner
     ready: WorkerReady
 
 
@@ -48,7 +52,7 @@ def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_inva
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
-def wanted_length(config: WorkerConfig, model: DecoderConfig) -> int:
+def wanted_length(config: WorkerConfig, model: DecoderConfig | WhisperConfig) -> int:
     """The longest sequence before the cache is known. Raises :class:`SetupError` where the model cannot have it."""
     if config.max_model_len is not None and config.max_model_len > model.max_position:
         raise SetupError(
@@ -106,8 +110,29 @@ def placement(checkpoint: Checkpoint, config: WorkerConfig, device: torch.device
 def load_model(
     checkpoint: Checkpoint, config: WorkerConfig, place: Placement, max_model_len: int, progress: ProgressCallback
 ) -> Decoder:
+    return load_weights(lambda: Decoder(checkpoint.decoder, place, max_model_len), checkpoint, config, place, progress)
+
+
+class Loadable(Protocol):
+    """A model that has been made and has no weights yet."""
+
+    @property
+    def weights(self) -> WeightMap: ...
+
+    @property
+    def ignored_weights(self) -> tuple[str, ...]:
+        """Endings of stored names that carry nothing."""
+
+
+M = TypeVar("M", bound=Loadable)
+
+
+def load_weights(
+    make: Callable[[], M], checkpoint: Checkpoint, config: WorkerConfig, place: Placement, progress: ProgressCallback
+) -> M:
+    """The model that ``make`` makes at ``place``, with the checkpoint's weights."""
     try:
-        model = Decoder(checkpoint.decoder, place, max_model_len)
+        model = make()
         if place.filled:
             return model
         tensors = iterate_weights(
@@ -126,22 +151,28 @@ def load_model(
 
 
 def complete_a_step(
-    runner: ModelRunner | DeviceRunner,
+    runner: ModelRunner | DeviceRunner | HearingRunner,
     vocab_size: int,
     block_size: int,
     max_model_len: int,
     progress: ProgressCallback,
+    encodings: list[Encoding] | None = None,
 ) -> None:
-    """Prefills a few tokens and decodes one, so that readiness means a model that ran."""
+    """Prefills a few tokens and decodes one, so that readiness means a model that ran.
+
+    ``encodings`` are made in the first step; the tokens hear the first of them.
+    """
     length = max(1, min(_WARMUP_TOKENS, block_size - 1, max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
-    row = NewRow(0, prompt, length, SamplingParams(max_tokens=2, temperature=0.0), 0, [0])
+    place = -1 if encodings is None else encodings[0].place
+    row = NewRow(0, prompt, length, SamplingParams(max_tokens=2, temperature=0.0), 0, [0], encoding=place)
     steps = [RowStep(0, 0, length, [], True)]
     if length + 1 <= max_model_len:
         steps.append(RowStep(0, length, 1, [], True))
     for number, step in enumerate(steps):
         progress("warming up", number, len(steps))
-        runner.step(StepPlan(0, number, [], [row] if number == 0 else [], [step]))
+        first = number == 0
+        runner.step(StepPlan(0, number, [], [row] if first else [], [step], [], (encodings or []) if first else []))
     runner.release([0])
     progress("warming up", len(steps), len(steps))
 

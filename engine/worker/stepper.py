@@ -16,6 +16,7 @@ from .device_runner import DeviceRunner, Launched
 from .pending import Pending
 from .row_names import Names, RowNames, names_in
 from .runner import Forwarded
+from .turns import AloneOnDevice, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +75,10 @@ class TurnRunner(Protocol):
 class InTurn:
     """One step after the other, each waited for."""
 
-    def __init__(self, runner: TurnRunner, send: Send) -> None:
+    def __init__(self, runner: TurnRunner, send: Send, turns: Turns | None = None) -> None:
         self._runner = runner
         self._send = send
+        self._turns = turns or AloneOnDevice()
         self._names = RowNames()
         self._held: Held[Forwarded] | None = None
         self.failed = False
@@ -87,13 +89,16 @@ class InTurn:
         names = self._names.after(plan)
         try:
             check_turn(plan, self._held)
+            self._turns.begin()
             if plan.masked:
                 self._held = Held(plan, names, self._runner.forward(plan))
+                self._turns.end()
                 return
             result = self._runner.step(plan)
         except Exception as error:
             self._fail(step_failure(plan, names, error))
             return
+        self._turns.end()
         self._send(result)
 
     def mask(self, masks: Masks) -> None:
@@ -104,10 +109,12 @@ class InTurn:
             self._fail(Failed(wrong))
             return
         try:
+            self._turns.begin()
             result = self._runner.draw(held.forwarded, masks)
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
             return
+        self._turns.end()
         self._send(result)
 
     def _fail(self, failure: Failed) -> None:
@@ -130,9 +137,10 @@ class Ahead:
     pinned buffers; all else that it reads, a :class:`Pending` owns.
     """
 
-    def __init__(self, runner: DeviceRunner, send: Send) -> None:
+    def __init__(self, runner: DeviceRunner, send: Send, turns: Turns | None = None) -> None:
         self._runner = runner
         self._send = send
+        self._turns = turns or AloneOnDevice()
         self._names = RowNames()
         self._held: Held[Launched] | None = None
         self._queue: queue.SimpleQueue[tuple[Pending, Names] | Failed | None] = queue.SimpleQueue()
@@ -152,6 +160,7 @@ class Ahead:
         names = self._names.after(plan)
         try:
             check_turn(plan, self._held)
+            self._turns.begin()
             if plan.masked:
                 self._held = Held(plan, names, self._runner.launch_forward(plan))
                 return
@@ -211,6 +220,7 @@ class Ahead:
                     self._failed.set()
                     self._send(step_failure(pending.plan, names, error))
                     return
+                self._turns.end()
                 self._send(result)
         except PeerDied:
             pass  # the thread that receives is told too, and ends the worker

@@ -56,6 +56,8 @@ MAX_TOKEN_RULES: Final = 1 << 18
 its own in the engine, and a hundred million would be there before anybody could look up."""
 MAX_PROMPT_LOGPROBS: Final = 1 << 23
 """Log-probabilities of all prompts of a request: they are held until the answer is written, at some 100 bytes each."""
+MAX_SPEECH_CHARS: Final = 1 << 16
+"""Of a text to be spoken: more than an hour of it."""
 MAX_TOOLS: Final = 1024
 """Of one request."""
 MAX_TOOL_DESCRIPTION: Final = 1 << 16

@@ -159,15 +159,17 @@ def _gathered(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
             if not isinstance(holder, dict):
                 raise _invalid(name, "it is given twice")
             holder[key] = value
-        elif name in _REPEATED and not key:
+        elif not key and (bracket or name in _REPEATED):
             listed = found.setdefault(name, [])
+            if not isinstance(listed, list):
+                raise _invalid(name, "it is given twice")
             if len(listed) >= _MOST_VALUES:
                 raise BadRequest(f"`{name}` has more than {_MOST_VALUES} values.", name, LIST_TOO_LONG)
             listed.append(value)
-        elif name in found and not bracket:
-            raise _invalid(name, "it is given twice")
+        elif written in found:
+            raise _invalid(written, "it is given twice")
         else:
-            found[name if not bracket else written] = value
+            found[written] = value
     return found
 
 

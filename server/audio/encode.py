@@ -5,7 +5,7 @@ what has been written can be sent.
 """
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -102,7 +102,7 @@ class AudioEncoder:
 
 async def encoded(
     pieces: AsyncIterator[bytes], format: AudioFormat, rate: int, *, flush_empty: bool = False
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Pieces of pcm as pieces of a file, each encoded in a thread; those that would be empty are left out.
 
     ``flush_empty`` is for those who count: each piece then gives one, also where it is empty, and the end one more.

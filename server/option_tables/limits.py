@@ -261,4 +261,42 @@ OPTIONS: Final = (
         "grammars of which it is remembered whether they can be used",
         "limits",
     ),
+    Option(
+        "max-audio-bytes", "limits.audio.max_bytes", kinds.size(), "size of a sound that a client brings", "limits"
+    ),
+    Option(
+        "max-audio-seconds",
+        "limits.audio.max_seconds",
+        kinds.some_seconds(),
+        "how long a sound may be once decoded, whatever its file says",
+        "limits",
+    ),
+    Option(
+        "max-held-audio-seconds",
+        "limits.audio.max_held_seconds",
+        kinds.some_seconds(),
+        "of all decoded sounds that are worked on, 32 KB each, from which on a further one gets 429",
+        "limits",
+    ),
+    Option(
+        "audio-timeout",
+        "limits.audio.timeout",
+        kinds.some_seconds(),
+        "how long one sound may take to decode, once it has its turn",
+        "limits",
+    ),
+    Option(
+        "audio-processes",
+        "limits.audio.processes",
+        kinds.integer(1, 64),
+        "processes that decode sounds at the same time",
+        "limits",
+    ),
+    Option(
+        "max-queued-sounds",
+        "limits.audio.max_waiting",
+        kinds.integer(1, 2**16),
+        "sounds that may wait to be decoded; a further one gets 429",
+        "limits",
+    ),
 )

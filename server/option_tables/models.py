@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from stentor.engine.lease import MAX_WEIGHT
+
 from .. import option_kinds as kinds
 from ..option import Option
 
@@ -28,6 +30,13 @@ OPTIONS: Final = (
         "models",
     ),
     Option(
+        "transcription-share",
+        "transcription.share",
+        kinds.integer(1, MAX_WEIGHT),
+        "its part of the device's time while it and the chat model both have work, against --share",
+        "models",
+    ),
+    Option(
         "speech-model",
         "speech.model",
         kinds.text(),
@@ -46,6 +55,13 @@ OPTIONS: Final = (
         "speech.threads",
         kinds.integer(0, 256),
         "threads that speak; 0 takes half of the cores, but no more than four",
+        "models",
+    ),
+    Option(
+        "share",
+        "engine.worker.lease_weight",
+        kinds.integer(1, MAX_WEIGHT),
+        "the chat model's part of the device's time while others on it have work too",
         "models",
     ),
     Option(

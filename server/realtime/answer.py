@@ -59,6 +59,8 @@ class Answer:
         self.has_spoken = False
         """Audio of it has been sent."""
         self.ended = False
+        self.on_end: Callable[[], None] = lambda: None
+        """Is called once, before ``response.done`` is told."""
 
     @property
     def id(self) -> str:
@@ -121,9 +123,7 @@ class Answer:
         self._written[item.id].append(text)
         place = self.response.output.index(item)
         self._emit(
-            ArgumentsDelta(
-                response_id=self.id, item_id=item.id, output_index=place, call_id=item.call_id, delta=text
-            )
+            ArgumentsDelta(response_id=self.id, item_id=item.id, output_index=place, call_id=item.call_id, delta=text)
         )
 
     def end_call(self) -> None:
@@ -198,4 +198,5 @@ class Answer:
         response.status = status
         response.status_details = details
         response.usage = usage
+        self.on_end()
         self._emit(ResponseDone(response=response))

@@ -13,25 +13,32 @@ Eagerness = Literal["low", "medium", "high", "auto"]
 HESITANT: Final = 1.3
 """A pause must be so much longer than the longest that the caller went on after, unless the sentence is complete."""
 
-_WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _TAIL: Final = 200
 """Characters at the end that are looked at."""
 
-_FILLERS: Final = frozenset("um uh uhm umm erm er hmm hm mm ah eh äh ähm euh este".split())
-_OPEN: Final = frozenset(
-    "a an the and but or so because if when while that which who whose than then to of for with without from in on at by "
-    "into about as like between my your his her its our their this these those is are was were am be been will would can "
-    "could should may might must do does did not i'm you're he's she's it's we're they're i we they and i'd i'll let's "
-    "also plus maybe well actually basically und oder aber weil dass der die das ein eine et ou mais que le la les un une "
-    "y o pero porque el los las".split()
-)
-_ENDS_QUESTIONS: Final = frozenset(
-    "to of for with from in on at by into about as like that this these those is are was were am be been will would can "
-    "could should may might must do does did not then so than without i we they".split()
-)
-"""Open words with which a question, or a short answer, may well end: where are you from?"""
-_ENDS: Final = (".", "!", "?", "。", "！", "？", "।", "؟")
-_GOES_ON: Final = ("...", "…", ",", "，", "、", ":", ";", "-", "–", "—")
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_FILLERS: Final = _words("um uh uhm umm erm er hmm hm mm ah eh äh ähm euh este")
+_OPEN: Final = _words("""
+    a an the and but or so because if when while that which who whose than then to of for with without from in on at
+    by into about as like between my your his her its our their this these those is are was were am be been will would
+    can could should may might must do does did not i'm you're he's she's it's we're they're i we they i'd i'll let's
+    also plus maybe well actually basically und oder aber weil dass der die das ein eine et ou mais que le la les un
+    une y o pero porque el los las
+""")
+_ENDS_QUESTIONS: Final = _words("""
+    to of for with from in on at by into about as like that this these those is are was were am be been will would can
+    could should may might must do does did not then so than without i we they
+""")
+"""Open words with which a question may well end: where are you from?"""
+_QUESTION: Final = ("?", "\uff1f", "\u061f")
+_ENDS: Final = (".", "!", *_QUESTION, "\u3002", "\uff01", "\u0964")
+_GOES_ON: Final = ("...", "\u2026", ",", "\uff0c", "\u3001", ":", ";", "-", "\u2013", "\u2014")
+_CLOSING: Final = "\"'\u201d\u2019)\u00bb\u300d"
 
 
 class Reading(Enum):
@@ -52,15 +59,14 @@ _WAITS: Final[dict[str, dict[Reading, int]]] = {
 
 def read(transcript: str) -> Reading:
     """Judges by the last mark and the last word; nothing that was understood is :attr:`Reading.UNSURE`."""
-    text = transcript[-_TAIL:].strip().rstrip("\"'”’)»」")
-    words = _WORD.findall(text.lower().replace("’", "'"))
+    text = transcript[-_TAIL:].strip().rstrip(_CLOSING)
+    words = _WORD.findall(text.lower().replace("\u2019", "'"))
     if not words:
         return Reading.UNSURE
     last = words[-1]
     if last in _FILLERS or text.endswith(_GOES_ON):
         return Reading.OPEN
-    asks = text.endswith(("?", "？", "؟"))
-    if last in _OPEN and not (asks and last in _ENDS_QUESTIONS):
+    if last in _OPEN and not (text.endswith(_QUESTION) and last in _ENDS_QUESTIONS):
         return Reading.OPEN
     return Reading.COMPLETE if text.endswith(_ENDS) else Reading.UNSURE
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 import anyio
 import anyio.abc
-import anyio.to_thread
+import anyio.lowlevel
 
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
@@ -81,18 +81,15 @@ class SessionEars:
         pace: PartialPace,
         on_partial: OnPartial = lambda item_id, text, tokens: None,
         *,
-        look_in_thread: anyio.CapacityLimiter | None = None,
         on_lag: Callable[[float], object] = lambda seconds: None,
         max_seconds: float = MAX_SECONDS,
         new_id: Callable[[], str] = new_item_id,
     ) -> None:
-        """``on_lag`` is told the seconds from the end of a turn to its transcript. With ``look_in_thread`` the voice
-        detector runs beside the event loop."""
+        """``on_lag`` is told the seconds from the end of a turn to its transcript."""
         self._transcribe = transcribe
         self._make_voice = make_voice
         self._pace = pace
         self._on_partial = on_partial
-        self._limiter = look_in_thread
         self._on_lag = on_lag
         self._new_id = new_id
         self._input = AudioInput(turn_detection=None)
@@ -150,7 +147,7 @@ class SessionEars:
     async def append(self, audio: bytes) -> list[Heard]:
         while sum(hearing.waiting_ms for hearing in self._unsettled) > BACKLOG_MS:
             await self._settled.wait()
-        if self._detector is None:
+        if self._voice is None:
             self._feed(self._buffer.append(audio))
             return self._take_late()
         found = self._take_late()
@@ -159,9 +156,10 @@ class SessionEars:
             pcm = self._buffer.append(audio[begin : begin + step])
             if self._growing is not None:
                 self._growing.hearing.push(pcm)
-            for probability in await self._probabilities(pcm):
+            for probability in self._voice.push(pcm):
                 found += self._look(probability)
             self._forget()
+            await anyio.lowlevel.checkpoint()
         return found + self._take_late()
 
     def commit(self) -> HeardTurn:
@@ -229,13 +227,6 @@ class SessionEars:
         rules = _rules_of(self._input.turn_detection)
         if rules is not None:
             self._watch(rules)
-
-    async def _probabilities(self, pcm: bytes) -> list[float]:
-        if self._voice is None:
-            return []
-        if self._limiter is None:
-            return self._voice.push(pcm)
-        return await anyio.to_thread.run_sync(self._voice.push, pcm, limiter=self._limiter)
 
     def _look(self, probability: float) -> list[Heard]:
         if self._detector is None:

@@ -112,6 +112,10 @@ class Pacer(Protocol):
     async def admit(self, ms: float) -> None:
         """Before audio of so many milliseconds is sent."""
 
+    @property
+    def unplayed_ms(self) -> float:
+        """Of audio that was admitted and has not been played yet."""
+
 
 OpenEars = Callable[[OnPartial], Ears]
 """Raises BadRequest where nothing is there to hear with."""

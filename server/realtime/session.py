@@ -4,8 +4,7 @@ Only fields that are present change anything; null, an empty text and an empty l
 has changed nothing.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -21,7 +20,6 @@ from stentor.protocols.openai.realtime.session import (
     NoiseReduction,
     RealtimeAudio,
     RealtimeSession,
-    Reasoning,
     SemanticVad,
     ServerVad,
     Session,
@@ -34,6 +32,7 @@ from stentor.protocols.openai.realtime.update import (
     InputUpdate,
     OutputUpdate,
     RealtimeUpdate,
+    ResponseOutputUpdate,
     SemanticVadUpdate,
     ServerVadUpdate,
     SessionFields,
@@ -46,9 +45,7 @@ from stentor.protocols.openai.tools import tool_use
 
 from ..conversation.renaming import renamed
 
-OPENAI_VOICES: Final = frozenset(
-    "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
-)
+OPENAI_VOICES: Final = frozenset("alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split())
 """Whoever names one of these gets a voice that is there."""
 
 _SHOWN: Final = ("type", "name", "description", "parameters")
@@ -170,9 +167,7 @@ class SessionRules:
             truncation=_kept(update.truncation, session.truncation, "auto"),
         )
 
-    def _transcription(
-        self, session: TranscriptionSession, update: TranscriptionSessionFields
-    ) -> TranscriptionSession:
+    def _transcription(self, session: TranscriptionSession, update: TranscriptionSessionFields) -> TranscriptionSession:
         heard = session.audio.input
         if update.audio is not UNSET:
             heard = self._input(heard, None if update.audio is None else update.audio.input)
@@ -219,7 +214,7 @@ class SessionRules:
             raise BadRequest(f"`{field}`: {NO_SPEECH_MODEL}.", field, "unsupported")
         return given
 
-    def output(self, output: AudioOutput, update: OutputUpdate | None | UnsetType, where: str) -> AudioOutput:
+    def output(self, output: AudioOutput, update: ResponseOutputUpdate | UnsetType | None, where: str) -> AudioOutput:
         """Raises BadRequest naming the field below ``where``."""
         if update is UNSET:
             return output
@@ -233,7 +228,7 @@ class SessionRules:
         return AudioOutput(
             format=_kept(update.format, output.format, AudioOutput().format),
             voice=voice,
-            speed=_kept(update.speed, output.speed, 1.0),
+            speed=_kept(update.speed, output.speed, 1.0) if isinstance(update, OutputUpdate) else output.speed,
         )
 
     def _voice(self, name: str, field: str) -> str:
@@ -243,7 +238,7 @@ class SessionRules:
         some = ", ".join(voices[:8])
         raise BadRequest(f"`{field}`: there is no voice `{name[:80]}`; there are {some}.", field, "invalid_value")
 
-    def _input(self, heard: AudioInput, update: InputUpdate | None | UnsetType) -> AudioInput:
+    def _input(self, heard: AudioInput, update: InputUpdate | UnsetType | None) -> AudioInput:
         where = "session.audio.input"
         if update is UNSET:
             return heard
@@ -270,7 +265,7 @@ class SessionRules:
 
 
 def _turn_detection(
-    now: ServerVad | SemanticVad | None, update: ServerVadUpdate | SemanticVadUpdate | None | UnsetType
+    now: ServerVad | SemanticVad | None, update: ServerVadUpdate | SemanticVadUpdate | UnsetType | None
 ) -> ServerVad | SemanticVad | None:
     """Another kind of it begins with its own defaults."""
     match update:
@@ -364,14 +359,3 @@ def _merged(now: Changed, update: msgspec.Struct) -> Changed:
 
 def _with(session: Changed, **changes: Any) -> Changed:
     return msgspec.structs.replace(session, **changes)
-
-
-@contextmanager
-def below(where: str, fields: Sequence[str]) -> Iterator[None]:
-    """Gives a BadRequest that is raised inside the place of its field."""
-    with renamed({field: f"{where}.{field}" for field in fields}):
-        yield
-
-
-def effort_of(reasoning: Reasoning | UnsetType) -> str | None:
-    return None if reasoning is UNSET or reasoning is None else reasoning.effort

@@ -43,7 +43,7 @@ class ModelTranscriber:
         try:
             turn = await transcribe_turn(model, pcm, options, after=after, open_account=self._open_account)
         except EngineUnavailable as error:
-            raise Unavailable(str(error)) from error
+            raise Unavailable(str(error), "engine_unavailable") from error
         return _hypothesis(model, turn, len(after), tokens=hearing.logprobs)
 
     def check(self, hearing: Hearing) -> None:

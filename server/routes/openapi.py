@@ -20,6 +20,7 @@ from . import (
     models,
     operations,
     responses,
+    speech,
     tokens,
     transcriptions,
 )
@@ -34,6 +35,7 @@ def routes(state: ServerState) -> list[Route]:
     families = (
         *(chat, completions, conversations, messages, models, tokens, operations, responses, files, batches),
         transcriptions,
+        speech,
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]
     document = Document({path: operation for table in described for path, operation in table.items()})

@@ -66,6 +66,9 @@ class SpeechObserver(Protocol):
 
     def ended(self) -> None: ...
 
+    def restarted(self) -> None:
+        """A process was lost, and another one started."""
+
 
 class SpeechModel:
     """Owns the process that speaks; :meth:`run` must be running."""
@@ -117,6 +120,7 @@ class SpeechModel:
 
     def watch(self, observer: SpeechObserver) -> None:
         self._observer = observer
+        self._client.on_restart = observer.restarted
 
     def voice(self, name: str | None, param: str = "voice") -> str:
         """The voice that a request means; None is the default. Raises BadRequest naming ``param``."""

@@ -13,6 +13,8 @@ from .segments import SAMPLES_A_FRAME, WINDOW_FRAMES
 
 _FEWEST_SAMPLES: Final = SAMPLE_RATE // 10
 """Shorter ones are clicks."""
+_MOST_SECONDS: Final = 29.5
+"""Of a span that nothing interrupts: less than a window, for spans begin and end between frames."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -24,17 +26,16 @@ class Span(msgspec.Struct, frozen=True):
 
 async def chunks_of(pcm: bytes, chunking: Chunking) -> list[Span]:
     """The chunks in which somebody speaks; none where nobody does. Works in a thread."""
-    from ..audio.vad import speech_spans  # late: the detector is native code that only chunking needs
+    from ..audio.vad import SpanOptions, speech_spans  # late: the detector is only for those who want it
 
-    def find() -> list[tuple[int, int]]:
-        return speech_spans(
-            pcm,
-            threshold=chunking.threshold,
-            silence_ms=chunking.silence_duration_ms,
-            padding_ms=chunking.prefix_padding_ms,
-        )
-
-    return pack(await anyio.to_thread.run_sync(find), len(pcm) // 2)
+    options = SpanOptions(
+        threshold=chunking.threshold,
+        min_silence_ms=chunking.silence_duration_ms,
+        padding_ms=chunking.prefix_padding_ms,
+        max_seconds=_MOST_SECONDS,
+    )
+    spans = await anyio.to_thread.run_sync(speech_spans, pcm, options)
+    return pack([(span.start, span.end) for span in spans], len(pcm) // 2)
 
 
 def pack(spoken: Sequence[tuple[int, int]], samples: int) -> list[Span]:

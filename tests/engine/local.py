@@ -8,6 +8,7 @@ from pathlib import Path
 from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.actors import Finished, PromptDone, Submit, TokensBatch
+from stentor.protocols.audio import Audio
 from stentor.protocols.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import StepPlan, TokenLogprobs
@@ -49,18 +50,29 @@ class LocalEngine:
             max_num_batched_tokens=max_num_batched_tokens or limits.max_num_batched_tokens,
             max_model_len=self.ready.max_model_len,
             config=SchedulerConfig(prefix_cache=prefix_cache),
+            encodings=self.ready.encodings,
+            max_encodings=limits.max_encodings or None,
+            max_mixed_encodings=limits.max_mixed_encodings or None,
         )
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}
         self._clock = 0.0
         self._next_rid = 0
 
-    def submit(self, prompt: list[int], params: SamplingParams, seeds: list[int] | None = None, salt: str = "") -> int:
+    def submit(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        seeds: list[int] | None = None,
+        salt: str = "",
+        audio: Audio | None = None,
+    ) -> int:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
         for index in range(len(seeds)):
             self.outcomes[rid, index] = Outcome()
-        refused = self.scheduler.submit(Submit(rid, prompt, params, seeds, 0, salt, self._clock), self._clock)
+        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, audio=audio)
+        refused = self.scheduler.submit(request, self._clock)
         self._clock += 1e-3
         if refused is not None:
             self._take(refused)
@@ -86,9 +98,11 @@ class LocalEngine:
             if check:
                 self.scheduler.check_integrity()
 
-    def generate(self, prompt: list[int], params: SamplingParams, seed: int = 0) -> list[int]:
+    def generate(
+        self, prompt: list[int], params: SamplingParams, seed: int = 0, audio: Audio | None = None
+    ) -> list[int]:
         """One request alone."""
-        rid = self.submit(prompt, params, [seed])
+        rid = self.submit(prompt, params, [seed], audio=audio)
         self.run()
         return self.outcomes[rid, 0].tokens
 

@@ -1,11 +1,12 @@
 """When a step is overdue, by a clock that the test sets."""
 
+import msgspec
 import pytest
 
 from stentor.engine.restarts import Restarts
 from stentor.engine.watchdog import StepWatch
 from stentor.protocols.config import RecoveryConfig
-from stentor.protocols.steps import RowStep, StepPlan
+from stentor.protocols.steps import Encoding, RowStep, StepPlan
 
 
 class Clock:
@@ -35,6 +36,22 @@ def warm(watch: StepWatch, clock: Clock, seconds: float, *counts: int, steps: in
         watch.sent(plan(step, *counts))
         clock.now += seconds
         watch.completed(step)
+
+
+def test_windows_of_audio_count_as_what_they_cost() -> None:
+    clock = Clock()
+    watch = watching(clock)
+    hearing = msgspec.structs.replace(plan(0, 1), encodings=[Encoding(0, b""), Encoding(1, b"")])
+    watch.sent(hearing)
+    assert left(watch, clock) > 10 + 20 * 14, "nobody knows yet how long a window takes"
+    clock.now += 6.0
+    watch.completed(0)
+    for step in range(1, 5):
+        watch.sent(msgspec.structs.replace(hearing, step=step, encodings=hearing.encodings[:1]))
+        clock.now += 3.0
+        watch.completed(step)
+    watch.sent(msgspec.structs.replace(hearing, step=5))
+    assert left(watch, clock) == pytest.approx(10 + 20 * 6, rel=0.01)
 
 
 def test_nothing_in_flight_is_never_overdue() -> None:

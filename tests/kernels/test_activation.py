@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from stentor.kernels import ActivationKind, gated_activation
-from stentor.kernels.activation import choose
+from stentor.kernels import ActivationKind, activate_, gated_activation
+from stentor.kernels.activation import choose, choose_plain
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 
 KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu")
@@ -69,3 +69,25 @@ def test_what_does_not_fit_is_refused() -> None:
         gated_activation(torch.ones(2, 8, dtype=torch.int64), "silu")
     with pytest.raises(ValueError, match="must be contiguous"):
         gated_activation(torch.ones(8, 2).T, "silu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 7, 100), (60, 1513), (0, 4)])
+def test_a_plain_activation_is_the_reference_and_in_place(
+    kind: ActivationKind, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    x = normal(*shape, seed=2, dtype=dtype) * 3
+    expected = activate_(x.clone(), kind, variant="reference")
+    assert choose_plain(x) == "native"
+    assert activate_(x, kind) is x
+    assert_close(x, expected)
+
+
+def test_a_plain_activation_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="kind must be one of"):
+        activate_(torch.ones(3), "relu")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must be contiguous"):
+        activate_(torch.ones(3, 4).T, "gelu")
+    with pytest.raises(ValueError, match="float dtype"):
+        activate_(torch.ones(3, dtype=torch.int64), "gelu")

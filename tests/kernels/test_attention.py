@@ -260,3 +260,23 @@ def test_decode_rows_that_do_not_fit_are_refused() -> None:
     for length in (0, 9):
         with pytest.raises(ValueError, match="decode_query_len must be 1 to 8"):
             replace(batch, decode_query_len=length)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+def test_without_causality_every_query_sees_every_key(dtype: torch.dtype, softcap: float) -> None:
+    world = make_world([600, 70, 5], heads=4, kv_heads=2, dtype=dtype, softcap=softcap)
+    counts, lengths = [50, 1, 30], [600, 70, 5]  # more queries than keys, too
+    caches = (world.k_cache.nan_to_num(), world.v_cache.nan_to_num())
+    width = max(map(len, world.tables))
+    tables = torch.tensor([table + [-9] * (width - len(table)) for table in world.tables], dtype=torch.int32)
+    starts = torch.tensor([0, *counts]).cumsum(0).int()
+    q = normal(sum(counts), 4, 32, seed=5, dtype=dtype)
+    batch = AttentionBatch(
+        starts, torch.tensor(lengths, dtype=torch.int32), tables, torch.zeros(len(q), dtype=torch.int64), 50, 600
+    )
+    out, expected = (
+        paged_attention(q, *caches, batch, scale=0.2, softcap=softcap, causal=False, variant=variant)
+        for variant in ("native", "reference")
+    )
+    assert_close(out, expected, 5e-6 if dtype == torch.float32 else None)

@@ -1,12 +1,13 @@
 import pytest
 import torch
 
-from stentor.kernels import add_rms_norm, rms_norm
-from stentor.kernels.norm import choose
+from stentor.kernels import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from stentor.kernels.norm import choose, choose_layer
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 
 DTYPES = (torch.float32, torch.bfloat16)
 EPS = 1e-5
+TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 3e-2}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -89,3 +90,28 @@ def test_what_does_not_fit_is_refused() -> None:
         add_rms_norm(torch.ones(2, 8), torch.ones(3, 8), torch.ones(8), EPS)
     with pytest.raises(ValueError, match="residual must be contiguous"):
         add_rms_norm(torch.ones(2, 8), torch.ones(2, 16)[:, :8], torch.ones(8), EPS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 576), (5, 7), (3, 100), (130, 576), (4, 3, 64), (9,)])
+def test_the_native_layer_norm_is_the_reference(dtype: torch.dtype, with_bias: bool, shape: tuple[int, ...]) -> None:
+    x, weight = normal(*shape, seed=1, dtype=dtype) + 3, normal(shape[-1], seed=2, dtype=dtype)
+    bias = normal(shape[-1], seed=3, dtype=dtype) if with_bias else None
+    assert choose_layer(x) == "native"
+    assert_close(
+        layer_norm(x, weight, bias, EPS), layer_norm(x, weight, bias, EPS, variant="reference"), TOLERANCE[dtype]
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [5, 64, 576])
+def test_the_native_layer_norm_is_of_the_rounded_sum(dtype: torch.dtype, width: int) -> None:
+    x, residual = normal(7, width + 3, seed=1, dtype=dtype)[:, :width], normal(7, width, seed=2, dtype=dtype)
+    weight = normal(width, seed=3, dtype=dtype)
+    total = residual.clone()
+    out = add_layer_norm(x, total, weight, weight, EPS)
+    assert_same_bits(total, x + residual)
+    assert_same_bits(out, layer_norm(total, weight, weight, EPS))
+    alone = torch.cat([layer_norm(total[i : i + 1], weight, weight, EPS) for i in range(7)])
+    assert_same_bits(out, alone)

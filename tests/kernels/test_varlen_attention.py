@@ -9,7 +9,7 @@ from stentor.kernels.tuning import Config, overridden
 from stentor.kernels.variants import Choice
 from stentor.kernels.varlen_attention import choose, varlen_attention
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
-from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
+from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 1.6e-2}
 SELF = [(40, 40), (0, 0), (1, 1), (75, 75)]
@@ -136,10 +136,40 @@ def test_a_window_past_every_key_is_none(window: tuple[int, int]) -> None:
     assert_same_bits(case.run("reference", window=window), case.run("reference"))
 
 
-def test_the_cpu_takes_the_reference_and_what_does_not_fit_is_refused() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [*MASKS, {"softcap": 5.0}], ids=str)
+@pytest.mark.parametrize("sequences", [SELF, CROSS, [(700, 700), (3, 1100)]], ids=["self", "cross", "long"])
+def test_the_native_variant_is_the_reference(
+    dtype: torch.dtype, sequences: list[tuple[int, int]], options: dict[str, Any]
+) -> None:
+    case = Case(sequences, dtype=dtype)
+    case.q, case.k, case.v = case.q.cpu(), case.k.cpu(), case.v.cpu()
+    assert choose(case.q, "native") == "native"
+    assert_close(case.run("native", **options), case.run("reference", **options), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_sequence_is_bitwise_the_same_in_any_batch_and_thread_count(threads: int) -> None:
+    alone, both = Case([(90, 90)]), Case([(90, 90), (70, 70)])
+    with thread_count(threads):
+        assert_same_bits(both.run("native")[:90], Case([(90, 90), (5, 5)]).run("native")[:90])
+        assert_close(both.run("native")[:90], both.run("reference")[:90], 5e-6)
+        assert alone.run("native").shape == (90, 4, 32)
+
+
+@pytest.mark.parametrize("sequences", [[(0, 0)], [(0, 5), (0, 0)], [(4, 0)]])
+def test_the_native_variant_takes_what_has_no_queries_or_no_keys(sequences: list[tuple[int, int]]) -> None:
+    out = Case(sequences).run("native")
+    assert out.shape[0] == sum(queries for queries, _ in sequences)
+    assert not out.any()
+
+
+def test_the_cpu_takes_the_native_variant_and_what_does_not_fit_is_refused() -> None:
     case = Case(SELF)
     q, k, v = case.q.cpu(), case.k.cpu(), case.v.cpu()
-    assert choose(q) == "reference"
+    assert choose(q) == "native"
+    assert choose(q.half()) == "reference"
+    assert choose(q, sinks=torch.ones(4)) == "reference"
     start = torch.tensor([0, 116], dtype=torch.int32)
 
     def call(q: Tensor = q, k: Tensor = k, v: Tensor = v, q_start: Tensor = start, **options: Any) -> None:

@@ -94,9 +94,7 @@ def read_reference(value: dict[str, Any], where: str) -> str | None:
 
 def _message(read: _Message, where: str, limits: Limits) -> GivenItem:
     if not read.content or len(read.content) > MAX_PARTS:
-        raise BadRequest(
-            f"`{where}.content` must hold 1 to {MAX_PARTS} parts.", f"{where}.content", "invalid_value"
-        )
+        raise BadRequest(f"`{where}.content` must hold 1 to {MAX_PARTS} parts.", f"{where}.content", "invalid_value")
     content, audio, length = [], None, 0
     for index, raw in enumerate(read.content):
         place = f"{where}.content[{index}]"

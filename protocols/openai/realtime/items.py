@@ -14,7 +14,7 @@ class Content(msgspec.Struct):
 
     type: Literal["input_text", "input_audio", "output_text", "output_audio"]
     text: str | UnsetType = UNSET
-    transcript: str | None | UnsetType = UNSET
+    transcript: str | UnsetType | None = UNSET
     audio: str | UnsetType = UNSET
     """Base64; only where the item is retrieved."""
 

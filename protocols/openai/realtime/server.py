@@ -307,6 +307,10 @@ class ArgumentsDone(ServerEvent, tag="response.function_call_arguments.done", kw
     arguments: str
 
 
+class OutputCleared(ServerEvent, tag="output_audio_buffer.cleared", kw_only=True):
+    response_id: str
+
+
 class ClientSecret(msgspec.Struct, frozen=True):
     """The answer of ``/v1/realtime/client_secrets``."""
 

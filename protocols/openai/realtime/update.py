@@ -42,27 +42,27 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class ServerVadUpdate(msgspec.Struct, frozen=True, tag_field="type", tag="server_vad", forbid_unknown_fields=True):
-    threshold: Threshold | None | UnsetType = UNSET
-    prefix_padding_ms: Milliseconds | None | UnsetType = UNSET
-    silence_duration_ms: Milliseconds | None | UnsetType = UNSET
-    idle_timeout_ms: IdleTimeout | None | UnsetType = UNSET
-    create_response: bool | None | UnsetType = UNSET
-    interrupt_response: bool | None | UnsetType = UNSET
+    threshold: Threshold | UnsetType | None = UNSET
+    prefix_padding_ms: Milliseconds | UnsetType | None = UNSET
+    silence_duration_ms: Milliseconds | UnsetType | None = UNSET
+    idle_timeout_ms: IdleTimeout | UnsetType | None = UNSET
+    create_response: bool | UnsetType | None = UNSET
+    interrupt_response: bool | UnsetType | None = UNSET
 
 
 class SemanticVadUpdate(msgspec.Struct, frozen=True, tag_field="type", tag="semantic_vad", forbid_unknown_fields=True):
-    eagerness: Eagerness | None | UnsetType = UNSET
-    create_response: bool | None | UnsetType = UNSET
-    interrupt_response: bool | None | UnsetType = UNSET
+    eagerness: Eagerness | UnsetType | None = UNSET
+    create_response: bool | UnsetType | None = UNSET
+    interrupt_response: bool | UnsetType | None = UNSET
 
 
 class TranscriptionUpdate(_Part, frozen=True, kw_only=True):
-    model: Name | None | UnsetType = UNSET
-    language: Name | None | UnsetType = UNSET
-    prompt: Prompt | None | UnsetType = UNSET
-    languages: Annotated[list[Name], Meta(max_length=128)] | None | UnsetType = UNSET
-    keywords: Annotated[list[Name], Meta(max_length=1024)] | None | UnsetType = UNSET
-    delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None | UnsetType = UNSET
+    model: Name | UnsetType | None = UNSET
+    language: Name | UnsetType | None = UNSET
+    prompt: Prompt | UnsetType | None = UNSET
+    languages: Annotated[list[Name], Meta(max_length=128)] | UnsetType | None = UNSET
+    keywords: Annotated[list[Name], Meta(max_length=1024)] | UnsetType | None = UNSET
+    delay: Literal["minimal", "low", "medium", "high", "xhigh"] | UnsetType | None = UNSET
 
 
 class NoiseUpdate(_Part, frozen=True, kw_only=True):
@@ -71,54 +71,57 @@ class NoiseUpdate(_Part, frozen=True, kw_only=True):
 
 
 class InputUpdate(_Part, frozen=True, kw_only=True):
-    format: AudioFormat | None | UnsetType = UNSET
-    transcription: TranscriptionUpdate | None | UnsetType = UNSET
-    noise_reduction: NoiseUpdate | None | UnsetType = UNSET
-    turn_detection: ServerVadUpdate | SemanticVadUpdate | None | UnsetType = UNSET
+    format: AudioFormat | UnsetType | None = UNSET
+    transcription: TranscriptionUpdate | UnsetType | None = UNSET
+    noise_reduction: NoiseUpdate | UnsetType | None = UNSET
+    turn_detection: ServerVadUpdate | SemanticVadUpdate | UnsetType | None = UNSET
 
 
-class OutputUpdate(_Part, frozen=True, kw_only=True):
-    format: AudioFormat | None | UnsetType = UNSET
-    voice: Name | _Voice | None | UnsetType = UNSET
-    speed: Speed | None | UnsetType = UNSET
+class ResponseOutputUpdate(_Part, frozen=True, kw_only=True):
+    format: AudioFormat | UnsetType | None = UNSET
+    voice: Name | _Voice | UnsetType | None = UNSET
 
     @property
-    def voice_name(self) -> str | None | UnsetType:
+    def voice_name(self) -> str | UnsetType | None:
         return self.voice.id if isinstance(self.voice, _Voice) else self.voice
 
 
+class OutputUpdate(ResponseOutputUpdate, frozen=True, kw_only=True):
+    speed: Speed | UnsetType | None = UNSET
+
+
 class AudioUpdate(_Part, frozen=True, kw_only=True):
-    input: InputUpdate | None | UnsetType = UNSET
-    output: OutputUpdate | None | UnsetType = UNSET
+    input: InputUpdate | UnsetType | None = UNSET
+    output: OutputUpdate | UnsetType | None = UNSET
 
 
 class ResponseAudioUpdate(_Part, frozen=True, kw_only=True):
-    output: OutputUpdate | None | UnsetType = UNSET
+    output: ResponseOutputUpdate | UnsetType | None = UNSET
 
 
 class TranscriptionAudioUpdate(_Part, frozen=True, kw_only=True):
-    input: InputUpdate | None | UnsetType = UNSET
+    input: InputUpdate | UnsetType | None = UNSET
 
 
 class AnswerUpdate(_Part, frozen=True, kw_only=True):
     """What sessions and responses have in common."""
 
-    output_modalities: Annotated[list[Modality], Meta(max_length=2)] | None | UnsetType = UNSET
-    instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None | UnsetType = UNSET
-    tools: list[Any] | None | UnsetType = UNSET
-    tool_choice: str | dict[str, Any] | None | UnsetType = UNSET
-    parallel_tool_calls: bool | None | UnsetType = UNSET
-    reasoning: Reasoning | None | UnsetType = UNSET
-    max_output_tokens: OutputTokens | None | UnsetType = UNSET
+    output_modalities: Annotated[list[Modality], Meta(max_length=2)] | UnsetType | None = UNSET
+    instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | UnsetType | None = UNSET
+    tools: list[Any] | UnsetType | None = UNSET
+    tool_choice: str | dict[str, Any] | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
+    reasoning: Reasoning | UnsetType | None = UNSET
+    max_output_tokens: OutputTokens | UnsetType | None = UNSET
     prompt: Any = UNSET
 
 
 class RealtimeUpdate(AnswerUpdate, frozen=True, tag_field="type", tag="realtime", kw_only=True):
-    model: Name | None | UnsetType = UNSET
-    audio: AudioUpdate | None | UnsetType = UNSET
-    include: Annotated[list[Include], Meta(max_length=8)] | None | UnsetType = UNSET
+    model: Name | UnsetType | None = UNSET
+    audio: AudioUpdate | UnsetType | None = UNSET
+    include: Annotated[list[Include], Meta(max_length=8)] | UnsetType | None = UNSET
     tracing: Any = UNSET
-    truncation: Literal["auto", "disabled"] | RetentionRatio | None | UnsetType = UNSET
+    truncation: Literal["auto", "disabled"] | RetentionRatio | UnsetType | None = UNSET
     # what the server adds to a session, from clients that send one back as they got it
     id: Any = UNSET
     object: Any = UNSET
@@ -126,8 +129,8 @@ class RealtimeUpdate(AnswerUpdate, frozen=True, tag_field="type", tag="realtime"
 
 
 class TranscriptionSessionFields(_Part, frozen=True, tag_field="type", tag="transcription", kw_only=True):
-    audio: TranscriptionAudioUpdate | None | UnsetType = UNSET
-    include: Annotated[list[Include], Meta(max_length=8)] | None | UnsetType = UNSET
+    audio: TranscriptionAudioUpdate | UnsetType | None = UNSET
+    include: Annotated[list[Include], Meta(max_length=8)] | UnsetType | None = UNSET
     id: Any = UNSET
     object: Any = UNSET
     expires_at: Any = UNSET
@@ -141,7 +144,7 @@ Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_len
 class ResponseFields(AnswerUpdate, frozen=True, kw_only=True):
     """Of ``response.create``."""
 
-    audio: ResponseAudioUpdate | None | UnsetType = UNSET
+    audio: ResponseAudioUpdate | UnsetType | None = UNSET
     conversation: str | None = None
     input: list[dict[str, Any]] | None = None
     metadata: Annotated[Metadata, Meta(max_length=MAX_METADATA)] | None = None

@@ -124,9 +124,9 @@ def test_a_later_worker_has_the_cache_that_the_first_one_settled(
     folder: Path, file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = _config(folder, kv_cache_memory=None)
-    monkeypatch.setattr(setup_cpu, "default_kv_bytes", lambda _weights: 1 << 22)
+    monkeypatch.setattr(setup_cpu, "default_kv_bytes", lambda _weights, _share: 1 << 22)
     first = _Started(config, file)
-    monkeypatch.setattr(setup_cpu, "default_kv_bytes", lambda _weights: 1 << 21)
+    monkeypatch.setattr(setup_cpu, "default_kv_bytes", lambda _weights, _share: 1 << 21)
     assert _Started(config, file).ready.num_blocks == first.ready.num_blocks
     assert _Started(config, None).ready.num_blocks == first.ready.num_blocks // 2
 

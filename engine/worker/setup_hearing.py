@@ -1,0 +1,240 @@
+"""A worker whose model hears: memory goes to places for encoded audio and to the tokens of as many transcripts."""
+
+from dataclasses import replace
+
+import msgspec
+import torch
+
+from stentor.kernels import native
+from stentor.kernels.linear_packed import PLAIN
+from stentor.protocols.actors import MemoryLine, WorkerReady
+from stentor.protocols.audio import MAX_WINDOW_BYTES
+from stentor.protocols.config import StepLimits, WorkerConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import Encoding, NewRow, RowStep, StepPlan
+
+from ..layers.placement import Placement
+from ..loading.checkpoint import Checkpoint
+from ..models.whisper import Whisper
+from ..models.whisper_config import WhisperConfig
+from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
+from .cores import granted_cores
+from .device import Device
+from .errors import SetupError
+from .hearing_runner import HearingRunner
+from .kept_weights import KeptWeights, open_kept
+from .limits import HEARING, limits_of, with_limits
+from .memory import GIB, default_kv_bytes, resident_bytes
+from .setup_parts import (
+    ProgressCallback,
+    Setup,
+    choose_dtype,
+    complete_a_step,
+    dtype_name,
+    load_weights,
+    placement,
+    wanted_length,
+)
+
+_CPU = torch.device("cpu")
+_TRIAL_TOKENS = 16
+
+
+def set_up_hearing(
+    config: WorkerConfig,
+    checkpoint: Checkpoint,
+    progress: ProgressCallback,
+    device: Device | None = None,
+    weights_fd: int | None = None,
+) -> Setup:
+    """See :func:`.setup.set_up`; ``device`` is None on the host's own cores."""
+    at = _CPU if device is None else device.place
+    suited = HEARING[at.type]
+    config = with_limits(config, suited)
+    model_config = checkpoint.whisper
+    _check(config, model_config)
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
+    dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
+    notes = _prepare_kernels(progress) if device is None else []
+    place = placement(checkpoint, config, at, dtype)
+    packed = device is None and native.library() is not None and dtype in PLAIN
+    place = replace(place, packed=packed)
+    kept = open_kept(checkpoint, config, place, weights_fd, lambda: _weights_bytes(model_config, place))
+    max_model_len = wanted_length(config, model_config)
+    model = _load(checkpoint, config, place, kept, progress)
+    budget = _budget(config, model, device, suited, max_model_len, cache_dtype, progress)
+    found = None if kept is None else kept.found
+    room = size_places(config, model, max_model_len, cache_dtype, budget, None if found is None else found.num_blocks)
+    if kept is not None:
+        kept.keep(max_model_len, room.blocks)
+    runner = _runner(config, model, room.rows, room.blocks, at, max_model_len, cache_dtype)
+    complete_a_step(
+        runner,
+        model_config.vocab_size,
+        config.block_size,
+        max_model_len,
+        progress,
+        encodings=[Encoding(0, bytes(MAX_WINDOW_BYTES))],
+    )
+    notes += model.weights.note_lines()
+    if room.rows < config.max_num_seqs:
+        notes.append(
+            f"{room.rows} of {config.max_num_seqs} transcripts run at once, memory has room for no more; "
+            "--kv-cache-memory gives them more"
+        )
+    windows = f"{room.rows} windows of {model_config.samples // 16_000} s; taken as they fill"
+    tokens = f"{room.blocks} blocks of {config.block_size} tokens"
+    memory = [
+        MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {at if device is None else device.name}"),
+        MemoryLine("encoded audio", room.rows * model.place_bytes, windows),
+        MemoryLine("KV cache", room.blocks * room.block_bytes, tokens),
+    ]
+    if device is None:
+        memory.append(MemoryLine("worker process", resident_bytes(), "resident now: weights, code, audio touched so far"))
+    limits = msgspec.structs.replace(
+        limits_of(config), max_encodings=suited.max_encodings, max_mixed_encodings=suited.max_mixed_encodings
+    )
+    return Setup(runner, WorkerReady(room.blocks, max_model_len, memory, notes, limits, encodings=room.rows))
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What memory is cut into."""
+
+    rows: int
+    """Transcripts that run at once, each with a place for what it hears."""
+    blocks: int
+    """Of their tokens, all rows together."""
+    block_bytes: int
+
+
+def size_places(
+    config: WorkerConfig,
+    model: Whisper,
+    max_model_len: int,
+    cache_dtype: torch.dtype,
+    budget: int,
+    settled: int | None = None,
+) -> Room:
+    """As many rows as were asked for, or as fit; each with a place and the blocks of the longest transcript.
+
+    ``settled`` are the blocks of a worker that this one follows: its engine counts on them.
+    """
+    block_bytes = kv_block_bytes(model.config, config.block_size, cache_dtype)
+    blocks = -(-max_model_len // config.block_size)
+    each = model.place_bytes + blocks * block_bytes
+    rows = min(config.max_num_seqs, budget // each) if settled is None else settled // blocks
+    if rows < 1:
+        raise SetupError(
+            f"{max(budget, 0) / GIB:.2f} GiB have no room for one window of audio and its transcript, which need "
+            f"{each / GIB:.2f} GiB: raise --kv-cache-memory, or choose a smaller model"
+        )
+    return Room(rows, rows * blocks, block_bytes)
+
+
+def _check(config: WorkerConfig, model: WhisperConfig) -> None:
+    if model.samples * 2 < MAX_WINDOW_BYTES:
+        raise SetupError(f"the model hears {model.samples / 16_000:.1f} s at once, and 30 s are needed")
+    if config.kv_cache_dtype == "fp8":
+        raise SetupError("--kv-cache-dtype fp8: models that hear have no scales for it; leave it out")
+    if config.max_num_batched_tokens < model.max_position:
+        raise SetupError(
+            f"--max-num-batched-tokens {config.max_num_batched_tokens}: an alignment is computed in one step, of up to "
+            f"{model.max_position} tokens"
+        )
+
+
+def _prepare_kernels(progress: ProgressCallback) -> list[str]:
+    native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
+    reason = native.unavailable_reason()
+    return [] if reason is None else [f"CPU kernels run in plain torch, several times slower: {reason}"]
+
+
+def _load(
+    checkpoint: Checkpoint,
+    config: WorkerConfig,
+    place: Placement,
+    kept: KeptWeights | None,
+    progress: ProgressCallback,
+) -> Whisper:
+    def make() -> Whisper:
+        return Whisper(checkpoint.whisper, replace(place, memory=kept))
+
+    model = load_weights(make, checkpoint, config, replace(place, memory=kept), progress)
+    if kept is not None and kept.filled and not kept.agrees:
+        kept.begin(model.weights.total_bytes)
+        model = load_weights(make, checkpoint, config, replace(place, memory=kept), progress)
+    return model
+
+
+def _weights_bytes(config: WhisperConfig, place: Placement) -> int:
+    return Whisper(config, replace(place, shapes_only=True)).weights.total_bytes
+
+
+def _budget(
+    config: WorkerConfig,
+    model: Whisper,
+    device: Device | None,
+    suited: StepLimits,
+    max_model_len: int,
+    cache_dtype: torch.dtype,
+    progress: ProgressCallback,
+) -> int:
+    """Bytes for places and tokens. On a device a step of the largest kind runs, and what it took is left to it."""
+    if device is None:
+        return default_kv_bytes(0, config.memory_share) if config.kv_cache_memory is None else config.kv_cache_memory
+    progress("measuring memory", 0, 1)
+    windows = suited.max_encodings
+    device.settle()
+    device.forget_peak()
+    before = device.memory()
+    try:
+        runner = _runner(config, model, windows, 1, device.place, max_model_len, cache_dtype)
+        runner.step(_largest(windows, config.max_num_batched_tokens, max_model_len, config.max_num_seqs))
+    except torch.OutOfMemoryError as error:
+        raise SetupError(
+            f"{device.name} has no room to encode {windows} windows of audio at once: choose a smaller model"
+        ) from error
+    peak = device.memory().peak
+    del runner
+    device.settle()
+    progress("measuring memory", 1, 1)
+    left = int(before.total * config.gpu_memory_fraction * config.memory_share) - before.reserved - before.outside
+    return left - (peak - before.reserved) if config.kv_cache_memory is None else config.kv_cache_memory
+
+
+def _largest(windows: int, tokens: int, max_model_len: int, slots: int) -> StepPlan:
+    """Rows of as many tokens as a step may have, which all share one block, and every one draws."""
+    count = min(slots, tokens)
+    first = min(max_model_len, tokens - count + 1)
+    params = SamplingParams(max_tokens=1, logprobs=0)
+    lengths = [first, *(1 for _ in range(count - 1))]
+    new = [NewRow(slot, [0] * n, n, params, 0, [], encoding=slot % windows) for slot, n in enumerate(lengths)]
+    steps = [RowStep(slot, 0, n, [], True) for slot, n in enumerate(lengths)]
+    encodings = [Encoding(place, bytes(MAX_WINDOW_BYTES)) for place in range(windows)]
+    return StepPlan(0, 0, [], new, steps, encodings=encodings)
+
+
+def _runner(
+    config: WorkerConfig,
+    model: Whisper,
+    rows: int,
+    blocks: int,
+    at: torch.device,
+    max_model_len: int,
+    cache_dtype: torch.dtype,
+) -> HearingRunner:
+    try:
+        caches = allocate_caches(model.config, blocks, config.block_size, at, cache_dtype)
+        places = model.make_places(rows)
+    except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+        raise SetupError(f"{at} has no room for {rows} windows of encoded audio: lower --max-num-seqs") from error
+    return HearingRunner(
+        model,
+        caches,
+        places,
+        slots=config.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        device=at,
+    )

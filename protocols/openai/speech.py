@@ -1,0 +1,75 @@
+"""``/v1/audio/speech``: the request, the events of its stream; and ``/v1/audio/voices``."""
+
+import math
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from . import limits
+from .bounds import chars_at_most
+from .errors import BadRequest
+
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+TOKENS_A_SECOND: Final = 20
+"""What a second of audio counts in ``usage``."""
+
+VoiceName = Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]
+
+
+class VoiceId(msgspec.Struct, frozen=True):
+    id: VoiceName
+
+
+class SpeechRequest(msgspec.Struct, kw_only=True):
+    """What is to be said, by whom, and in which format."""
+
+    input: str
+    model: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
+    voice: VoiceName | VoiceId | None = None
+    """None is the default."""
+    instructions: str | None = None
+    """No voice that we serve can be told how to speak: accepted and ignored."""
+    response_format: SpeechFormat = "mp3"
+    speed: Annotated[float, Meta(ge=0.25, le=4.0)] = 1.0
+    stream_format: Literal["audio", "sse"] = "audio"
+
+    @property
+    def voice_name(self) -> str | None:
+        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+
+    def check(self) -> None:
+        """Raises BadRequest."""
+        chars_at_most(self.input, limits.MAX_SPEECH_CHARS, "input")
+        chars_at_most(self.instructions, limits.MAX_SPEECH_CHARS, "instructions")
+        if not self.input:
+            raise BadRequest("`input` is empty: there is nothing to say.", "input", "invalid_value")
+        if not math.isfinite(self.speed):
+            raise BadRequest("`speed`: a number is expected.", "speed", "invalid_value")
+
+
+class SpeechDelta(msgspec.Struct, frozen=True, tag_field="type", tag="speech.audio.delta"):
+    audio: str
+    """Base64 of the next bytes of the file."""
+
+
+class SpeechUsage(msgspec.Struct, frozen=True):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class SpeechDone(msgspec.Struct, frozen=True, tag_field="type", tag="speech.audio.done"):
+    usage: SpeechUsage
+
+
+class VoiceCard(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+
+
+class VoiceList(msgspec.Struct, frozen=True):
+    voices: list[VoiceCard]
+
+
+decoder: Final = msgspec.json.Decoder(SpeechRequest)

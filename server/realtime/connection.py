@@ -1,0 +1,572 @@
+"""One connection: an actor that owns a session, reads what its client sends, and tells it what happens.
+
+::
+
+    reader ── handles one event after the other ──► machine, session, conversation, ears
+    responses ── a task each ─────────────────────► events
+    hearing ── a task for each turn ──────────────► transcripts            all end with the connection
+    ears ── runs beside ──────────────────────────► partial transcripts
+    writer ◄── outbox, bounded: whoever fills it waits until the client has read
+
+Everything runs on one event loop, and nothing is awaited between a change and the events that tell of it, so what
+clients are told is in the order in which it happened.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import msgspec
+
+from stentor.protocols.openai.errors import BadRequest, ErrorBody
+from stentor.protocols.openai.realtime import server as told
+from stentor.protocols.openai.realtime.client import (
+    AnyClientEvent,
+    BufferAppend,
+    BufferClear,
+    BufferCommit,
+    ItemCreate,
+    ItemDelete,
+    ItemRetrieve,
+    ItemTruncate,
+    OutputClear,
+    ResponseCancel,
+    ResponseCreate,
+    SessionUpdate,
+    TranscriptionSessionUpdate,
+    event_id_of,
+)
+from stentor.protocols.openai.realtime.given import decode_audio, read_item, read_reference
+from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, MessageItem
+from stentor.protocols.openai.realtime.server import (
+    Reason,
+    Response,
+    ResponseAudio,
+    ResponseAudioOutput,
+    ServerEvent,
+    StatusDetails,
+)
+from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSession, Session, TranscriptionSession
+from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
+
+from ..door.keys import Caller
+from ..errors import describe
+from ..responses.ids import random_id
+from ..state import ServerState
+from .answer import Answer
+from .conversation import Conversation, Entry
+from .machine import Event, SessionMachine, State
+from .outbox import Dialect, Outbox
+from .parts import (
+    Ears,
+    Heard,
+    MakePacer,
+    OpenEars,
+    SpeechStarted,
+    SpeechStopped,
+    TimedOut,
+    TokenProbability,
+    Transcript,
+    Turn,
+)
+from .responding import Responding
+from .session import SessionRules
+
+logger = logging.getLogger(__name__)
+
+MAX_ASIDE: Final = 16
+"""Responses beside the conversation, at the same time."""
+MAX_INPUT: Final = 1024
+"""Items that one response brings of its own."""
+APPENDS: Final = 4
+"""So many appends count as one message: what they bring is bounded by itself."""
+
+Receive = Callable[[], Awaitable[bytes | None]]
+"""The next message; None once the client has gone."""
+
+
+class Connection:
+    """One session of OpenAI's protocol. :meth:`serve` lasts as long as it does."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        caller: Caller,
+        rules: SessionRules,
+        session: Session,
+        dialect: Dialect,
+        outbox: Outbox,
+        *,
+        open_ears: OpenEars,
+        make_pacer: MakePacer,
+    ) -> None:
+        self._state = state
+        self._caller = caller
+        self._rules = rules
+        self._session: Session = session
+        self._dialect = dialect
+        self._outbox = outbox
+        self._open_ears = open_ears
+        self._make_pacer = make_pacer
+        realtime = isinstance(session, RealtimeSession)
+        self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
+        self._conversation = Conversation(random_id("conv"), state.limits)
+        self._ears: Ears | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._response: Responding | None = None
+        """Of the conversation, while it has not ended."""
+        self._aside: dict[str, Responding] = {}
+        self._last_response: str | None = None
+        self._has_spoken = False
+        self._pristine = True
+
+    @property
+    def state(self) -> State:
+        return self._machine.state
+
+    @property
+    def conversation(self) -> Conversation:
+        return self._conversation
+
+    async def serve(self, receive: Receive, first: bytes | None = None) -> None:
+        """Until the client has gone. ``first`` is a message that has been received already."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            if first is not None:
+                await self.take(first)
+            interval = 1 / self._state.socket_messages if self._state.socket_messages else 0.0
+            next_read = anyio.current_time()
+            while (message := await receive()) is not None:
+                is_append = await self.take(message)
+                await self._outbox.room()
+                next_read = max(next_read + (interval / APPENDS if is_append else interval), anyio.current_time())
+                await anyio.sleep_until(next_read)
+            self._machine.take(Event.END)
+            tasks.cancel_scope.cancel()
+
+    async def take(self, message: bytes) -> bool:
+        """Handles one message; what is wrong with it is told. Returns whether it brought audio."""
+        event_id = None
+        try:
+            with self._state.bodies.share() as share:
+                share.add(len(message))
+                event = self._dialect.decode(message, self._state.limits)
+                event_id = event.event_id
+                await self._handle(event)
+                return isinstance(event, BufferAppend)
+        except Exception as error:
+            self._tell_error(error, event_id or event_id_of(message))
+            return False
+
+    async def _handle(self, event: AnyClientEvent) -> None:
+        match event:
+            case BufferAppend():
+                await self._append(event)
+            case SessionUpdate():
+                self._update(event)
+            case ItemCreate():
+                self._create_item(event)
+            case ItemRetrieve():
+                self._machine.take(Event.RETRIEVE_ITEM)
+                self._emit(told.ItemRetrieved(item=self._conversation.retrieved(event.item_id)))
+            case ItemDelete():
+                self._machine.check(Event.DELETE_ITEM)
+                self._conversation.delete(event.item_id)
+                self._emit(told.ItemDeleted(item_id=event.item_id))
+            case ItemTruncate():
+                self._truncate(event)
+            case ResponseCreate():
+                self._respond_as_asked(event)
+            case ResponseCancel():
+                self._cancel_as_asked(event)
+            case BufferCommit():
+                self._commit()
+            case BufferClear():
+                self._clear()
+            case OutputClear():
+                self._clear_output()
+            case TranscriptionSessionUpdate():
+                raise BadRequest("`type`: there is no event `transcription_session.update`.", "type", "invalid_value")
+
+    # ---- the session
+
+    def _update(self, event: SessionUpdate) -> None:
+        self._machine.check(Event.UPDATE)
+        if not isinstance(event.session, dict):
+            raise BadRequest("`session` is required.", "session", "missing_required_parameter")
+        before = self._session
+        session = self._rules.updated(before, event.session, pristine=self._pristine, has_spoken=self._has_spoken)
+        if type(session) is not type(before):
+            into = Event.BECOME_REALTIME if isinstance(session, RealtimeSession) else Event.BECOME_TRANSCRIPTION
+            self._machine.take(into)
+        self._session = session
+        if self._ears is not None:
+            self._configure(self._ears)
+        self._emit(told.SessionUpdated(session=session))
+
+    @property
+    def _input(self) -> AudioInput:
+        return self._session.audio.input
+
+    @property
+    def _tells_transcripts(self) -> bool:
+        return self._input.transcription is not None
+
+    def _configure(self, ears: Ears) -> None:
+        ears.configure(self._input, logprobs=bool(self._session.include))
+
+    def _ears_now(self) -> Ears:
+        """Raises BadRequest where nothing hears."""
+        if self._ears is None:
+            ears = self._open_ears(self._tell_partial)
+            self._configure(ears)
+            self._ears = ears
+            self._start(ears.run)
+        return self._ears
+
+    # ---- items
+
+    def _create_item(self, event: ItemCreate) -> None:
+        self._machine.check(Event.CREATE_ITEM)
+        given = read_item(event.item, "item", self._state.limits)
+        given.item.id = given.item.id or random_id("item")
+        if isinstance(given.item, FunctionCallItem):
+            given.item.call_id = given.item.call_id or random_id("call")
+        entry = Entry(given.item)
+        if given.audio is not None:
+            entry.turn = self._ears_now().turn_of(entry.item.id, given.audio)
+        before = self._conversation.insert(entry, event.previous_item_id)
+        self._pristine = False
+        self._emit(told.ItemAdded(previous_item_id=before, item=entry.item))
+        self._emit(told.ItemDone(previous_item_id=before, item=entry.item))
+        self._begin_hearing(entry)
+
+    def _truncate(self, event: ItemTruncate) -> None:
+        self._machine.check(Event.TRUNCATE_ITEM)
+        self._conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
+        self._emit(
+            told.ItemTruncated(
+                item_id=event.item_id, content_index=event.content_index, audio_end_ms=event.audio_end_ms
+            )
+        )
+
+    # ---- what is heard
+
+    async def _append(self, event: BufferAppend) -> None:
+        self._machine.take(Event.APPEND)
+        audio = decode_audio(event.audio, "audio")
+        ears = self._ears_now()
+        self._pristine = False
+        for heard in await ears.append(audio):
+            self._notice(heard)
+
+    def _commit(self) -> None:
+        self._machine.check(Event.COMMIT)
+        turn = self._ears_now().commit()
+        self._machine.take(Event.COMMIT)
+        self._add_turn(turn)
+
+    def _clear(self) -> None:
+        self._machine.take(Event.CLEAR)
+        if self._ears is not None:
+            self._ears.clear()
+        self._emit(told.BufferCleared())
+
+    def _notice(self, heard: Heard) -> None:
+        detection = self._input.turn_detection
+        match heard:
+            case SpeechStarted():
+                self._machine.take(Event.SPEECH_STARTED)
+                self._emit(told.SpeechStartedEvent(audio_start_ms=heard.audio_start_ms, item_id=heard.item_id))
+                if detection is not None and detection.interrupt_response:
+                    self._cancel(self._response, "turn_detected")
+            case SpeechStopped():
+                self._machine.take(Event.SPEECH_STOPPED)
+                self._emit(told.SpeechStoppedEvent(audio_end_ms=heard.audio_end_ms, item_id=heard.item_id))
+                self._add_turn(heard.turn)
+                if detection is not None and detection.create_response:
+                    self._respond_to_speech(answers_speech=True)
+            case TimedOut():
+                self._machine.take(Event.TIMED_OUT)
+                self._emit(
+                    told.TimeoutTriggered(
+                        audio_start_ms=heard.audio_start_ms, audio_end_ms=heard.audio_end_ms, item_id=heard.item_id
+                    )
+                )
+                self._add_turn(heard.turn)
+                self._respond_to_speech(answers_speech=False)
+
+    def _add_turn(self, turn: Turn) -> None:
+        """Audio that has been committed becomes an item at the end of the conversation."""
+        entry = Entry(MessageItem(turn.item_id, "user", [Content("input_audio", transcript=None)]), turn)
+        before = self._conversation.append(entry)
+        self._emit(told.BufferCommitted(previous_item_id=before, item_id=turn.item_id))
+        self._emit(told.ItemAdded(previous_item_id=before, item=entry.item))
+        self._emit(told.ItemDone(previous_item_id=before, item=entry.item))
+        self._begin_hearing(entry)
+
+    def _begin_hearing(self, entry: Entry) -> None:
+        if entry.turn is not None:
+            self._start(self._hear_and_tell, entry, self._tells_transcripts)
+
+    async def _hear_and_tell(self, entry: Entry, tells: bool) -> None:
+        id = entry.item.id
+        try:
+            transcript = await self._transcript(entry)
+        except Exception as error:
+            _, body = describe(error)
+            if tells:
+                failure = told.TranscriptionError(body.type, body.code, body.message, body.param)
+                self._emit(told.TranscriptionFailed(item_id=id, content_index=_place(entry), error=failure))
+            return
+        finally:
+            self._conversation.forget_audio()
+        if tells and transcript is not None:
+            event = told.TranscriptionCompleted(
+                item_id=id,
+                content_index=_place(entry),
+                transcript=transcript.text,
+                usage=told.DurationUsage(transcript.seconds),
+            )
+            if self._session.include and transcript.logprobs is not None:
+                event.logprobs = _logprobs(transcript.logprobs)
+            item = entry.item
+            assert isinstance(item, MessageItem)
+            item.content[_place(entry)].transcript = transcript.text
+            self._emit(event)
+
+    async def _transcript(self, entry: Entry) -> Transcript | None:
+        """What was said in an item, which is noted there; None where nothing needs to be heard."""
+        if entry.turn is None:
+            return None
+        try:
+            transcript = await entry.turn.transcript()
+        except Exception:
+            entry.failed = True
+            raise
+        entry.heard = transcript.text
+        return transcript
+
+    async def _hear(self, entry: Entry) -> None:
+        if entry.waits:
+            await self._transcript(entry)
+
+    def _tell_partial(self, item_id: str, delta: str, logprobs: list[TokenProbability] | None) -> None:
+        if self._tells_transcripts and delta:
+            event = told.TranscriptionDelta(item_id=item_id, delta=delta)
+            if self._session.include and logprobs is not None:
+                event.logprobs = _logprobs(logprobs)
+            self._emit(event)
+
+    # ---- responses
+
+    def _respond_as_asked(self, event: ResponseCreate) -> None:
+        given = event.response or {}
+        fields: ResponseFields = read_fields(given, ResponseFields, "response")
+        aside = fields.conversation == "none"
+        if fields.conversation not in (None, "auto", "none", self._conversation.id):
+            raise BadRequest(
+                "`response.conversation` must be `auto` or `none`.", "response.conversation", "invalid_value"
+            )
+        self._machine.check(Event.RESPOND_ASIDE if aside else Event.RESPOND)
+        session = self._session
+        assert isinstance(session, RealtimeSession)  # the machine has no responses for others
+        session = self._rules.answering(session, fields, "response")
+        if fields.audio:
+            output = self._rules.output(session.audio.output, fields.audio.output, "response.audio.output")
+            self._check_voice(output.voice, aside=aside)
+            audio = msgspec.structs.replace(session.audio, output=output)
+            session = msgspec.structs.replace(session, audio=audio)
+        if aside and len(self._aside) >= MAX_ASIDE:
+            raise BadRequest(
+                f"{MAX_ASIDE} responses beside the conversation have not ended, as many as may be.",
+                None,
+                "too_many_responses",
+                429,
+            )
+        entries = self._conversation.told() if fields.input is None else self._own_input(fields.input)
+        self._conversation.check_room()
+        self._respond(session, entries, aside=aside, metadata=fields.metadata, own_input=fields.input is not None)
+
+    def _check_voice(self, voice: str | None, *, aside: bool) -> None:
+        session = self._session
+        if self._has_spoken and not aside and isinstance(session, RealtimeSession):
+            if voice != session.audio.output.voice:
+                raise BadRequest(
+                    "`response.audio.output.voice` cannot be another one any more: audio has been sent.",
+                    "response.audio.output.voice",
+                    "cannot_update_voice",
+                )
+
+    def _own_input(self, items: list[dict[str, Any]]) -> list[Entry]:
+        if len(items) > MAX_INPUT:
+            raise BadRequest(
+                f"`response.input` has {len(items)} items; at most {MAX_INPUT} are allowed.",
+                "response.input",
+                "array_above_max_length",
+            )
+        entries = []
+        for index, item in enumerate(items):
+            where = f"response.input[{index}]"
+            reference = read_reference(item, where)
+            if reference is not None:
+                entries.append(self._conversation.find(reference, f"{where}.id"))
+                continue
+            given = read_item(item, where, self._state.limits)
+            entry = Entry(given.item)
+            if given.audio is not None:
+                entry.turn = self._ears_now().turn_of(random_id("item"), given.audio)
+            entries.append(entry)
+        return entries
+
+    def _respond_to_speech(self, *, answers_speech: bool) -> None:
+        """Because somebody has spoken, or has not."""
+        if not isinstance(self._session, RealtimeSession):
+            return
+        try:
+            self._machine.check(Event.RESPOND)
+        except BadRequest as error:
+            self._tell_error(error, None)
+            return
+        self._respond(self._session, self._conversation.told(), answers_speech=answers_speech)
+
+    def _respond(
+        self,
+        session: RealtimeSession,
+        entries: list[Entry],
+        *,
+        aside: bool = False,
+        metadata: dict[str, str] | None = None,
+        own_input: bool = False,
+        answers_speech: bool = False,
+    ) -> None:
+        self._machine.take(Event.RESPOND_ASIDE if aside else Event.RESPOND)
+        self._pristine = False
+        response = Response(
+            id=random_id("resp"),
+            output=[],
+            conversation_id=None if aside else self._conversation.id,
+            output_modalities=session.output_modalities,
+            max_output_tokens=session.max_output_tokens,
+            metadata=metadata,
+        )
+        if session.output_modalities == ["audio"]:
+            output = session.audio.output
+            response.audio = ResponseAudio(ResponseAudioOutput(output.format, output.voice))
+        answer = Answer(response, self._emit, None if aside else self._conversation)
+        responding = Responding(
+            self._state,
+            self._caller,
+            session,
+            answer,
+            entries,
+            None if aside or own_input else self._conversation,
+            hear=self._hear,
+            room=self._outbox.room,
+            make_pacer=self._make_pacer,
+            answers_speech=answers_speech,
+        )
+        if aside:
+            self._aside[answer.id] = responding
+        else:
+            self._response = responding
+            self._last_response = answer.id
+            if self._ears is not None:
+                self._ears.responding()
+        answer.on_end = lambda: self._ended(responding)
+        answer.begin(self._rate_limits())
+        self._start(responding.run)
+
+    def _ended(self, responding: Responding) -> None:
+        """Just before its ``response.done`` is told."""
+        self._has_spoken = self._has_spoken or responding.answer.has_spoken
+        if self._response is responding:
+            self._response = None
+            self._machine.take(Event.RESPONSE_ENDED)
+            if self._ears is not None:
+                self._ears.responded(responding.unplayed_ms)
+        else:
+            self._aside.pop(responding.answer.id, None)
+
+    def _rate_limits(self) -> list[told.RateLimit]:
+        """How much more may wait for the engine, of all clients together."""
+        config, queue = self._state.overload, self._state.queue
+        limits = []
+        if config.max_queued_requests:
+            most = config.max_queued_requests
+            limits.append(told.RateLimit("requests", most, max(0, most - queue.requests), 0.0))
+        if config.max_queued_tokens:
+            most = config.max_queued_tokens
+            limits.append(told.RateLimit("tokens", most, max(0, most - queue.tokens), 0.0))
+        return limits
+
+    def _cancel_as_asked(self, event: ResponseCancel) -> None:
+        aside = self._aside.get(event.response_id or "")
+        if aside is not None:
+            self._machine.take(Event.CANCEL_ASIDE)
+            self._cancel(aside, "client_cancelled")
+            return
+        self._machine.take(Event.CANCEL)
+        if event.response_id is not None and self._response is not None:
+            if self._response.answer.id != event.response_id:
+                raise BadRequest(
+                    f"`response_id`: the response `{event.response_id[:80]}` has ended, or never was.",
+                    "response_id",
+                    "response_cancel_not_active",
+                )
+        self._cancel(self._response, "client_cancelled")
+
+    def _cancel(self, responding: Responding | None, reason: Reason) -> None:
+        if responding is not None:
+            responding.cancel(StatusDetails("cancelled", reason))
+
+    def _clear_output(self) -> None:
+        self._machine.take(Event.CLEAR_OUTPUT)
+        if self._last_response is None:
+            raise BadRequest("There is no audio to clear.", None, "output_audio_buffer_empty")
+        self._cancel(self._response, "client_cancelled")
+        self._emit(told.OutputCleared(response_id=self._last_response))
+
+    # ---- telling
+
+    def begin(self, *, foreign: bool = False) -> None:
+        """Tells of the session; ``foreign``: in a way that other dialects understand as well."""
+        event = told.SessionCreated(session=self._session)
+        if foreign:
+            event.id, event.created = self._session.id, int(time.time())
+        self._emit(event)
+
+    def expire(self) -> None:
+        """Tells that the session has lasted as long as it may."""
+        message = "The session has lasted as long as it may; open another one."
+        self._emit_error(ErrorBody(message, "invalid_request_error", None, "session_expired"), None)
+
+    def _tell_error(self, error: Exception, event_id: str | None) -> None:
+        _, body = describe(error)
+        self._emit_error(body, event_id)
+
+    def _emit_error(self, body: ErrorBody, event_id: str | None) -> None:
+        error = told.RealtimeError(body.type, body.code, body.message, body.param, event_id)
+        self._emit(told.ErrorEvent(error=error))
+
+    def _emit(self, event: ServerEvent) -> None:
+        self._outbox.put(event)
+
+    def _start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(task, *args)
+
+
+def _place(entry: Entry) -> int:
+    """Of the part that is heard."""
+    item = entry.item
+    assert isinstance(item, MessageItem)
+    return next(place for place, part in enumerate(item.content) if part.type == "input_audio")
+
+
+def _logprobs(tokens: list[TokenProbability]) -> list[told.TokenLogprob]:
+    return [told.TokenLogprob(one.token, one.logprob, one.bytes) for one in tokens if math.isfinite(one.logprob)]

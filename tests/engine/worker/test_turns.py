@@ -1,0 +1,91 @@
+"""Steps on a device that another process computes on as well."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from stentor.engine.lease import Member, is_waiting
+from stentor.engine.worker.turns import AloneOnDevice, SharedDevice
+from stentor.tests.engine.lease_child import _inside
+from stentor.tests.engine.test_lease import Members, ended, line_of
+
+pytestmark = pytest.mark.timeout(60)
+
+SLICE = 0.02
+
+
+@pytest.fixture
+def others() -> Iterator[Members]:
+    """We are member 0 of a lease for two."""
+    made = Members([1, 1], SLICE)
+    yield made
+    made.close()
+
+
+def until(condition: object, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_steps_of_two_processes_never_overlap_and_both_get_on(others: Members) -> None:
+    turns = SharedDevice(Member(others.fd, 0))
+    child = others.start(1, "steps", 1.0)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        turns.begin()
+        _inside(others.board, 0, 0.002)
+        turns.end()
+    ended(child)
+    assert 0.5 < others.held(0) / others.held(1) < 2.0
+
+
+def test_steps_that_overlap_keep_the_device_until_the_last_has_ended(others: Members) -> None:
+    turns = SharedDevice(Member(others.fd, 0))
+    turns.begin()
+    turns.begin()
+    child = others.start(1, "hold", 0)
+    until(lambda: is_waiting(others.fd, 1))
+    turns.end()
+    time.sleep(5 * SLICE)
+    assert is_waiting(others.fd, 1), "one of our steps still runs"
+    turns.end()
+    assert line_of(child) == "held"
+    ended(child)
+
+
+def test_who_launches_ahead_lets_others_in_once_they_have_waited_for_a_slice(others: Members) -> None:
+    """A pipeline that is never empty would otherwise never let go."""
+    turns = SharedDevice(Member(others.fd, 0))
+    turns.begin()
+    child = others.start(1, "hold", 0.1)
+    until(lambda: is_waiting(others.fd, 1))
+    time.sleep(2 * SLICE)
+    launched = threading.Event()
+
+    def launch() -> None:
+        turns.begin()
+        launched.set()
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    time.sleep(2 * SLICE)
+    assert not launched.is_set(), "the step before it has not ended"
+    turns.end()
+    assert line_of(child) == "held"
+    assert not launched.is_set(), "it is the other's turn"
+    assert is_waiting(others.fd, 0)
+    ended(child)
+    thread.join(10)
+    assert launched.is_set()
+    turns.end()
+
+
+def test_nobody_waits_where_nobody_shares_the_device() -> None:
+    turns = AloneOnDevice()
+    turns.begin()
+    turns.begin()
+    turns.end()

@@ -1,0 +1,51 @@
+"""Whether a transcript reads as complete, and how long its pause must be."""
+
+import pytest
+
+from stentor.server.realtime.completeness import Eagerness, Reading, read, wait_ms
+from stentor.server.realtime.turns import SEMANTIC_MAX_MS
+
+
+@pytest.mark.parametrize(
+    ("said", "reading"),
+    [
+        ("What is the capital of France?", Reading.COMPLETE),
+        ("Where are you from?", Reading.COMPLETE),
+        ("Book a table for two.", Reading.COMPLETE),
+        ('She said "yes."', Reading.COMPLETE),
+        ("你好吗？", Reading.COMPLETE),
+        ("I would like to", Reading.OPEN),
+        ("I would like to go to the.", Reading.OPEN),
+        ("My number is, um", Reading.OPEN),
+        ("Well, uh.", Reading.OPEN),
+        ("I'd like a coffee and", Reading.OPEN),
+        ("On the one hand,", Reading.OPEN),
+        ("So I was thinking...", Reading.OPEN),
+        ("And then, because?", Reading.OPEN),
+        ("twenty three forty", Reading.UNSURE),
+        ("", Reading.UNSURE),
+        (" ... ", Reading.UNSURE),
+    ],
+)
+def test_a_transcript_is_judged_by_how_it_ends(said: str, reading: Reading) -> None:
+    assert read(said) is reading
+
+
+@pytest.mark.parametrize("eagerness", ["low", "medium", "high", "auto"])
+def test_what_is_complete_waits_least_and_nothing_waits_longer_than_is_documented(eagerness: Eagerness) -> None:
+    waits = [wait_ms(said, eagerness) for said in ("Stop it.", "twenty three", "I want to")]
+    assert waits == sorted(set(waits))
+    assert waits[-1] == SEMANTIC_MAX_MS[eagerness]
+
+
+def test_the_more_eager_the_shorter_the_wait() -> None:
+    for said in ("Stop it.", "twenty three", "I want to"):
+        high, medium, low = (wait_ms(said, eagerness) for eagerness in ("high", "medium", "low"))
+        assert high < medium < low
+        assert medium == wait_ms(said, "auto")
+
+
+def test_a_caller_who_makes_long_pauses_is_waited_for_longer() -> None:
+    assert wait_ms("twenty three", "medium", 2000) == 2600
+    assert wait_ms("twenty three", "medium", 9000) == SEMANTIC_MAX_MS["medium"]
+    assert wait_ms("Stop it.", "medium", 2000) == wait_ms("Stop it.", "medium")
