@@ -21,11 +21,13 @@ The state is a memory file without a name, passed by descriptor. Its words are u
                  +8        waits     1 while it waits
                  +16       virtual   its virtual time, in nanoseconds
                  +24       weight
+                 +32       memory    bytes of the device that it has taken, once it has been set up
 
     lock on byte LIFE + m   held by the process that is member m, as long as it lives
     lock on byte GUARD      held for the few microseconds in which the words are changed
+    lock on byte SETUP      held by the member that measures and takes memory of the device
 
-Both locks are the kernel's record locks (``fcntl``), which end with the process that has them, whatever ended it: the
+All locks are the kernel's record locks (``fcntl``), which end with the process that has them, whatever ended it: the
 lease of a holder that was killed is taken over by the first that notices, and a member that died while it waited is
 passed over. They belong to a process: two members in one process would not keep each other out, and each process must
 hold one descriptor of the file only, for closing another would end its locks.
@@ -37,7 +39,7 @@ import mmap
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -48,13 +50,15 @@ MAX_WEIGHT: Final = 1000
 _MARK: Final = int.from_bytes(b"STENTORL", "little")
 _SLICE, _HOLDER, _CLOCK, _RESERVED, _UNTIL = 2, 3, 4, 5, 6
 _FIRST, _WORDS = 8, 8
-_SIGNALS, _WAITS, _VIRTUAL, _WEIGHT = 0, 1, 2, 3
+_SIGNALS, _WAITS, _VIRTUAL, _WEIGHT, _MEMORY = 0, 1, 2, 3, 4
 _BYTES: Final = 8 * (_FIRST + _WORDS * MAX_MEMBERS)
 _GUARD: Final = 1 << 20
 _LIFE: Final = _GUARD + 1
+_SETUP: Final = _LIFE + MAX_MEMBERS
 
 _LOOK_NS: Final = 50_000_000
 """After so long a wait the holder is looked at: it may be dead."""
+_SETUP_LOOK_SECONDS: Final = 0.25
 _RESERVED_NS: Final = 1_000_000
 """Between two steps of a member that has more to do lies less."""
 
@@ -169,6 +173,35 @@ class Member:
     def is_wanted(self) -> bool:
         """Whether others wait, and it has been held for a slice. It must be held."""
         return time.monotonic_ns() - self._since >= self._slice and self._anyone_waits()
+
+    @contextmanager
+    def setting_up(self, while_waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """One member at a time: what one measures of the device's memory, another must not change meanwhile.
+
+        ``while_waiting`` is called again and again until it is our turn.
+        """
+        while True:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _SETUP)
+                break
+            except OSError:
+                while_waiting()
+                time.sleep(_SETUP_LOOK_SECONDS)
+        try:
+            self._words[self._own + _MEMORY] = 0
+            yield
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _SETUP)
+
+    def note_memory(self, taken: int) -> None:
+        """So many bytes of the device are ours. To be called at the end of a set-up."""
+        self._words[self._own + _MEMORY] = max(taken, 0)
+
+    def memory_of_others(self) -> int:
+        """Bytes of the device that the living members before us have taken."""
+        with self._guarded():
+            others = [m for m in range(self._members) if m != self._number and not self._is_dead(m)]
+            return sum(int(self._words[_FIRST + _WORDS * m + _MEMORY]) for m in others)
 
     def __enter__(self) -> None:
         self.acquire()

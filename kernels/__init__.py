@@ -1,7 +1,7 @@
 """Tensor operations: one flat surface, each with a plain torch reference. Imports nothing else of Stentor."""
 
 from . import activation, attention, norm, sampling
-from .activation import ActivationKind, gated_activation, gated_activation_quantized
+from .activation import ActivationKind, activate_, gated_activation, gated_activation_quantized
 from .attention import AttentionBatch, paged_attention
 from .embedding import embedding
 from .kv_cache import kv_cache_shape, make_kv_cache, write_kv_
@@ -33,6 +33,7 @@ __all__ = [
     "Quantized",
     "Variant",
     "W4Weight",
+    "activate_",
     "activation",
     "add_layer_norm",
     "add_rms_norm",

@@ -23,6 +23,7 @@ from .routes import (
     models,
     openapi,
     operations,
+    realtime,
     responses,
     speech,
     tokens,
@@ -36,7 +37,7 @@ def create_app(state: ServerState) -> Starlette:
     door = state.door
     middleware = [
         Middleware(NameRequests, observer=state.observer),
-        Middleware(RequireKey, keys=door.keys, origins=door.origins),
+        Middleware(RequireKey, keys=door.keys, origins=door.origins, secrets=door.secrets),
     ]
     if door.origins:
         middleware.insert(0, Middleware(Cors, origins=door.origins))
@@ -57,6 +58,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *completions.routes(state),
             *messages.routes(state),
             *responses.routes(state),
+            *realtime.routes(state),
             *conversations.routes(state),
             *models.routes(state),
             *tokens.routes(state),

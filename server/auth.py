@@ -11,14 +11,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.protocols.openai.errors import ErrorBody
 
-from .door.keys import ANYONE, Caller, Keyring
+from .door.client_secrets import PREFIX, ClientSecret, ClientSecrets
+from .door.keys import ANYONE, Caller, Keyring, tokens_of
 from .door.origins import Origins
 from .door.root_path import route_path
 from .errors import respond
 
 OPEN_PATHS: Final = frozenset({"/health", "/ping"})
 
+SECRET_PATHS: Final = frozenset({"/v1/realtime"})
+"""WebSockets that a client secret opens."""
+
 _CALLER: Final = "stentor.caller"
+_SECRET: Final = "stentor.client_secret"
 _HOW: Final = "send `Authorization: Bearer <key>` or `x-api-key: <key>`"
 
 
@@ -34,6 +39,7 @@ _CLOSED: Final = _Refusal(
     "Control routes are closed. To open them, start the server with --admin-key-file or --admin-key.",
     "admin_closed",
 )
+_BAD_SECRET: Final = _Refusal(401, "This client secret is not good, or no more; get another one.", "invalid_api_key")
 _FOREIGN: Final = _Refusal(
     403,
     "Web pages of this origin may not use this server. To let them, start it with --cors-origin and the origin.",
@@ -47,6 +53,12 @@ def caller_of(scope: Scope) -> Caller:
     return caller if isinstance(caller, Caller) else ANYONE
 
 
+def secret_of(scope: Scope) -> ClientSecret | None:
+    """The client secret that a WebSocket was opened with."""
+    secret = scope.get(_SECRET)
+    return secret if isinstance(secret, ClientSecret) else None
+
+
 def act_for(scope: Scope, caller: Caller) -> None:
     """Notes on whose behalf a request is made that has come through no door; it must have been let in before."""
     scope[_CALLER] = caller
@@ -58,24 +70,46 @@ class RequireKey:
     WebSockets, and without keys every request, must also come from no web page, or from one that is allowed.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keyring, origins: Origins) -> None:
+    def __init__(self, app: ASGIApp, keys: Keyring, origins: Origins, secrets: ClientSecrets | None = None) -> None:
         self.app = app
         self._keys = keys
         self._origins = origins
+        self._secrets = secrets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
         caller = self._keys.caller(scope["headers"])
+        path = route_path(scope)
+        secret_is_bad = False
+        if caller is None and scope["type"] == "websocket" and path in SECRET_PATHS:
+            secret, secret_is_bad = self._secret(scope)
+            if secret is not None:
+                caller = secret.caller
+                scope[_SECRET] = secret
         scope[_CALLER] = caller or ANYONE
-        refusal = None if route_path(scope) in OPEN_PATHS else self._refusal(scope, caller)
+        refusal = None
+        if secret_is_bad:
+            refusal = _BAD_SECRET
+        elif path not in OPEN_PATHS:
+            refusal = self._refusal(scope, caller)
         if refusal is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
         else:
             await _refuse(scope, refusal)(scope, receive, send)
+
+    def _secret(self, scope: Scope) -> tuple[ClientSecret | None, bool]:
+        """The client secret that a request brings; and whether it brings one that is not good, or no more."""
+        given = [token for token in tokens_of(scope["headers"]) if token.startswith(PREFIX.encode())]
+        for token in given:
+            secret = None if self._secrets is None else self._secrets.find(token)
+            # whoever made it may have had their key taken away
+            if secret is not None and self._keys.owner(secret.caller.owner) is not None:
+                return secret, False
+        return None, bool(given)
 
     def _refusal(self, scope: Scope, caller: Caller | None) -> _Refusal | None:
         required = self._keys.required

@@ -159,7 +159,7 @@ class _Writer:
     def _form(self) -> dict[str, Any]:
         if self._operation.form is None:
             return _UPLOAD
-        return {"allOf": [self._schemas.of(self._operation.form), _FILE]}
+        return {"allOf": [self._schemas.of(self._operation.form)], **_FILE}
 
     def _parameters(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = [

@@ -114,12 +114,25 @@ def _read_header(file: Path) -> list[StoredTensor]:
 
 def read_json(file: Path) -> dict[str, object]:
     """The object that a JSON file holds. Raises :class:`CheckpointError`."""
+    found = _read(file)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"Cannot read {file}: expected a JSON object.")
+    return found
+
+
+def read_json_list(file: Path) -> list[dict[str, object]]:
+    """The objects in the array that a JSON file holds. Raises :class:`CheckpointError`."""
+    found = _read(file)
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise CheckpointError(f"Cannot read {file}: expected a JSON array of objects.")
+    return found
+
+
+def _read(file: Path) -> object:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found: object = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"Cannot read {file}: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"Cannot read {file}: it is not valid JSON ({error}).") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"Cannot read {file}: expected a JSON object.")
     return found

@@ -216,9 +216,9 @@ def _attend_biased(
     for length in texts.lengths:
         rows = slice(begin, begin + length)
         begin += length
-        heads = (part[rows].transpose(0, 1).unsqueeze(0) for part in (q, k, v))
+        queries, keys, values = (part[rows].transpose(0, 1).unsqueeze(0) for part in (q, k, v))
         mask = bias[:, :length, :length].to(q.dtype).unsqueeze(0)
-        attended = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask, scale=scale)
+        attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
         out[rows] = attended[0].transpose(0, 1)
     return out
 

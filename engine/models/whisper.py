@@ -107,7 +107,7 @@ class _MLP:
         self._out = Linear(weights, {f"{prefix}.fc2": shape.hidden}, shape.inner, place, bias=True)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._out(torch.nn.functional.gelu(self._in(x)))
+        return self._out(kernels.activate_(self._in(x), "gelu"))
 
 
 class _EncoderLayer:
@@ -258,7 +258,7 @@ class Whisper:
         """[windows, frames, bins] → [windows, source_positions, hidden]"""
         x = features.to(self._dtype)
         for convolution in self._convolutions:
-            x = torch.nn.functional.gelu(convolution(x))
+            x = kernels.activate_(convolution(x).contiguous(), "gelu")
         windows, positions, hidden = x.shape
         residual = (x + self._source_positions).view(windows * positions, hidden)
         starts = torch.arange(0, len(residual) + 1, positions, dtype=torch.int32, device=x.device)

@@ -23,8 +23,10 @@ class CudaMark:
 class CudaDevice:
     """Puts the calling thread on a stream of its own, for good: the default one cannot be captured from."""
 
-    def __init__(self, place: torch.device) -> None:
+    def __init__(self, place: torch.device, of_others: Callable[[], int] = lambda: 0) -> None:
+        """``of_others``: bytes that workers of other models have taken, which are no concern of this one's budget."""
         torch.cuda.set_device(place)
+        self._of_others = of_others
         self._place = torch.device("cuda", torch.cuda.current_device())
         self._stream = torch.cuda.Stream(self._place)
         torch.cuda.set_stream(self._stream)
@@ -76,7 +78,7 @@ class CudaDevice:
         free, total = torch.cuda.mem_get_info(self._place)
         return MemoryReading(
             total=total,
-            free=free,
+            free=min(free + self._of_others(), total),
             reserved=torch.cuda.memory_reserved(self._place),
             peak=torch.cuda.max_memory_reserved(self._place),
         )

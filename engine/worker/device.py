@@ -36,7 +36,7 @@ class MemoryReading:
 
     total: int
     free: int
-    """As the driver counts, over all processes."""
+    """As the driver counts, over all processes but workers of other models that share the device."""
     reserved: int
     """Held by this process's allocator, in use or cached."""
     peak: int

@@ -70,7 +70,8 @@ class Worker:
         """Loads the model and says so, or returns why it cannot."""
         set_up_logging(config.log_level, config.log_format, "worker")
         try:
-            setup = set_up(config, _throttled(self._send_progress), self._weights_fd)
+            member = None if self._lease_fd is None else Member(self._lease_fd, config.lease_member)
+            setup = set_up(config, _throttled(self._send_progress), self._weights_fd, member)
         except PeerDied:
             raise
         except (SetupError, CheckpointError, WeightError) as error:
@@ -78,9 +79,7 @@ class Worker:
         except Exception as error:
             logger.exception("start-up failed")
             return f"the worker failed to start: {type(error).__name__}: {one_line(error)}"
-        turns: Turns = AloneOnDevice()
-        if self._lease_fd is not None:
-            turns = SharedDevice(Member(self._lease_fd, config.lease_member))
+        turns: Turns = AloneOnDevice() if member is None else SharedDevice(member)
         # ready first: from here on only the stepper sends
         self._send(setup.ready)
         runner = setup.runner

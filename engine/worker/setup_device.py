@@ -79,6 +79,10 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config)))
 
 
+def _to_this_model(config: WorkerConfig) -> str:
+    return "" if config.memory_share == 1.0 else f" to its share of {config.memory_share:g}"
+
+
 def graph_sizes(config: WorkerConfig) -> list[int]:
     """Rows of the decode steps to capture, ascending; none where graphs are off."""
     if not config.cuda_graphs:
@@ -107,13 +111,13 @@ def size_cache(
                 f"{max(room, 0) / GIB:.2f} GiB of the device: lower it, or leave it out"
             )
     else:
-        budget = profile.kv_budget(config.gpu_memory_fraction)
+        budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share)
         num_blocks = budget // block_bytes - 1
     if budget < 0:
         raise SetupError(
             f"a step of this model needs {-budget / GIB:.2f} GiB more than --gpu-memory-fraction "
-            f"{config.gpu_memory_fraction} of the device leaves: raise it, lower --max-num-batched-tokens or "
-            "--max-num-seqs, or choose a smaller model"
+            f"{config.gpu_memory_fraction} of the device leaves{_to_this_model(config)}: raise it, lower "
+            "--max-num-batched-tokens or --max-num-seqs, or choose a smaller model"
         )
     return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
 

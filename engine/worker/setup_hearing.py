@@ -53,10 +53,9 @@ def set_up_hearing(
     config = with_limits(config, suited)
     model_config = checkpoint.whisper
     _check(config, model_config)
-    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
     dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
-    notes = _prepare_kernels(progress) if device is None else []
+    notes = _prepare_kernels(config, progress) if device is None else []
     place = placement(checkpoint, config, at, dtype)
     packed = device is None and native.library() is not None and dtype in PLAIN
     place = replace(place, packed=packed)
@@ -144,10 +143,16 @@ def _check(config: WorkerConfig, model: WhisperConfig) -> None:
         )
 
 
-def _prepare_kernels(progress: ProgressCallback) -> list[str]:
+def _prepare_kernels(config: WorkerConfig, progress: ProgressCallback) -> list[str]:
+    """Whatever is large runs in our kernels, so threads are theirs; torch gets them where there are none."""
     native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
-    reason = native.unavailable_reason()
-    return [] if reason is None else [f"CPU kernels run in plain torch, several times slower: {reason}"]
+    count = config.threads or min(native.threads(), granted_cores())
+    if (reason := native.unavailable_reason()) is not None:
+        torch.set_num_threads(count)
+        return [f"CPU kernels run in plain torch, several times slower: {reason}"]
+    native.set_threads(count)
+    torch.set_num_threads(1)
+    return []
 
 
 def _load(

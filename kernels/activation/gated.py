@@ -12,7 +12,7 @@ from ..variants import Choice, Variant, settle
 from . import reference
 
 ActivationKind = Literal["silu", "gelu_tanh", "gelu"]
-_KINDS: dict[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
+KINDS: dict[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _I, _I, _I, ctypes.c_int32, _I)
@@ -64,14 +64,14 @@ def _run_native(gate_up: Tensor, kind: ActivationKind) -> Tensor:
     assert function is not None
     rows, width = gate_up.shape
     out = torch.empty((rows, width // 2), dtype=gate_up.dtype)
-    function(gate_up.data_ptr(), out.data_ptr(), rows, width // 2, gate_up.stride(0), _KINDS[kind], threads())
+    function(gate_up.data_ptr(), out.data_ptr(), rows, width // 2, gate_up.stride(0), KINDS[kind], threads())
     return out
 
 
 def check_gate_up(operation: str, gate_up: Tensor, kind: ActivationKind) -> None:
     """Raises ValueError unless ``gate_up`` is [T, 2I] with contiguous rows and ``kind`` is one of ours."""
-    if kind not in _KINDS:
-        raise ValueError(f"{operation}: kind must be one of {', '.join(_KINDS)}, not {kind!r}")
+    if kind not in KINDS:
+        raise ValueError(f"{operation}: kind must be one of {', '.join(KINDS)}, not {kind!r}")
     if gate_up.dim() != 2 or gate_up.shape[1] % 2 or gate_up.dtype not in FLOATS:
         raise ValueError(f"{operation}: gate_up {describe(gate_up)} must be [T, 2I] of a float dtype")
     if gate_up.shape[1] > 1 and gate_up.stride(1) != 1:

@@ -1,4 +1,4 @@
-// act(gate) · up, in float32, rounded once.
+// act(gate) · up, and act alone, in float32, rounded once.
 #include "gates.h"
 #include "parallel.h"
 
@@ -32,6 +32,22 @@ void gated_by_kind(const T* gate_up, T* out, int64_t rows, int64_t width, int64_
     if (kind == 2) gated<Gelu>(gate_up, out, rows, width, stride, threads);
 }
 
+template <class Act, class T>
+void plain(T* x, int64_t count, int64_t threads) {
+    parallel_rows(count, GRAIN, threads, [=](int64_t begin, int64_t end) {
+        int64_t i = begin;
+        for (; i + LANES <= end; i += LANES) store(x + i, Act::apply(load(x + i)));
+        if (i < end) store_part(x + i, Act::apply(load_part(x + i, end - i)), end - i);
+    });
+}
+
+template <class T>
+void plain_by_kind(T* x, int64_t count, int32_t kind, int64_t threads) {
+    if (kind == 0) plain<Silu>(x, count, threads);
+    if (kind == 1) plain<GeluTanh>(x, count, threads);
+    if (kind == 2) plain<Gelu>(x, count, threads);
+}
+
 }  // namespace
 }  // namespace stentor
 
@@ -46,4 +62,13 @@ STENTOR_EXPORT void stentor_gated_activation_f32(const float* gate_up, float* ou
 STENTOR_EXPORT void stentor_gated_activation_bf16(const bf16* gate_up, bf16* out, int64_t rows, int64_t width,
                                                   int64_t stride, int32_t kind, int64_t threads) {
     gated_by_kind(gate_up, out, rows, width, stride, kind, threads);
+}
+
+// In place.
+STENTOR_EXPORT void stentor_activate_f32(float* x, int64_t count, int32_t kind, int64_t threads) {
+    plain_by_kind(x, count, kind, threads);
+}
+
+STENTOR_EXPORT void stentor_activate_bf16(bf16* x, int64_t count, int32_t kind, int64_t threads) {
+    plain_by_kind(x, count, kind, threads);
 }

@@ -1,4 +1,4 @@
-"""act(gate) · up, in float32, rounded once"""
+"""act(gate) · up, and act alone, in float32, rounded once"""
 
 import torch
 from torch import Tensor
@@ -7,8 +7,10 @@ from torch.nn import functional
 
 def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
     gate, up = gate_up.float().chunk(2, dim=-1)
+    return torch.mul(activation(gate, kind), up).to(gate_up.dtype)
+
+
+def activation(x: Tensor, kind: str) -> Tensor:
     if kind == "silu":
-        activated = functional.silu(gate)
-    else:
-        activated = functional.gelu(gate, approximate="tanh" if kind == "gelu_tanh" else "none")
-    return torch.mul(activated, up).to(gate_up.dtype)
+        return functional.silu(x.float()).to(x.dtype)
+    return functional.gelu(x.float(), approximate="tanh" if kind == "gelu_tanh" else "none").to(x.dtype)

@@ -15,7 +15,7 @@ from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
 __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"]
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I, _F, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I, _F, _I, ctypes.c_bool, _I)
 _NATIVE = {
     torch.float32: NativeFunction("stentor_paged_attention_f32", *_ARGUMENTS, restype=_I),
     torch.bfloat16: NativeFunction("stentor_paged_attention_bf16", *_ARGUMENTS, restype=_I),
@@ -25,17 +25,18 @@ MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""
 
 
-def choose(
-    q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None, causal: bool = True
-) -> Variant:
+def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None) -> Variant:
     """The variant that :func:`paged_attention` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_obstacle(_NATIVE.get(q.dtype), q) or native_cache_obstacle(k_cache, q.dtype)
-    if native is None and (sinks is not None or not causal):
-        native = "it has no sinks" if sinks is not None else "it is causal"
+    native = native_attention_obstacle(q, sinks) or native_cache_obstacle(k_cache, q.dtype)
     triton = triton_obstacle(q, variant)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
     return settle(variant, triton=triton, native=native)
+
+
+def native_attention_obstacle(q: Tensor, sinks: Tensor | None) -> str | None:
+    """Why the native variant cannot take these queries; None when it can."""
+    return native_obstacle(_NATIVE.get(q.dtype), q) or (None if sinks is None else "it has no sinks")
 
 
 def paged_attention(
@@ -82,13 +83,13 @@ def paged_attention(
             the Triton variant does not look, for it would have to wait for the device.
         MemoryError: no room to plan the batch, on the CPU.
     """
-    blocks, kv_heads, dim, size = check_caches(k_cache, v_cache, "paged_attention")
+    _, kv_heads, dim, _ = check_caches(k_cache, v_cache, "paged_attention")
     check_scales(k_cache, k_scale, v_scale, "paged_attention")
     same = q.dtype == k_cache.dtype or k_scale is not None
     if q.dim() != 3 or q.dtype not in FLOATS or not same or q.shape[2] != dim or q.shape[1] % kv_heads:
         raise ValueError(f"paged_attention: q {describe(q)} does not fit k_cache {describe(k_cache)}")
     tokens, heads, _ = q.shape
-    q_stride, head_stride, dim_stride = q.stride()
+    _, head_stride, dim_stride = q.stride()
     if dim_stride != 1 or (head_stride != dim and heads > 1):
         raise ValueError(f"paged_attention: heads and dims of q must be contiguous, strides are {q.stride()}")
     if tokens != batch.num_tokens:
@@ -101,7 +102,7 @@ def paged_attention(
         raise ValueError(f"paged_attention: window {window} needs causal attention")
     if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous()):
         raise ValueError(f"paged_attention: sinks {describe(sinks)} must be contiguous float32 [{heads}]")
-    chosen = choose(q, k_cache, variant, sinks=sinks, causal=causal)
+    chosen = choose(q, k_cache, variant, sinks=sinks)
     if chosen == "reference":
         return reference.paged_attention(
             q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale
@@ -110,8 +111,29 @@ def paged_attention(
         from .triton import paged_attention as run  # late: Triton takes long to import
 
         return run(q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale)
+    return attend_native(
+        q, k_cache, v_cache, batch, scale, window, softcap, after=0 if causal else -1, fewer=not causal
+    )
+
+
+def attend_native(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    window: int,
+    softcap: float,
+    *,
+    after: int,
+    fewer: bool,
+) -> Tensor:
+    """The native variant, after checks of its arguments. A query sees ``after`` keys after its own (-1: all);
+    ``fewer``: sequences may have fewer keys than queries. Raises as :func:`paged_attention` does."""
     function = _NATIVE[q.dtype].bind()
     assert function is not None
+    tokens, heads, dim = q.shape
+    blocks, kv_heads, _, size = k_cache.shape
     out = torch.empty((tokens, heads, dim), dtype=q.dtype)
     fault = function(
         q.data_ptr(),
@@ -129,10 +151,12 @@ def paged_attention(
         size,
         blocks,
         batch.block_tables.shape[1],
-        q_stride,
+        q.stride(0),
         scale,
         window,
         softcap,
+        after,
+        fewer,
         threads(),
     )
     if fault == _NO_MEMORY:

@@ -34,12 +34,15 @@ struct Call {
     const int32_t *query_start, *seq_lens, *tables;
     int64_t sequences, tokens, heads, kv_heads, dim, size, blocks, table_width, q_stride;
     float scale;
-    int64_t window;
+    int64_t window;  // keys up to a query's own that it sees; 0: all
     float softcap;
+    int64_t after = 0;  // keys after its own that it sees; -1: all
+    bool fewer = false;  // a sequence may have fewer keys than queries
 };
 
 struct Item {
-    int64_t sequence, token, count, position;  // `count` tokens from `token`, the first at `position`
+    // `count` tokens from `token`, the first at `position` among `length` keys; below 0 where there are fewer keys.
+    int64_t sequence, token, count, position, length;
 };
 
 // What a softmax over some keys has come to, for each row: the highest score (times log2 e), the sum of weights in
@@ -96,6 +99,12 @@ struct Scratch {
 template <class C>
 int64_t first_visible(const C& c, int64_t position) {
     return c.window > 0 ? std::max<int64_t>(0, position - c.window + 1) : 0;
+}
+
+// One past the last key that the item's token number `token` sees; 0 or less where it sees none.
+template <class C>
+int64_t end_visible(const C& c, const Item& item, int64_t token) {
+    return c.after < 0 ? item.length : std::min(item.length, item.position + token + 1 + c.after);
 }
 
 // Turns the scores of one row and tile into weights, of the keys [begin, end) that it sees, and brings its maximum,
@@ -170,7 +179,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
     state.clear(rows);
     const int32_t* table = c.tables + item.sequence * c.table_width;
     const int64_t start = std::max(first_visible(c, item.position), part * PART);
-    const int64_t stop = std::min(item.position + item.count, (part + 1) * PART);
+    const int64_t stop = std::min(end_visible(c, item, item.count - 1), (part + 1) * PART);
     for (int64_t tile = start / KEYS * KEYS; tile < stop; tile += KEYS) {
         // A run without a visible key stands in as a copy of one that has: its scores are masked.
         const T *keys[KEYS / RUN], *values[KEYS / RUN];
@@ -186,9 +195,9 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             Kernel::template score<decltype(deep)::value>(queries + row * query, keys, c.size, dim, scores + row * KEYS);
         });
         for (int64_t row = 0; row < rows; ++row) {
-            const int64_t position = item.position + row / each;
-            const int64_t begin = std::max<int64_t>(0, first_visible(c, position) - tile);
-            const int64_t end = std::min(KEYS, position + 1 - tile);
+            const int64_t token = row / each;
+            const int64_t begin = std::max<int64_t>(0, first_visible(c, item.position + token) - tile);
+            const int64_t end = std::min(KEYS, end_visible(c, item, token) - tile);
             if (begin >= end)
                 std::fill_n(scores + row * KEYS, KEYS, 0.0f);
             else
@@ -202,11 +211,12 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
     }
 }
 
-// Divides by the sum of weights and puts one row where it belongs.
+// Divides by the sum of weights and puts one row where it belongs: zeros where it saw nothing.
 template <class Q, class T>
 void finish(const Call<Q, T>& c, int64_t token, int64_t head, const Running& state, int64_t row) {
     Q* to = c.out + (token * c.heads + head) * c.dim;
-    const vf total = set1(hsum(load(state.totals + row * LANES)));
+    const float sum = hsum(load(state.totals + row * LANES));
+    const vf total = set1(sum > 0 ? sum : 1.0f);
     for (int64_t d = 0; d < c.dim; d += LANES) {
         const vf mean = load(state.sums + row * state.width + d) / total;
         if (d + LANES <= c.dim)
@@ -229,7 +239,8 @@ void attend_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t f
     scratch.scores.resize(rows * KEYS);
     const Running state = scratch.running(rows, padded(c.dim), 0), piece = scratch.running(rows, padded(c.dim), 1);
     load_queries<Kernel>(c, item, kv_head, first, last, scratch.queries.data());
-    const int64_t from = first_visible(c, item.position) / PART, to = (item.position + item.count - 1) / PART;
+    const int64_t from = first_visible(c, item.position) / PART, end = end_visible(c, item, item.count - 1);
+    const int64_t to = std::max(from, (end - 1) / PART);
     const bool parts = from < to;
     if (parts) state.clear(rows);
     for (int64_t part = from; part <= to; ++part) {
@@ -282,8 +293,9 @@ template <class C>
 int64_t find_fault(const C& c) {
     for (int64_t s = 0; s < c.sequences; ++s) {
         const int64_t begin = c.query_start[s], end = c.query_start[s + 1], length = c.seq_lens[s];
-        if (begin < 0 || begin > end || end > c.tokens || length < end - begin) return s;
-        if (begin == end) continue;
+        if (begin < 0 || begin > end || end > c.tokens || length < 0) return s;
+        if (!c.fewer && length < end - begin) return s;
+        if (begin == end || length == 0) continue;
         const int64_t last = (length - 1) / c.size;
         if (last >= c.table_width) return s;
         for (int64_t b = first_visible(c, length - (end - begin)) / c.size; b <= last; ++b) {
@@ -304,8 +316,9 @@ std::vector<Item> items_of(const C& c, int64_t* work) {
         const int64_t begin = c.query_start[s], end = c.query_start[s + 1];
         for (int64_t token = begin; token < end; token += step) {
             const int64_t position = c.seq_lens[s] - (end - token), count = std::min(step, end - token);
-            items.push_back({s, token, count, position});
-            *work += (position + count - first_visible(c, position)) * count * c.heads * c.dim;
+            items.push_back({s, token, count, position, c.seq_lens[s]});
+            const int64_t keys = end_visible(c, items.back(), count - 1) - first_visible(c, position);
+            *work += std::max<int64_t>(0, keys) * count * c.heads * c.dim;
         }
     }
     std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {

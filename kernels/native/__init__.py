@@ -9,7 +9,7 @@ Start-up calls :func:`prepare`, with a progress callback, before the first opera
 """
 
 from .build import BuildError, ProgressCallback, default_cache_dir
-from .load import NativeFunction, NativeLibrary, library, prepare, threads, unavailable_reason
+from .load import NativeFunction, NativeLibrary, library, prepare, set_threads, threads, unavailable_reason
 
 __all__ = [
     "BuildError",
@@ -19,6 +19,7 @@ __all__ = [
     "default_cache_dir",
     "library",
     "prepare",
+    "set_threads",
     "threads",
     "unavailable_reason",
 ]

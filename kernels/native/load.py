@@ -96,6 +96,21 @@ class NativeFunction:
         return self._bound
 
 
+_own_threads: int | None = None
+
+
+def set_threads(count: int | None) -> None:
+    """How many threads native kernels may use in this process; None: as many as torch."""
+    global _own_threads
+    _own_threads = count
+
+
 def threads() -> int:
-    """Threads that a native kernel may use in the calling thread: what ``torch.set_num_threads`` set."""
-    return torch.get_num_threads()
+    """Threads that a native kernel may use in the calling thread: what ``torch.set_num_threads`` set, unless
+    :func:`set_threads` has said otherwise.
+
+    A process whose steps are native kernels and many small operations of torch in turn gives torch one thread: its
+    own would wait for their next work in a loop, on the cores that ours compute on, and an operation of microseconds
+    would take the scheduler's time slice.
+    """
+    return torch.get_num_threads() if _own_threads is None else _own_threads

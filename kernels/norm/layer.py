@@ -1,16 +1,28 @@
 """Layer norms."""
 
+import ctypes
+
 import torch
 from torch import Tensor
 
+from ..guards import native_obstacle
+from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
 from . import reference
-from .rows import check_residual, check_rows, row_obstacle
+from .rows import check_residual, check_rows, dims_obstacle, row_obstacle, rows_of
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (_P, _P, _P, _P, _P, _I, _I, _I, _I, _I, ctypes.c_float, _I)
+_NATIVE = {
+    torch.float32: NativeFunction("stentor_layer_norm_f32", *_ARGUMENTS),
+    torch.bfloat16: NativeFunction("stentor_layer_norm_bf16", *_ARGUMENTS),
+}
 
 
 def choose_layer(x: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that both layer norms run on ``x``. Raises ValueError where a named one cannot run."""
-    return settle(variant, triton=row_obstacle(x, variant))
+    native = native_obstacle(_NATIVE.get(x.dtype), x) or dims_obstacle(x)
+    return settle(variant, triton=row_obstacle(x, variant), native=native)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, variant: Choice = "auto") -> Tensor:
@@ -29,9 +41,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, va
         ValueError: shapes, dtypes or strides that do not fit.
     """
     check_rows("layer_norm", x, weight, bias)
-    if choose_layer(x, variant) == "reference":
-        return reference.layer_norm(x, weight, bias, eps)
-    return _run_triton(x, None, weight, bias, eps)
+    return _run(x, None, weight, bias, eps, variant)
 
 
 def add_layer_norm(
@@ -49,14 +59,44 @@ def add_layer_norm(
     """
     check_rows("add_layer_norm", x, weight, bias)
     check_residual("add_layer_norm", x, residual)
-    if choose_layer(x, variant) == "reference":
-        return reference.add_layer_norm(x, residual, weight, bias, eps)
-    return _run_triton(x, residual, weight, bias, eps)
+    return _run(x, residual, weight, bias, eps, variant)
 
 
-def _run_triton(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    from .triton_layer import layer_norm_rows  # late: heavy
+def _run(
+    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float, variant: Choice
+) -> Tensor:
+    match choose_layer(x, variant):
+        case "triton":
+            from .triton_layer import layer_norm_rows  # late: heavy
 
+            out = torch.empty_like(x, memory_format=torch.contiguous_format)
+            layer_norm_rows(x, residual, weight, bias, eps, out)
+            return out
+        case "native":
+            return _run_native(x, residual, weight, bias, eps)
+        case "reference" if residual is None:
+            return reference.layer_norm(x, weight, bias, eps)
+        case "reference":
+            return reference.add_layer_norm(x, residual, weight, bias, eps)
+
+
+def _run_native(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    function = _NATIVE[x.dtype].bind()
+    assert function is not None
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    layer_norm_rows(x, residual, weight, bias, eps, out)
+    number, inner, outer_stride, inner_stride = rows_of(x)
+    function(
+        x.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        number // max(inner, 1),
+        inner,
+        outer_stride,
+        inner_stride,
+        x.shape[-1],
+        eps,
+        threads(),
+    )
     return out

@@ -1,4 +1,4 @@
-// y = x / sqrt(mean(x²) + eps) · w, one row at a time; see reference.py for where it rounds.
+// Root mean square and layer norms, one row at a time; see reference.py for where they round.
 #include "parallel.h"
 #include "vec.h"
 
@@ -60,6 +60,58 @@ void add_row(const T* x, T* residual, int64_t width) {
     }
 }
 
+// f(begin, vector of x[begin:]) for each vector of a row; the last may be part of one, with zeros after.
+template <class T, class F>
+static inline void each_vector(const T* x, int64_t width, F f) {
+    int64_t i = 0;
+    for (; i + LANES <= width; i += LANES) f(i, load(x + i), LANES);
+    if (i < width) f(i, load_part(x + i, width - i), width - i);
+}
+
+template <class T>
+void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, int64_t width, float eps) {
+    vf sum = {};
+    each_vector(x, width, [&](int64_t, vf v, int64_t) { sum += v; });
+    const vf mean = set1(hsum(sum) / (float)width);
+    vf squares = {};
+    each_vector(x, width, [&](int64_t, vf v, int64_t n) {
+        vf apart = v - mean;
+        if (n < LANES) {
+            float rest[LANES] = {};
+            store_part(rest, apart, n);
+            apart = load(rest);
+        }
+        squares = fma(apart, apart, squares);
+    });
+    const vf factor = set1(1.0f / std::sqrt(hsum(squares) / (float)width + eps));
+    each_vector(x, width, [&](int64_t i, vf v, int64_t n) {
+        const vf normed = (v - mean) * factor, w = n < LANES ? load_part(weight + i, n) : load(weight + i);
+        const vf added = !bias ? vf{} : n < LANES ? load_part(bias + i, n) : load(bias + i);
+        const vf y = fma(normed, w, added);
+        if (n < LANES)
+            store_part(out + i, y, n);
+        else
+            store(out + i, y);
+    });
+}
+
+// As `norm`, for a layer norm; `bias` may be null.
+template <class T>
+void layer_norm(const T* x, const T* weight, const T* bias, T* out, T* residual, int64_t outer, int64_t inner,
+                int64_t outer_stride, int64_t inner_stride, int64_t width, float eps, int64_t threads) {
+    parallel_rows(outer * inner, GRAIN / (width + 1), threads, [=](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            const T* from = x + row / inner * outer_stride + row % inner * inner_stride;
+            if (residual) {
+                T* sum = residual + row * width;
+                add_row(from, sum, width);
+                from = sum;
+            }
+            layer_norm_row(from, weight, bias, out + row * width, width, eps);
+        }
+    });
+}
+
 // Rows are [outer, inner] with a stride each; `out` and `residual` (null: none) are contiguous.
 template <class T>
 void norm(const T* x, const T* weight, T* out, T* residual, int64_t outer, int64_t inner, int64_t outer_stride,
@@ -92,4 +144,16 @@ STENTOR_EXPORT void stentor_rms_norm_bf16(const bf16* x, const bf16* weight, bf1
                                           int64_t inner, int64_t outer_stride, int64_t inner_stride, int64_t width,
                                           float eps, int32_t plus_one, int64_t threads) {
     norm(x, weight, out, residual, outer, inner, outer_stride, inner_stride, width, eps, plus_one != 0, threads);
+}
+
+STENTOR_EXPORT void stentor_layer_norm_f32(const float* x, const float* weight, const float* bias, float* out,
+                                           float* residual, int64_t outer, int64_t inner, int64_t outer_stride,
+                                           int64_t inner_stride, int64_t width, float eps, int64_t threads) {
+    layer_norm(x, weight, bias, out, residual, outer, inner, outer_stride, inner_stride, width, eps, threads);
+}
+
+STENTOR_EXPORT void stentor_layer_norm_bf16(const bf16* x, const bf16* weight, const bf16* bias, bf16* out,
+                                            bf16* residual, int64_t outer, int64_t inner, int64_t outer_stride,
+                                            int64_t inner_stride, int64_t width, float eps, int64_t threads) {
+    layer_norm(x, weight, bias, out, residual, outer, inner, outer_stride, inner_stride, width, eps, threads);
 }

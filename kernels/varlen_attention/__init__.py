@@ -3,20 +3,20 @@
 import torch
 from torch import Tensor
 
-from ..attention import MAX_TRITON_DIM
+from ..attention import MAX_TRITON_DIM, native_attention_obstacle
 from ..guards import FLOATS, describe, triton_obstacle
 from ..variants import Choice, Variant, settle
-from . import reference
+from . import native, reference
 
 __all__ = ["choose", "varlen_attention"]
 
 
-def choose(q: Tensor, variant: Choice = "auto") -> Variant:
+def choose(q: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None) -> Variant:
     """The variant that :func:`varlen_attention` runs. Raises ValueError where one is asked for that cannot run."""
     triton = triton_obstacle(q, variant)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
-    return settle(variant, triton=triton)
+    return settle(variant, triton=triton, native=native_attention_obstacle(q, sinks))
 
 
 def varlen_attention(
@@ -84,8 +84,11 @@ def varlen_attention(
     left, right = window
     if causal:
         right = 0
-    if choose(q, variant) == "triton":
+    chosen = choose(q, variant, sinks=sinks)
+    if chosen == "triton":
         from .triton import varlen_attention as run  # late: Triton takes long to import
 
         return run(q, k, v, q_start, k_start, max_q, scale, left, right, softcap, sinks)
+    if chosen == "native":
+        return native.varlen_attention(q, k, v, q_start, k_start, scale, left, right, softcap)
     return reference.varlen_attention(q, k, v, q_start, k_start, scale, left, right, softcap, sinks)

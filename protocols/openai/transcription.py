@@ -100,6 +100,7 @@ class TranscriptionForm(TranslationForm, kw_only=True):
 
     # Understood, and refused as those above.
     keywords: list[str] | None = None
+    hotwords: str | None = None
     known_speaker_names: Any = None
     known_speaker_references: Any = None
 
@@ -108,8 +109,9 @@ class TranscriptionForm(TranslationForm, kw_only=True):
         for name in ("known_speaker_names", "known_speaker_references"):
             if getattr(self, name) is not None:
                 raise _invalid(name, "the model does not tell speakers apart; leave it out")
-        if self.keywords:
-            raise _invalid("keywords", "they are not supported; name them in `prompt`")
+        for name in ("keywords", "hotwords"):
+            if getattr(self, name):
+                raise _invalid(name, "they are not supported; name them in `prompt`")
         if self.timestamp_granularities and self.response_format != "verbose_json":
             raise _invalid("timestamp_granularities", "timestamps need `response_format` verbose_json")
         if self.include and self.response_format != "json":

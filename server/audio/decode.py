@@ -71,6 +71,11 @@ class AudioDecoder:
         """Bytes of pcm that callers hold."""
 
     @property
+    def max_bytes(self) -> int:
+        """Of one file."""
+        return self._limits.max_bytes
+
+    @property
     def pids(self) -> list[int]:
         """Of the processes that there are."""
         return [pid for worker in self._workers if (pid := worker.process.pid) is not None]

@@ -253,11 +253,16 @@ class _Mixer:
             try:
                 return b"".join(bytes(mixed.planes[0])[: 2 * mixed.samples] for mixed in self._mono.resample(frame))
             except (av.FFmpegError, ValueError):
-                self._floats = av.AudioResampler(format="fltp", layout=frame.layout, rate=frame.sample_rate)
+                # not in a plane for each channel: PyAV reads past the end of the list of planes where there are many
+                self._floats = av.AudioResampler(format="flt", layout=frame.layout, rate=frame.sample_rate)
         import numpy as np
 
-        pieces = [piece.to_ndarray().mean(axis=0) for piece in self._floats.resample(frame)]
-        return b"".join(np.clip(np.rint(piece * 32767), -32768, 32767).astype("<i2").tobytes() for piece in pieces)
+        mixed = []
+        for piece in self._floats.resample(frame):
+            channels = piece.layout.nb_channels
+            floats = np.frombuffer(piece.planes[0], np.float32, piece.samples * channels).reshape(-1, channels)
+            mixed.append(np.clip(np.rint(floats.mean(axis=1) * 32767), -32768, 32767).astype("<i2").tobytes())
+        return b"".join(mixed)
 
 
 def _too_long(most: float) -> Refused:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ..config import DoorConfig
 from ..options import ConfigError
 from ..reload import Reloadable
+from .client_secrets import ClientSecrets
 from .files import FileRefused
 from .keys import Keyring
 from .origins import Origins
@@ -21,6 +22,8 @@ class Door:
     root_path: str = ""
     """In front of every path; empty, or begins with a slash and ends without."""
     tls: ReloadingContext | None = None
+    secrets: ClientSecrets = field(default_factory=ClientSecrets)
+    """For the clients of those who have keys."""
 
     @property
     def reloadable(self) -> Sequence[Reloadable]:

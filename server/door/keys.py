@@ -17,6 +17,8 @@ from .files import FileRefused, read_text
 logger = logging.getLogger(__name__)
 
 _BEARER: Final = b"bearer"
+SUBPROTOCOL_KEY: Final = b"openai-insecure-api-key."
+"""A key follows, where a WebSocket offers this among its subprotocols."""
 _SALT_BYTES: Final = 16
 _OWNERS: Final = b"stentor: owners of what is stored"
 
@@ -118,12 +120,13 @@ class Keyring:
         return next((caller for _, caller in self._callers if caller.owner == name), None)
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller | None:
-        """Who holds the key in ``Authorization: Bearer`` or ``x-api-key``; None where neither is a good one.
+        """Who holds the key in ``Authorization: Bearer``, ``x-api-key`` or a browser's subprotocol; None where none is
+        a good one.
 
         A header that comes twice is not looked at: a proxy in front may have read the other one.
         """
         found: Caller | None = None
-        for token in _given(headers):
+        for token in tokens_of(headers):
             digest = KeyDigest(token)
             for known, caller in self._callers:
                 if known.matches(digest) and found is None:
@@ -163,14 +166,18 @@ def _from_file(path: Path | None) -> tuple[KeyDigest, ...]:
     return keys
 
 
-def _given(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+def tokens_of(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """Every key that a request brings, good or not."""
     bearers = []
     plain = []
+    offered = []
     for name, value in headers:
         if name == b"authorization":
             bearers.append(value)
         elif name == b"x-api-key":
             plain.append(value.strip())
+        elif name == b"sec-websocket-protocol":
+            offered += [protocol.strip() for protocol in value.split(b",")]
     tokens = []
     if len(bearers) == 1:
         scheme, _, token = bearers[0].partition(b" ")
@@ -178,4 +185,7 @@ def _given(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
             tokens.append(token.strip())
     if len(plain) == 1:
         tokens.append(plain[0])
+    in_protocols = [protocol for protocol in offered if protocol.startswith(SUBPROTOCOL_KEY)]
+    if len(in_protocols) == 1:  # browsers can name no other header of a WebSocket
+        tokens.append(in_protocols[0].removeprefix(SUBPROTOCOL_KEY))
     return tokens

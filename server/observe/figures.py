@@ -44,6 +44,7 @@ class ServerFigures:
         self._model = model
         self.traces: TraceCounts | None = None
         self.connections: ConnectionCounts | None = None
+        self._websockets = 0
         responses = Counter(
             "stentor:http_responses",
             "Requests that have ended, by status; 499 is a client that went away before an answer began.",
@@ -57,6 +58,15 @@ class ServerFigures:
 
     def count(self, record: RequestRecord) -> None:
         self._responses[str(record.status) if record.status in STATUSES else "other"].inc()
+
+    @contextlib.contextmanager
+    def websocket(self) -> Iterator[None]:
+        """Around what a WebSocket does from its handshake to its end."""
+        self._websockets += 1
+        try:
+            yield
+        finally:
+            self._websockets -= 1
 
     def collect(self) -> Iterator[Metric]:
         info = GaugeMetricFamily(
@@ -89,6 +99,11 @@ class ServerFigures:
         held = GaugeMetricFamily("stentor:connections_open", "Connections that clients hold.", None, ("model_name",))
         held.add_metric((self._model,), 0 if known is None else known.open)
         yield held
+        sockets = GaugeMetricFamily(
+            "stentor:websocket_connections_active", "WebSockets that are open.", None, ("model_name",)
+        )
+        sockets.add_metric((self._model,), self._websockets)
+        yield sockets
         yield from self._task_figures()
         reasons = dict.fromkeys((*_REFUSALS.values(), _MALFORMED), 0)
         for status, count in () if known is None else known.refused.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stentor.protocols.openai.realtime.given import encode_audio
-from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, Item, ItemStatus, MessageItem
+from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, ItemStatus, MessageItem
 from stentor.protocols.openai.realtime.server import (
     ArgumentsDelta,
     ArgumentsDone,

@@ -50,7 +50,7 @@ from stentor.protocols.openai.realtime.server import (
     ServerEvent,
     StatusDetails,
 )
-from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSession, Session, TranscriptionSession
+from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSession, Session
 from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 
 from ..door.keys import Caller
@@ -543,15 +543,10 @@ class Connection:
     def expire(self) -> None:
         """Tells that the session has lasted as long as it may."""
         message = "The session has lasted as long as it may; open another one."
-        self._emit_error(ErrorBody(message, "invalid_request_error", None, "session_expired"), None)
+        self._outbox.tell(ErrorBody(message, "invalid_request_error", None, "session_expired"))
 
     def _tell_error(self, error: Exception, event_id: str | None) -> None:
-        _, body = describe(error)
-        self._emit_error(body, event_id)
-
-    def _emit_error(self, body: ErrorBody, event_id: str | None) -> None:
-        error = told.RealtimeError(body.type, body.code, body.message, body.param, event_id)
-        self._emit(told.ErrorEvent(error=error))
+        self._outbox.tell(describe(error)[1], event_id)
 
     def _emit(self, event: ServerEvent) -> None:
         self._outbox.put(event)

@@ -135,7 +135,8 @@ class TurnHearing:
         return self._pauses % 2 == 1
 
     def _drop_stale(self) -> None:
-        if self._flight is not None and self._flight[0] != self._pauses:
+        """Only what was begun in the pause that lasts is of use for what comes next."""
+        if self._flight is not None and not (self._paused and self._flight[0] == self._pauses):
             self._flight[1].cancel()
 
     def _notify(self) -> None:

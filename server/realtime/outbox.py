@@ -7,9 +7,10 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
+from stentor.protocols.openai.errors import ErrorBody
 from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.realtime.client import AnyClientEvent, decode_event
-from stentor.protocols.openai.realtime.server import ServerEvent
+from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError, ServerEvent
 
 from ..responses.ids import random_id
 
@@ -59,6 +60,10 @@ class Outbox:
             self._waiting.append(message)
             self._bytes += len(message)
             self._more.set()
+
+    def tell(self, error: ErrorBody, event_id: str | None = None) -> None:
+        """``event_id`` is that of the client's event that is at fault."""
+        self.put(ErrorEvent(error=RealtimeError(error.type, error.code, error.message, error.param, event_id)))
 
     async def room(self) -> None:
         """Returns when more may be put; at once, when nobody reads any more."""

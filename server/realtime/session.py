@@ -4,7 +4,6 @@ Only fields that are present change anything; null, an empty text and an empty l
 has changed nothing.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -45,9 +44,6 @@ from stentor.protocols.openai.tools import tool_use
 
 from ..conversation.renaming import renamed
 
-OPENAI_VOICES: Final = frozenset("alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split())
-"""Whoever names one of these gets a voice that is there."""
-
 _SHOWN: Final = ("type", "name", "description", "parameters")
 _MODES: Final = ("none", "auto", "required")
 
@@ -55,18 +51,21 @@ Changed = TypeVar("Changed", bound=msgspec.Struct)
 Field = TypeVar("Field")
 
 
-class Voices(Protocol):
-    """What a session asks of the models that speak and hear."""
+class Models(Protocol):
+    """What a session asks of the models that are served."""
 
     @property
     def can_speak(self) -> bool: ...
 
     @property
-    def voices(self) -> Sequence[str]:
-        """The first is the one that speaks where none was named."""
+    def default_voice(self) -> str | None:
+        """None where nothing speaks."""
 
-    def chat_model(self, name: str | None) -> str:
-        """The served name. Raises BadRequest (404)."""
+    def check_voice(self, name: str, field: str) -> None:
+        """Raises BadRequest for one that is not there."""
+
+    def chat_model(self, name: str | None, field: str) -> str:
+        """The served name. Raises BadRequest."""
 
     def transcription_model(self, name: str | None, field: str) -> str:
         """The served name. Raises BadRequest, also where nothing hears."""
@@ -81,7 +80,7 @@ NO_SPEECH_MODEL: Final = (
 class SessionRules:
     """What sessions of this server may be."""
 
-    models: Voices
+    models: Models
     limits: Limits
 
     @property
@@ -91,21 +90,19 @@ class SessionRules:
 
     # ---- whole sessions
 
-    def realtime(self, id: str, model: str | None, expires_at: int) -> RealtimeSession:
-        """Raises BadRequest."""
-        voices = self.models.voices
-        output = AudioOutput(voice=voices[0] if voices else None)
+    def realtime(self, id: str, model: str | None, expires_at: int, field: str = "model") -> RealtimeSession:
+        """``field`` is where the model was named. Raises BadRequest."""
         return RealtimeSession(
             id=id,
-            model=self.models.chat_model(model),
+            model=self.models.chat_model(model, field),
             output_modalities=self.modalities,
             expires_at=expires_at,
-            audio=RealtimeAudio(output=output),
+            audio=RealtimeAudio(output=AudioOutput(voice=self.models.default_voice)),
         )
 
-    def transcription(self, id: str, expires_at: int) -> TranscriptionSession:
+    def transcription(self, id: str, expires_at: int, name: str | None = None) -> TranscriptionSession:
         """Raises BadRequest."""
-        model = self.models.transcription_model(None, "intent")
+        model = self.models.transcription_model(name, "model")
         heard = AudioInput(transcription=Transcription(model))
         return TranscriptionSession(id=id, expires_at=expires_at, audio=TranscriptionAudio(heard))
 
@@ -136,7 +133,7 @@ class SessionRules:
                 )
 
     def _realtime(self, session: RealtimeSession, update: RealtimeUpdate, has_spoken: bool) -> RealtimeSession:
-        if update.model and self.models.chat_model(update.model) != session.model:
+        if update.model and self.models.chat_model(update.model, "session.model") != session.model:
             raise BadRequest(
                 f"`session.model` is `{session.model}` and stays it; open another connection for another model.",
                 "session.model",
@@ -218,25 +215,21 @@ class SessionRules:
         """Raises BadRequest naming the field below ``where``."""
         if update is UNSET:
             return output
-        first = self.models.voices[0] if self.models.voices else None
+        first = self.models.default_voice
         if update is None:
             return AudioOutput(voice=first)
         voice = output.voice
         name = update.voice_name
-        if name is not UNSET:
-            voice = self._voice(name, f"{where}.voice") if name else first
+        if name:
+            self.models.check_voice(name, f"{where}.voice")
+            voice = name
+        elif name is not UNSET:
+            voice = first
         return AudioOutput(
             format=_kept(update.format, output.format, AudioOutput().format),
             voice=voice,
             speed=_kept(update.speed, output.speed, 1.0) if isinstance(update, OutputUpdate) else output.speed,
         )
-
-    def _voice(self, name: str, field: str) -> str:
-        voices = self.models.voices
-        if name in voices or not voices or name in OPENAI_VOICES:
-            return name
-        some = ", ".join(voices[:8])
-        raise BadRequest(f"`{field}`: there is no voice `{name[:80]}`; there are {some}.", field, "invalid_value")
 
     def _input(self, heard: AudioInput, update: InputUpdate | UnsetType | None) -> AudioInput:
         where = "session.audio.input"

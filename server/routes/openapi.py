@@ -19,6 +19,7 @@ from . import (
     messages,
     models,
     operations,
+    realtime,
     responses,
     speech,
     tokens,
@@ -34,6 +35,7 @@ OPERATIONS: Final[Operations] = {
 def routes(state: ServerState) -> list[Route]:
     families = (
         *(chat, completions, conversations, messages, models, tokens, operations, responses, files, batches),
+        realtime,
         transcriptions,
         speech,
     )

@@ -96,7 +96,8 @@ def _stream(state: ServerState, events: Batches[list[bytes]], first: int = 0) ->
 
 
 async def connect(state: ServerState, socket: WebSocket) -> None:
-    await ResponseSocket(state, socket, state.socket_messages).serve()
+    with state.metrics.server.websocket():
+        await ResponseSocket(state, socket, state.socket_messages).serve()
 
 
 async def input_tokens(state: ServerState, request: Request, content: bytes, _ticket: Ticket) -> Response:

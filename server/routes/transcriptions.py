@@ -34,7 +34,7 @@ from .forms import too_large, upload_form
 OPERATIONS: Final[Operations] = {
     "/v1/audio/transcriptions": Operation(
         "What is said in a file",
-        answers.Transcription | answers.VerboseTranscription,
+        answers.Transcription,
         takes_file=True,
         form=TranscriptionForm,
         streams=True,
@@ -43,7 +43,7 @@ OPERATIONS: Final[Operations] = {
     ),
     "/v1/audio/translations": Operation(
         "What is said in a file, in English",
-        answers.Transcription | answers.VerboseTranscription,
+        answers.Transcription,
         takes_file=True,
         form=TranslationForm,
         streams=True,
@@ -82,7 +82,7 @@ class FormEndpoint:
             with ticket.bounded():
                 request = Request(scope, receive, send)
                 with state.bodies.share() as share:
-                    most = state.limits.max_body_bytes
+                    most = state.limits.max_body_bytes if state.audio is None else state.audio.max_bytes
                     async with upload_form(state, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
                         asked, data = self._read(state, form), await _file_of(form, most)
                     answering = _answer(state, request, data, ticket, asked)

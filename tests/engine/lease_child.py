@@ -8,6 +8,8 @@ import time
 
 from stentor.engine.lease import Member
 
+NOTED = 300 << 20
+"""Bytes that one which sets up says that it has taken."""
 _WORD = struct.Struct("<Q")
 
 
@@ -21,6 +23,14 @@ def main() -> None:
         member.acquire()
         print("held", flush=True)
         time.sleep(seconds)
+        return
+    if what == "sets-up":
+        with member.setting_up():
+            print("begun", flush=True)
+            time.sleep(seconds)
+            member.note_memory(NOTED)
+        print("noted", flush=True)
+        sys.stdin.read()
         return
     end = time.monotonic() + seconds
     while time.monotonic() < end:

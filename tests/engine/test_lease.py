@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from stentor.engine.lease import MAX_MEMBERS, LeaseError, Member, create_lease
+from stentor.tests.engine.lease_child import NOTED
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -31,6 +32,7 @@ class Members:
             [sys.executable, "-P", "-m", "stentor.tests.engine.lease_child"]
             + [str(part) for part in (self.fd, self.board_fd, number, what, seconds)],
             pass_fds=(self.fd, self.board_fd),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -130,6 +132,23 @@ def test_a_new_process_takes_the_place_of_one_that_died_with_the_lease(members: 
     again = members.start(0, "hold", 0)
     assert line_of(again) == "held"
     ended(again)
+
+
+@pytest.mark.parametrize("members", [([1, 1],)], indirect=True)
+def test_members_take_memory_one_after_the_other_and_see_what_the_living_have_taken(members: Members) -> None:
+    own = Member(members.fd, 0)
+    child = members.start(1, "sets-up", 0.3)
+    assert line_of(child) == "begun"
+    waits: list[int] = []
+    with own.setting_up(lambda: waits.append(own.memory_of_others())):
+        assert waits[0] == 0, "it had not been set up yet"
+        assert line_of(child) == "noted"
+        assert own.memory_of_others() == NOTED
+        own.note_memory(5)
+    assert own.memory_of_others() == NOTED, "our own is not counted"
+    child.kill()
+    child.wait()
+    assert own.memory_of_others() == 0, "memory of the dead is free"
 
 
 @pytest.mark.parametrize("weights", [[], [0], [1001], [1] * (MAX_MEMBERS + 1)])

@@ -126,7 +126,7 @@ def test_neither_deaths_nor_preemptions_change_a_transcript(engine: LocalEngine,
     expected = transcripts(engine.ready.num_blocks, [])
     before = engine.steps
     assert transcripts(min(blocks, engine.ready.num_blocks), [before + 3, before + 11, before + 12]) == expected
-    assert (engine.scheduler.stats().preemptions > 0) == (blocks == 8)
+    assert blocks > 8 or engine.scheduler.stats().preemptions > 6, "the pool was not too small"
 
 
 def test_an_alignment_says_when_each_token_is_spoken(engine: LocalEngine) -> None:

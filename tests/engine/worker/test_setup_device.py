@@ -1,20 +1,25 @@
 """Setting up on a device, a fake one: what is measured, what the KV cache gets, and what is told."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from stentor.engine.lease import Member
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.models.config import DecoderConfig
 from stentor.engine.worker import service, setup_device
+from stentor.engine.worker import setup as whole_setup
 from stentor.engine.worker.caches import kv_block_bytes
+from stentor.engine.worker.device import MemoryReading
 from stentor.engine.worker.device_runner import DeviceRunner
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.profile import worst_steps
 from stentor.engine.worker.service import Worker
+from stentor.engine.worker.setup import set_up
 from stentor.engine.worker.setup_device import graph_sizes, set_up_device
 from stentor.engine.worker.setup_parts import Setup
 from stentor.kernels import force_variant
@@ -24,7 +29,9 @@ from stentor.protocols.config import WorkerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import NewRow, RowStep, StepPlan, StepResult
 from stentor.tests.engine.channel.harness import both_ends
+from stentor.tests.engine.lease_child import NOTED
 from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.test_lease import Members, line_of
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.kernels.helpers import thread_count
 from stentor.tests.parity import tiny
@@ -76,6 +83,55 @@ def test_the_cache_gets_what_the_worst_step_leaves_of_the_fraction(folder: Path,
     assert setup.ready.num_blocks == budget // block - 1, "one block is nobody's"
     assert lines["KV cache"] == budget // block * block
     assert lines["free"] == 1024 * MIB - sum(bytes_ for what, bytes_ in lines.items() if what != "free")
+
+
+def test_models_that_share_a_device_share_its_fraction(folder: Path, model: DecoderConfig) -> None:
+    device = _device(activations=20 * MIB)
+    setup = _set_up(folder, device, gpu_memory_fraction=0.5, memory_share=0.75, cuda_graphs=False)
+    budget = 384 * MIB - LOADED - 20 * MIB - 100 * MIB
+    assert setup.ready.num_blocks == budget // kv_block_bytes(model, 16, torch.float32) - 1
+    with pytest.raises(SetupError, match=r"--gpu-memory-fraction 0.5 of the device leaves to its share of 0.25: raise"):
+        _set_up(folder, device, gpu_memory_fraction=0.5, memory_share=0.25)
+
+
+def test_what_a_model_beside_it_has_taken_is_not_held_against_one(
+    folder: Path, model: DecoderConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = Members([1, 1])
+    try:
+        child = others.start(1, "sets-up", 0.0)
+        assert (line_of(child), line_of(child)) == ("begun", "noted")
+
+        class Beside(FakeDevice):
+            """Its reading is corrected as a real one's is."""
+
+            def memory(self) -> MemoryReading:
+                reading = super().memory()
+                return replace(reading, free=reading.free + of_others[0]())
+
+        of_others: list[Callable[[], int]] = []
+
+        def device(_place: object, others_have: Callable[[], int]) -> FakeDevice:
+            of_others.append(others_have)
+            return Beside(total=1024 * MIB, allocated=LOADED, outside=100 * MIB + NOTED)
+
+        monkeypatch.setattr(whole_setup, "choose_device", lambda _wanted: torch.device("cuda"))
+        monkeypatch.setattr(whole_setup, "CudaDevice", device)
+        config = model_config(
+            folder,
+            max_num_seqs=4,
+            max_num_batched_tokens=32,
+            kv_cache_memory=None,
+            gpu_memory_fraction=0.5,
+            cuda_graphs=False,
+        )
+        member = Member(others.fd, 0)
+        with force_variant("reference"):
+            setup = set_up(config, lambda *_: None, member=member)
+        budget = 512 * MIB - LOADED - 100 * MIB
+        assert setup.ready.num_blocks == budget // kv_block_bytes(model, 16, torch.float32) - 1
+    finally:
+        others.close()
 
 
 def test_without_graphs_none_are_measured_and_none_reserved(folder: Path) -> None:

@@ -50,7 +50,7 @@ def test_steps_that_overlap_keep_the_device_until_the_last_has_ended(others: Mem
     child = others.start(1, "hold", 0)
     until(lambda: is_waiting(others.fd, 1))
     turns.end()
-    time.sleep(5 * SLICE)
+    time.sleep(2 * SLICE)
     assert is_waiting(others.fd, 1), "one of our steps still runs"
     turns.end()
     assert line_of(child) == "held"
@@ -61,7 +61,7 @@ def test_who_launches_ahead_lets_others_in_once_they_have_waited_for_a_slice(oth
     """A pipeline that is never empty would otherwise never let go."""
     turns = SharedDevice(Member(others.fd, 0))
     turns.begin()
-    child = others.start(1, "hold", 0.1)
+    child = others.start(1, "hold", 60)
     until(lambda: is_waiting(others.fd, 1))
     time.sleep(2 * SLICE)
     launched = threading.Event()
@@ -77,8 +77,8 @@ def test_who_launches_ahead_lets_others_in_once_they_have_waited_for_a_slice(oth
     turns.end()
     assert line_of(child) == "held"
     assert not launched.is_set(), "it is the other's turn"
-    assert is_waiting(others.fd, 0)
-    ended(child)
+    until(lambda: is_waiting(others.fd, 0))
+    child.kill()
     thread.join(10)
     assert launched.is_set()
     turns.end()

@@ -18,8 +18,7 @@ from stentor.server.audio.encode import (
     encoded,
     wav_header,
 )
-
-from .voices import samples_of, tone
+from stentor.tests.server.audio.voices import samples_of, tone
 
 MAGIC = {"mp3": b"\xff", "opus": b"OggS", "aac": b"\xff\xf1", "flac": b"fLaC", "wav": b"RIFF"}
 SLACK = {"mp3": 3 * 1152 / 22_050, "opus": 0.001, "aac": 3 * 1024 / 22_050, "flac": 0.0, "wav": 0.0}

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.server.audio.resample import MAX_RATE, Resampler, resample
-
-from .voices import noise, tone
+from stentor.tests.server.audio.voices import noise, tone
 
 RATES = st.sampled_from((8_000, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000))
 

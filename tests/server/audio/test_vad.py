@@ -18,8 +18,7 @@ from stentor.server.audio.vad import (
     spans_of,
     speech_spans,
 )
-
-from .voices import RATE, noise, voice
+from stentor.tests.server.audio.voices import RATE, noise, voice
 
 SOUND = noise(1) + voice(2) + noise(1) + voice(1) + noise(1)
 

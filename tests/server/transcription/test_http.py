@@ -12,7 +12,6 @@ import pytest
 from openai.types import audio as sdk
 
 from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
 from stentor.server.audio.decode import Decoded
 from stentor.server.catalogue import Catalogue, ServedModel
 from stentor.server.config import OverloadConfig
@@ -42,6 +41,9 @@ EXTENSIONS = {"TranscriptionVerbose": frozenset({"task"}), "TranslationVerbose":
 
 class WavReader:
     """Decodes what the wave module reads; the real decoder has tests of its own."""
+
+    def __init__(self, max_bytes: int = 1 << 22) -> None:
+        self.max_bytes = max_bytes
 
     async def decode(self, data: bytes, field: str) -> Decoded:
         try:
@@ -77,9 +79,8 @@ def state_with(script: Script = hears, vocabulary: Vocabulary = VOCABULARY, **fi
     return fake_state(
         catalogue=Catalogue([ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("whisper",))]),
         transcription=model,
-        audio=WavReader(),
         others={"transcription": model.client},
-        **fields,
+        **{"audio": WavReader(), **fields},  # type: ignore[arg-type]
     )
 
 
@@ -284,7 +285,7 @@ async def test_a_server_that_hears_nothing_says_what_would_change_it() -> None:
 
 
 async def test_a_file_is_bounded_while_it_comes_in_and_counted_in_all_bodies() -> None:
-    small = state_with(limits=Limits(max_body_bytes=64 << 10))
+    small = state_with(audio=WavReader(64 << 10))
     answer = await post(small, pcm=silence(10))
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "file_too_large")
     full = state_with(overload=OverloadConfig(max_held_body_bytes=1 << 20))
@@ -319,7 +320,12 @@ async def test_a_client_that_goes_away_is_heard_no_more() -> None:
 async def test_a_request_that_takes_too_long_is_given_up() -> None:
     state = state_with(overload=OverloadConfig(request_timeout=0.05))
     engine = engine_of(model_in(state))
-    engine.gate = asyncio.Event().wait
+    blocked = asyncio.Event()
+
+    async def gate() -> None:
+        await blocked.wait()
+
+    engine.gate = gate
     answer = await post(state, [("language", "en")])
     assert answer.status_code == 504
     assert engine.asked[0].aborted

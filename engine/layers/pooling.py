@@ -1,0 +1,112 @@
+"""From the hidden states of tokens to one vector a text."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import torch
+
+from ..loading.sentence_modules import Dense, DenseActivation, LayerNormed, Module, PoolingMode
+from .placement import Placement
+from .weights import WeightMap
+
+_ACTIVATE: Final[Mapping[DenseActivation, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "identity": lambda x: x,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid,
+}
+_EPS: Final = 1e-5
+
+
+def pool(hidden: torch.Tensor, starts: torch.Tensor, modes: Sequence[PoolingMode]) -> torch.Tensor:
+    """hidden [tokens, size] of texts that begin at ``starts`` (int64 [texts + 1], none is empty) → float32
+    [texts, len(modes) · size]: what the modes give, one after another. Sums are in float32."""
+    return torch.cat([_pool(hidden, starts, mode) for mode in modes], dim=1)
+
+
+def _pool(hidden: torch.Tensor, starts: torch.Tensor, mode: PoolingMode) -> torch.Tensor:
+    match mode:
+        case "cls":
+            return hidden[starts[:-1]].float()
+        case "lasttoken":
+            return hidden[starts[1:] - 1].float()
+        case "max":
+            return _segments(hidden.float(), starts, "max")
+        case "mean":
+            return _segments(hidden.float(), starts, "mean")
+        case "mean_sqrt_len_tokens":
+            return _segments(hidden.float(), starts, "sum") / starts.diff().unsqueeze(1).sqrt()
+        case "weightedmean":
+            lengths = starts.diff()
+            owner = torch.repeat_interleave(lengths)
+            weights = (torch.arange(len(hidden), device=hidden.device) - starts[:-1][owner] + 1).float().unsqueeze(1)
+            total = (lengths * (lengths + 1) / 2).unsqueeze(1)
+            return _segments(hidden.float() * weights, starts, "sum") / total
+
+
+def _segments(values: torch.Tensor, starts: torch.Tensor, how: str) -> torch.Tensor:
+    return torch.segment_reduce(values, how, offsets=starts, axis=0)
+
+
+class After:
+    """The modules behind the pooling, in order. Everything is float32: there is one vector a text."""
+
+    def __init__(self, modules: Sequence[Module], place: Placement) -> None:
+        self._steps = [_step(module, place) for module in modules]
+
+    @property
+    def weights(self) -> list[tuple[Module, WeightMap]]:
+        """What is to be loaded from each module's own folder."""
+        return [(step.module, step.weights) for step in self._steps if not isinstance(step, _Normalize)]
+
+    def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
+        """float32 [texts, inputs] → float32 [texts, outputs]"""
+        for step in self._steps:
+            vectors = step(vectors)
+        return vectors
+
+
+def normalize(vectors: torch.Tensor) -> torch.Tensor:
+    """Scaled to length 1 along the last dimension; zeros stay zeros."""
+    return torch.nn.functional.normalize(vectors, dim=-1)
+
+
+class _Normalize:
+    def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
+        return normalize(vectors)
+
+
+class _Dense:
+    def __init__(self, module: Dense, place: Placement) -> None:
+        self.module, self.weights = module, WeightMap()
+        self._weight = torch.empty(module.outputs, module.inputs, device=place.device)
+        self._bias = torch.zeros(module.outputs, device=place.device)
+        self.weights.add("linear.weight", self._weight)
+        if module.bias:
+            self.weights.add("linear.bias", self._bias)
+
+    def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
+        return _ACTIVATE[self.module.activation](torch.nn.functional.linear(vectors, self._weight, self._bias))
+
+
+class _Norm:
+    def __init__(self, module: LayerNormed, place: Placement) -> None:
+        self.module, self.weights = module, WeightMap()
+        self._weight, self._bias = (torch.empty(module.size, device=place.device) for _ in range(2))
+        self.weights.add("norm.weight", self._weight)
+        self.weights.add("norm.bias", self._bias)
+
+    def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(vectors, self._weight.shape, self._weight, self._bias, _EPS)
+
+
+def _step(module: Module, place: Placement) -> _Dense | _Norm | _Normalize:
+    match module:
+        case Dense():
+            return _Dense(module, place)
+        case LayerNormed():
+            return _Norm(module, place)
+        case _:
+            return _Normalize()

@@ -1,0 +1,202 @@
+"""How an embedder's hidden states become vectors, as sentence-transformers' files say. Torch-free.
+
+::
+
+    modules.json                         the modules in order, each with its folder
+    sentence_bert_config.json            max_seq_length, do_lower_case
+    config_sentence_transformers.json    prompts and which is the default
+    1_Pooling/config.json                pooling
+    2_Dense/config.json, model.safetensors
+
+A folder without them is read by what embedders of its kind do: see :func:`read_sentence_modules`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from ..models.config import ConfigError
+from ..models.config_fields import Fields
+from .errors import CheckpointError
+from .safetensors_index import read_json, read_json_list
+
+PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
+
+_OLD_MODES: Final[Mapping[str, PoolingMode]] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_ACTIVATIONS: Final[Mapping[str, DenseActivation]] = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+}
+_SILENT: Final = ("Dropout",)
+"""Modules that do nothing once a model has been trained."""
+_MOST_MODULES: Final = 16
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer; its tensors ``linear.weight`` and perhaps ``linear.bias`` are in ``folder``."""
+
+    folder: Path
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: DenseActivation
+
+
+@dataclass(frozen=True)
+class LayerNormed:
+    """A layer norm; its tensors ``norm.weight`` and ``norm.bias`` are in ``folder``."""
+
+    folder: Path
+    size: int
+
+
+@dataclass(frozen=True)
+class Normalized:
+    """Vectors are scaled to length 1."""
+
+
+Module = Dense | LayerNormed | Normalized
+
+
+@dataclass(frozen=True)
+class SentenceModules:
+    """What comes behind a model's hidden states."""
+
+    pooling: tuple[PoolingMode, ...]
+    """Laid one after another, where there are several."""
+    include_prompt: bool = True
+    """Whether a prompt's tokens are pooled with the rest."""
+    after: tuple[Module, ...] = ()
+    """In order."""
+    max_length: int | None = None
+    """Tokens beyond are cut off; None: the model's own limit."""
+    lower_case: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Put before texts of a task, by its name."""
+    default_prompt: str | None = None
+    """The name of the one that is put before texts of which nothing is said."""
+
+    @property
+    def normalizes(self) -> bool:
+        return any(isinstance(module, Normalized) for module in self.after)
+
+
+def read_sentence_modules(folder: Path, *, causal: bool) -> SentenceModules:
+    """What the files say; without them the last token of a ``causal`` model and the mean of any other, normalised.
+
+    Raises :class:`CheckpointError`, with one line, for modules that cannot be run.
+    """
+    listed = folder / "modules.json"
+    try:
+        if not listed.is_file():
+            return SentenceModules(("lasttoken" if causal else "mean",), after=(Normalized(),))
+        return _read(folder, listed, causal=causal)
+    except ConfigError as error:
+        raise CheckpointError(f"Cannot load {folder}: {error}.") from error
+
+
+def _read(folder: Path, listed: Path, *, causal: bool) -> SentenceModules:
+    entries = read_json_list(listed)
+    if len(entries) > _MOST_MODULES:
+        raise ConfigError(f"modules.json lists {len(entries)} modules, expected at most {_MOST_MODULES}")
+    pooling: tuple[PoolingMode, ...] = ()
+    include_prompt = True
+    after: list[Module] = []
+    for entry in entries:
+        fields = Fields(entry)
+        kind = fields.text("type").rpartition(".")[2]
+        place = _inside(folder, fields.text("path", ""))
+        match kind:
+            case "Transformer":
+                continue
+            case "Pooling":
+                pooling, include_prompt = _pooling(place)
+            case "Dense":
+                after.append(_dense(place))
+            case "LayerNorm":
+                after.append(LayerNormed(place, Fields(read_json(place / "config.json")).integer("dimension")))
+            case "Normalize":
+                after.append(Normalized())
+            case _ if kind in _SILENT:
+                continue
+            case _:
+                raise ConfigError(f"modules.json names a module {kind[:60]!r}, which is not known")
+    if not pooling:
+        pooling = ("lasttoken" if causal else "mean",)
+    length, lower_case = _limits(folder)
+    prompts, default = _prompts(folder)
+    return SentenceModules(pooling, include_prompt, tuple(after), length, lower_case, prompts, default)
+
+
+def _inside(folder: Path, path: str) -> Path:
+    """``path`` below ``folder``, and nowhere else."""
+    place = (folder / path).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise ConfigError(f"modules.json names the path {path[:60]!r}, expected one within the model's folder")
+    return folder / path
+
+
+def _pooling(place: Path) -> tuple[tuple[PoolingMode, ...], bool]:
+    config = read_json(place / "config.json")
+    fields = Fields(config)
+    named = config.get("pooling_mode")
+    if named is None:
+        modes = tuple(mode for name, mode in _OLD_MODES.items() if fields.flag(name))
+        return modes or ("mean",), fields.flag("include_prompt", True)
+    given = named if isinstance(named, list) else [named]
+    known = get_args(PoolingMode)
+    modes = tuple(mode for each in given for mode in known if mode == each)
+    if len(modes) != len(given) or not modes:
+        raise ConfigError(f"pooling_mode is {str(named)[:60]!r}, expected one of {', '.join(known)}")
+    return modes, fields.flag("include_prompt", True)
+
+
+def _dense(place: Path) -> Dense:
+    fields = Fields(read_json(place / "config.json"))
+    named = fields.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
+    if named not in _ACTIVATIONS:
+        raise ConfigError(f"activation_function is {named[:60]!r}, expected one of {', '.join(_ACTIVATIONS)}")
+    return Dense(
+        place,
+        fields.integer("in_features"),
+        fields.integer("out_features"),
+        fields.flag("bias", True),
+        _ACTIVATIONS[named],
+    )
+
+
+def _limits(folder: Path) -> tuple[int | None, bool]:
+    file = folder / "sentence_bert_config.json"
+    if not file.is_file():
+        return None, False
+    fields = Fields(read_json(file))
+    length = fields.integer("max_seq_length") if fields.has("max_seq_length") else None
+    return length, fields.flag("do_lower_case")
+
+
+def _prompts(folder: Path) -> tuple[Mapping[str, str], str | None]:
+    file = folder / "config_sentence_transformers.json"
+    if not file.is_file():
+        return {}, None
+    config = read_json(file)
+    given = config.get("prompts") or {}
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise ConfigError("prompts must be texts by name")
+    default = config.get("default_prompt_name")
+    if default is not None and default not in given:
+        raise ConfigError(f"default_prompt_name is {str(default)[:60]!r}, which is none of the prompts")
+    return {str(name): str(text) for name, text in given.items()}, None if default is None else str(default)

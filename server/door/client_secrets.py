@@ -1,0 +1,69 @@
+"""Keys that live for minutes: what a client's own server gets for it, so that it need not be given a real one.
+
+A secret opens sessions of the one kind that it was made for, and nothing else, until it expires or the key that it was
+made with is taken away. Secrets are kept as digests, in memory, and as many as there may be.
+"""
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from .keys import Caller, KeyDigest
+
+PREFIX: Final = "ek_"
+MAX_SECRETS: Final = 4096
+_BYTES: Final = 24
+
+
+class SecretsFull(Exception):
+    """As many as there may be have not expired."""
+
+
+@dataclass(frozen=True)
+class ClientSecret:
+    caller: Caller
+    """Who made it, and on whose behalf it is used; never an admin."""
+    session: bytes
+    """The configuration of the sessions that it opens, as JSON."""
+    expires_at: float
+    """By ``time.time()``."""
+
+
+class ClientSecrets:
+    """All that are good now."""
+
+    def __init__(self, clock: Callable[[], float] = time.time, most: int = MAX_SECRETS) -> None:
+        self._clock = clock
+        self._most = most
+        self._secrets: OrderedDict[KeyDigest, ClientSecret] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._secrets)
+
+    def make(self, caller: Caller, session: bytes, seconds: int) -> tuple[str, int]:
+        """The secret, and when it expires, in seconds since 1970. Raises SecretsFull."""
+        self._forget_expired()
+        if len(self._secrets) >= self._most:
+            raise SecretsFull(
+                f"{self._most} client secrets have not expired, as many as this server keeps; try again later."
+            )
+        value = PREFIX + os.urandom(_BYTES).hex()
+        expires_at = int(self._clock()) + seconds
+        secret = ClientSecret(replace(caller, admin=False), session, expires_at)
+        self._secrets[KeyDigest(value.encode())] = secret
+        return value, expires_at
+
+    def find(self, value: bytes) -> ClientSecret | None:
+        """None for one that never was, or has expired."""
+        if not value.startswith(PREFIX.encode()):
+            return None
+        secret = self._secrets.get(KeyDigest(value))
+        return secret if secret is not None and self._clock() < secret.expires_at else None
+
+    def _forget_expired(self) -> None:
+        now = self._clock()
+        for digest in [digest for digest, secret in self._secrets.items() if secret.expires_at <= now]:
+            del self._secrets[digest]

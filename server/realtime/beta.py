@@ -1,0 +1,225 @@
+"""The Realtime API as it was in its beta: other names for events and parts, and a session without folders.
+
+Both ways go through what the API is now, so that nothing behind this file knows that there was a beta.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.openai.limits import Limits
+from stentor.protocols.openai.realtime.client import (
+    AnyClientEvent,
+    ItemCreate,
+    ResponseCreate,
+    SessionUpdate,
+    TranscriptionSessionUpdate,
+    decode_event,
+)
+from stentor.protocols.openai.realtime.server import (
+    ItemDone,
+    ServerEvent,
+    SessionCreated,
+    SessionUpdated,
+)
+from stentor.protocols.openai.realtime.session import TranscriptionSession
+
+Fields = dict[str, Any]
+
+_FORMATS: Final = {"audio/pcm": "pcm16", "audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
+_FORMATS_NOW: Final = {old: now for now, old in _FORMATS.items()}
+_PARTS: Final = {"output_text": "text", "output_audio": "audio"}
+_PARTS_NOW: Final = {old: now for now, old in _PARTS.items()}
+_EVENTS: Final = {
+    "conversation.item.added": "conversation.item.created",
+    "response.output_text.delta": "response.text.delta",
+    "response.output_text.done": "response.text.done",
+    "response.output_audio.delta": "response.audio.delta",
+    "response.output_audio.done": "response.audio.done",
+    "response.output_audio_transcript.delta": "response.audio_transcript.delta",
+    "response.output_audio_transcript.done": "response.audio_transcript.done",
+}
+_SAME: Final = ("instructions", "tools", "tool_choice", "tracing", "model", "include", "metadata", "conversation")
+_DROPPED: Final = ("temperature", "client_secret", "id", "object", "expires_at")
+"""What has no meaning any more."""
+_TEMPERATURE: Final = 0.8
+"""That sessions of the beta tell of, where nothing is set."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Beta:
+    """A :class:`.outbox.Dialect`."""
+
+    def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
+        event = decode_event(message, limits)
+        match event:
+            case SessionUpdate(session=dict() as session):
+                return msgspec.structs.replace(event, session=session_now(session, "realtime"))
+            case TranscriptionSessionUpdate():
+                return SessionUpdate(event_id=event.event_id, session=session_now(event.session, "transcription"))
+            case ItemCreate():
+                return msgspec.structs.replace(event, item=_item_now(event.item))
+            case ResponseCreate(response=dict() as response):
+                return msgspec.structs.replace(event, response=_response_now(response))
+            case _:
+                return event
+
+    def encode(self, event: ServerEvent) -> bytes | None:
+        if isinstance(event, ItemDone):
+            return None
+        told: Fields = msgspec.to_builtins(event)
+        told["type"] = _EVENTS.get(told["type"], told["type"])
+        if isinstance(event, SessionCreated | SessionUpdated):
+            if isinstance(event.session, TranscriptionSession):
+                told["type"] = f"transcription_{told['type']}"
+            told["session"] = session_then(told["session"])
+        elif "item" in told:
+            told["item"] = _item_then(told["item"])
+        elif "response" in told:
+            told["response"] = _response_then(told["response"])
+        return _encode(told)
+
+
+# ---- as it is now
+
+
+def session_now(session: Fields, kind: str) -> Fields:
+    """A session that a client of the beta sends."""
+    now: Fields = {"type": kind}
+    heard, spoken = _audio_now(session, now)
+    audio = {name: part for name, part in (("input", heard), ("output", spoken)) if part}
+    if audio:
+        now["audio"] = audio
+    for name, value in session.items():
+        if name in _SAME:
+            now[name] = value
+    return now
+
+
+def _audio_now(fields: Fields, now: Fields) -> tuple[Fields, Fields]:
+    """Everything that has another place now; what has none is left as it is, to be refused by name."""
+    heard: Fields = {}
+    spoken: Fields = {}
+    for name, value in fields.items():
+        match name:
+            case "modalities":
+                now["output_modalities"] = _modalities_now(value)
+            case "max_response_output_tokens" | "max_output_tokens":
+                now["max_output_tokens"] = value
+            case "input_audio_format":
+                heard["format"] = _format_now(value)
+            case "output_audio_format":
+                spoken["format"] = _format_now(value)
+            case "input_audio_transcription":
+                heard["transcription"] = value
+            case "input_audio_noise_reduction":
+                heard["noise_reduction"] = value
+            case "turn_detection":
+                heard["turn_detection"] = _detection_now(value)
+            case "voice" | "speed":
+                spoken[name] = value
+            case _ if name not in (*_SAME, *_DROPPED, "type", "input"):
+                now[name] = value
+    return heard, spoken
+
+
+def _modalities_now(value: Any) -> Any:
+    if isinstance(value, list) and "audio" in value:
+        return ["audio"]
+    return value
+
+
+def _format_now(value: Any) -> Any:
+    return {"type": _FORMATS_NOW[value]} if isinstance(value, str) and value in _FORMATS_NOW else value
+
+
+def _detection_now(value: Any) -> Any:
+    return {"type": "server_vad", **value} if isinstance(value, dict) else value
+
+
+def _response_now(response: Fields) -> Fields:
+    now: Fields = {}
+    _, spoken = _audio_now(response, now)
+    spoken.pop("speed", None)
+    if spoken:
+        now["audio"] = {"output": spoken}
+    for name in _SAME:
+        if name in response:
+            now[name] = response[name]
+    if isinstance(response.get("input"), list):
+        now["input"] = [_item_now(item) if isinstance(item, dict) else item for item in response["input"]]
+    return now
+
+
+def _item_now(item: Fields) -> Fields:
+    content = item.get("content")
+    if not isinstance(content, list):
+        return item
+    return {**item, "content": [_part_named(part, _PARTS_NOW, item.get("role")) for part in content]}
+
+
+def _part_named(part: Any, names: Mapping[str, str], role: Any) -> Any:
+    if not isinstance(part, dict) or role != "assistant":
+        return part
+    kind = part.get("type")
+    return {**part, "type": names[kind]} if isinstance(kind, str) and kind in names else part
+
+
+# ---- as it was then
+
+
+def session_then(session: Fields) -> Fields:
+    """A session as clients of the beta know it."""
+    heard = session["audio"]["input"]
+    then: Fields = {
+        "id": session["id"],
+        "object": session["object"],
+        "expires_at": session["expires_at"],
+        "input_audio_format": _FORMATS[heard["format"]["type"]],
+        "input_audio_transcription": heard["transcription"],
+        "input_audio_noise_reduction": heard["noise_reduction"],
+        "turn_detection": _detection_then(heard["turn_detection"]),
+        "include": session["include"],
+    }
+    if session["type"] == "transcription":
+        return then
+    spoken = session["audio"]["output"]
+    return {
+        **then,
+        **{name: session[name] for name in ("model", "instructions", "tools", "tool_choice", "tracing")},
+        "modalities": _modalities_then(session["output_modalities"]),
+        "max_response_output_tokens": session["max_output_tokens"],
+        "output_audio_format": _FORMATS[spoken["format"]["type"]],
+        "voice": spoken["voice"],
+        "speed": spoken["speed"],
+        "temperature": _TEMPERATURE,
+    }
+
+
+def _modalities_then(modalities: list[str]) -> list[str]:
+    return ["text", "audio"] if modalities == ["audio"] else modalities
+
+
+def _detection_then(detection: Fields | None) -> Fields | None:
+    if detection is None:
+        return None
+    return {name: value for name, value in detection.items() if name != "idle_timeout_ms"}
+
+
+def _response_then(response: Fields) -> Fields:
+    then = {name: value for name, value in response.items() if name not in ("audio", "output_modalities")}
+    then["output"] = [_item_then(item) for item in response["output"]]
+    then["modalities"] = _modalities_then(response["output_modalities"])
+    if "audio" in response:
+        output = response["audio"]["output"]
+        then["voice"] = output["voice"]
+        then["output_audio_format"] = _FORMATS[output["format"]["type"]]
+    return then
+
+
+def _item_then(item: Fields) -> Fields:
+    if "content" not in item:
+        return item
+    return {**item, "content": [_part_named(part, _PARTS, item["role"]) for part in item["content"]]}

@@ -1,0 +1,147 @@
+"""``/v1/realtime``: the WebSocket, and keys for the clients that open it."""
+
+import time
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from stentor.protocols.openai.decoding import decode
+from stentor.protocols.openai.realtime.server import ClientSecret
+from stentor.protocols.openai.realtime.session import RealtimeSession, Session
+
+from ..auth import caller_of
+from ..door.client_secrets import SecretsFull
+from ..errors import Overloaded
+from ..realtime.beta import session_now, session_then
+from ..realtime.serving import RealtimeServing
+from ..responses.ids import random_id
+from ..state import ServerState
+from .described import Operation, Operations
+from .endpoint import json_response, read_body
+
+_RETRY_SECONDS: Final = 10
+_TRANSCRIBING: Final = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms")
+
+
+class ExpiresAfter(msgspec.Struct, frozen=True):
+    anchor: Literal["created_at"] = "created_at"
+    seconds: Annotated[int, Meta(ge=10, le=7200)] = 600
+
+
+class ClientSecretRequest(msgspec.Struct, frozen=True):
+    expires_after: ExpiresAfter | None = None
+    session: dict[str, Any] | None = None
+
+
+class BetaSessionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What ``/v1/realtime/sessions`` of the beta takes."""
+
+    model: Any = UNSET
+    modalities: Any = UNSET
+    instructions: Any = UNSET
+    voice: Any = UNSET
+    speed: Any = UNSET
+    input_audio_format: Any = UNSET
+    output_audio_format: Any = UNSET
+    input_audio_transcription: Any = UNSET
+    input_audio_noise_reduction: Any = UNSET
+    turn_detection: Any = UNSET
+    tools: Any = UNSET
+    tool_choice: Any = UNSET
+    tracing: Any = UNSET
+    include: Any = UNSET
+    max_response_output_tokens: Any = UNSET
+
+
+class BetaSession(msgspec.Struct, frozen=True):
+    """``/v1/realtime/sessions`` of the beta: the fields of a session, and its client secret."""
+
+    id: str
+    client_secret: dict[str, Any]
+
+
+_decoder: Final = msgspec.json.Decoder(ClientSecretRequest)
+_beta_decoder: Final = msgspec.json.Decoder(BetaSessionRequest)
+
+OPERATIONS: Final[Operations] = {
+    "/v1/realtime/client_secrets": Operation(
+        "A key that opens realtime sessions, for a while", ClientSecret, ClientSecretRequest, finds=True
+    ),
+    "/v1/realtime/sessions": Operation("The same, as it was in the beta", BetaSession, BetaSessionRequest, finds=True),
+    "/v1/realtime/transcription_sessions": Operation(
+        "The same for transcription, as it was in the beta", BetaSession, BetaSessionRequest, finds=True
+    ),
+}
+
+
+def routes(state: ServerState) -> list[BaseRoute]:
+    serving = RealtimeServing(state)
+    return [
+        WebSocketRoute("/v1/realtime", serving.serve),
+        Route("/v1/realtime/client_secrets", partial(client_secret, state, serving), methods=["POST"]),
+        Route("/v1/realtime/sessions", partial(beta_session, state, serving, "realtime"), methods=["POST"]),
+        Route(
+            "/v1/realtime/transcription_sessions",
+            partial(beta_session, state, serving, "transcription"),
+            methods=["POST"],
+        ),
+    ]
+
+
+async def client_secret(state: ServerState, serving: RealtimeServing, request: Request) -> Response:
+    body = decode(_decoder, await _body(state, request) or b"{}", state.limits)
+    session = _session(serving, body.session or {"type": "realtime"})
+    value, expires_at = _made(state, request, session, (body.expires_after or ExpiresAfter()).seconds)
+    return json_response(ClientSecret(value, expires_at, _shown(session)))
+
+
+async def beta_session(state: ServerState, serving: RealtimeServing, kind: str, request: Request) -> Response:
+    body = decode(_beta_decoder, await _body(state, request) or b"{}", state.limits)
+    given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
+    session = _session(serving, session_now(given, kind))
+    value, expires_at = _made(state, request, session, ExpiresAfter().seconds)
+    shown = session_then(msgspec.to_builtins(session))
+    return json_response({**shown, "client_secret": {"value": value, "expires_at": expires_at}})
+
+
+async def _body(state: ServerState, request: Request) -> bytes:
+    with state.bodies.share() as share:
+        return await read_body(request, state.limits, share)
+
+
+def _session(serving: RealtimeServing, given: dict[str, Any]) -> Session:
+    """A session as a client wants it. Raises BadRequest."""
+    rules = serving.rules
+    id, expires_at = random_id("sess"), int(time.time() + serving.max_seconds)
+    begun: Session
+    if given.get("type") == "transcription":
+        begun = rules.transcription(id, expires_at)
+    else:
+        model = given.get("model")
+        begun = rules.realtime(id, model if isinstance(model, str) and model else None, expires_at, "session.model")
+    return rules.updated(begun, given, pristine=True, has_spoken=False)
+
+
+def _made(state: ServerState, request: Request, session: Session, seconds: int) -> tuple[str, int]:
+    try:
+        return state.door.secrets.make(caller_of(request.scope), msgspec.json.encode(session), seconds)
+    except SecretsFull as error:
+        raise Overloaded(str(error), "client_secrets_full", _RETRY_SECONDS) from None
+
+
+def _shown(session: Session) -> Any:
+    """What of turn detection concerns a session that never answers, and all of others."""
+    if isinstance(session, RealtimeSession):
+        return session
+    shown = msgspec.to_builtins(session)
+    detection = shown["audio"]["input"]["turn_detection"]
+    if detection is not None:
+        shown["audio"]["input"]["turn_detection"] = {
+            name: value for name, value in detection.items() if name in _TRANSCRIBING
+        }
+    return shown

@@ -1,0 +1,58 @@
+"""A speech process whose sentences say what becomes of it: a real process with a voice that is made up.
+
+A sentence lasts a millisecond of audio (eight samples) a character, and takes no time; "slow", "die", "hang", "refuse"
+and "unready" do what they say, "die once" only in the first of the processes that use its folder.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from stentor.engine.speech import process
+from stentor.engine.speech.backend import CannotSpeak, Stop, Stopped, Synthesizer
+from stentor.protocols.speech import StartSpeech, VoicePlace
+
+MODULE = "stentor.tests.engine.speech.fake_voice"
+RATE = 8000
+
+
+class FakeVoice:
+    def __init__(self, start: StartSpeech) -> None:
+        self._folder = Path(start.voices[0].path)
+        with (self._folder / "lives").open("a") as lives:
+            lives.write(".")
+        if (self._folder / "unready").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (self._folder / "refuse").exists():
+            raise CannotSpeak("the voice has no mouth")
+
+    def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
+        with (self._folder / "said").open("a") as said:
+            said.write(f"{text}\n")
+        if "die once" in text:
+            if not (self._folder / "died").exists():
+                (self._folder / "died").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif "die" in text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "refuse" in text:
+            raise CannotSpeak("it is too shy")
+        if "break" in text:
+            raise RuntimeError("a surprise")
+        deadline = time.monotonic() + (3600 if "hang" in text else 0.2 if "slow" in text else 0)
+        while time.monotonic() < deadline:
+            if stop.is_set and "hang" not in text:
+                raise Stopped
+            time.sleep(0.005)
+        return bytes([len(voice.name), 1]) * int(8 * len(text) / speed)
+
+
+def load(start: StartSpeech) -> Synthesizer:
+    return FakeVoice(start)
+
+
+if __name__ == "__main__":
+    process.load = load
+    sys.exit(process.main())

@@ -1,0 +1,155 @@
+"""The owner's end of the speech process, with real processes."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from stentor.engine.speech.client import SentenceFailed, SpeechClient, SpeechUnavailable
+from stentor.protocols.speech import StartSpeech, VoicePlace
+from stentor.tests.engine.speech.fake_voice import MODULE
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def running(folder: Path, patience: float = 1.0) -> AsyncIterator[SpeechClient]:
+    start = StartSpeech("piper", (VoicePlace("one", str(folder)), VoicePlace("second", str(folder))), 1, "error")
+    client = SpeechClient(start, MODULE, patience)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.run)
+        yield client
+        tasks.cancel_scope.cancel()
+
+
+def said(folder: Path) -> list[str]:
+    return (folder / "said").read_text().splitlines()
+
+
+async def test_sentences_become_samples_of_the_voice_and_the_speed(tmp_path: Path) -> None:
+    async with running(tmp_path) as client:
+        await client.wait_started()
+        assert (await client.synthesize("hello", "one", 1.0)).pcm == bytes([3, 1]) * 40
+        assert (await client.synthesize("hello", "second", 2.0)).pcm == bytes([6, 1]) * 20
+        assert (client.ready, client.stalled, client.failure, client.restarts) == (True, None, None, 0)
+
+
+async def test_what_is_asked_before_the_process_is_ready_waits(tmp_path: Path) -> None:
+    async with running(tmp_path) as client:
+        assert not client.ready
+        assert len((await client.synthesize("early", "one", 1.0)).pcm) == 80
+
+
+async def test_several_are_answered_in_order(tmp_path: Path) -> None:
+    ended = []
+    async with running(tmp_path) as client:
+
+        async def ask(number: int) -> None:
+            await client.synthesize(f"slow {number}" if number == 0 else f"{number}", "one", 1.0)
+            ended.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(ask, number)
+                await anyio.sleep(0)
+    assert ended == [0, 1, 2, 3, 4]
+
+
+async def test_a_sentence_that_is_given_up_is_stopped_and_the_next_one_is_said(tmp_path: Path) -> None:
+    async with running(tmp_path) as client:
+        await client.wait_started()
+        with anyio.move_on_after(0.05):
+            await client.synthesize("slow", "one", 1.0)
+        began = anyio.current_time()
+        await client.synthesize("next", "one", 1.0)
+        assert anyio.current_time() - began < 0.1
+        assert client.restarts == 0
+
+
+async def test_a_sentence_in_work_is_said_by_the_next_process(tmp_path: Path) -> None:
+    async with running(tmp_path) as client:
+        assert len((await client.synthesize("die once", "one", 1.0)).pcm) == 128
+        assert client.restarts == 1
+        assert client.stalled is None
+    assert said(tmp_path) == ["die once", "die once"]
+
+
+async def test_a_sentence_that_kills_two_processes_fails_alone(tmp_path: Path) -> None:
+    async with running(tmp_path) as client:
+        await client.wait_started()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_expect_failure, client, "die")
+            await anyio.sleep(0)
+            other = await client.synthesize("patient", "one", 1.0)
+        assert len(other.pcm) == 112
+        assert client.restarts == 2
+    assert said(tmp_path) == ["die", "die", "patient"]
+
+
+async def _expect_failure(client: SpeechClient, text: str) -> None:
+    with pytest.raises(SentenceFailed):
+        await client.synthesize(text, "one", 1.0)
+
+
+async def test_what_a_voice_cannot_say_fails_and_leaves_the_process_alone(tmp_path: Path) -> None:
+    async with running(tmp_path) as client:
+        with pytest.raises(SentenceFailed, match="too shy"):
+            await client.synthesize("refuse", "one", 1.0)
+        with pytest.raises(SentenceFailed, match="failed on this sentence"):
+            await client.synthesize("break", "one", 1.0)
+        await client.synthesize("fine", "one", 1.0)
+        assert client.restarts == 0
+
+
+async def test_a_process_that_says_nothing_is_replaced(tmp_path: Path) -> None:
+    async with running(tmp_path, patience=0.01) as client:
+        await client.wait_started()
+        with pytest.raises(SentenceFailed):
+            await client.synthesize("hang", "one", 1.0)
+        assert client.restarts >= 1
+        await client.synthesize("fine", "one", 1.0)
+
+
+async def test_a_process_that_dies_idle_is_replaced_at_once(tmp_path: Path) -> None:
+    counted = 0
+
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+
+    async with running(tmp_path) as client:
+        client.on_restart = count
+        await client.wait_started()
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        with anyio.fail_after(10):
+            while client.stalled is None:
+                await anyio.sleep(0.01)
+            assert client.ready
+            while client.stalled is not None:
+                await anyio.sleep(0.01)
+        await client.synthesize("back", "one", 1.0)
+    assert counted == 1
+
+
+async def test_a_voice_that_cannot_be_used_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "refuse").touch()
+    async with running(tmp_path) as client:
+        with pytest.raises(SpeechUnavailable, match="no mouth"):
+            await client.wait_started()
+        with pytest.raises(SpeechUnavailable, match="no mouth"):
+            await client.synthesize("hello", "one", 1.0)
+        assert not client.ready
+    assert (tmp_path / "lives").read_text() == "."
+
+
+async def test_a_process_that_never_comes_up_is_given_up_after_some(tmp_path: Path) -> None:
+    (tmp_path / "unready").touch()
+    async with running(tmp_path) as client:
+        with pytest.raises(SpeechUnavailable, match="before it was ready"):
+            await client.wait_started()
+    assert (tmp_path / "lives").read_text() == "..."

@@ -1,0 +1,75 @@
+"""VITS voices say what transformers says."""
+
+from pathlib import Path
+from threading import Timer
+
+import numpy as np
+import pytest
+import torch
+from transformers import VitsModel, VitsTokenizer
+
+from stentor.engine.models.vits import VitsSynthesizer
+from stentor.engine.speech.backend import CannotSpeak, Stop, Stopped
+from stentor.engine.speech.voices import read_voices
+from stentor.protocols.speech import VoicePlace
+from stentor.tests.engine.speech.tiny_vits import write_tiny_vits
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    speakers: int = request.param
+    return write_tiny_vits(tmp_path_factory.mktemp("vits"), speakers)
+
+
+def expected(folder: Path, text: str, speaker: int | None, rate: float) -> np.ndarray:
+    model, tokenizer = VitsModel.from_pretrained(folder).eval(), VitsTokenizer.from_pretrained(folder)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        wave = model(**tokenizer(text, return_tensors="pt"), speaker_id=speaker, speaking_rate=rate).waveform[0].numpy()
+    return np.clip(wave * 32767, -32767, 32767)
+
+
+@pytest.mark.parametrize(("speed", "place"), [(1.0, 0), (0.5, -1), (2.0, -1)])
+def test_samples_are_those_of_transformers_with_the_same_seed(folder: Path, speed: float, place: int) -> None:
+    voice = read_voices(folder).places[place]
+    made = VitsSynthesizer([voice], 1).speak("Hello, it's me.", voice, speed, Stop())
+    samples = np.frombuffer(made, "<i2")
+    wanted = expected(folder, "Hello, it's me.", voice.speaker, speed)
+    assert samples.shape == wanted.shape
+    assert np.abs(samples - wanted).max() <= 2
+    assert np.abs(wanted).max() > 50
+
+
+def test_equal_text_gives_equal_samples_and_another_voice_gives_others(folder: Path) -> None:
+    voices = read_voices(folder).places
+    speaker = VitsSynthesizer(voices, 1)
+    first = speaker.speak("the same", voices[0], 1.0, Stop())
+    speaker.speak("something else", voices[0], 1.0, Stop())
+    assert speaker.speak("the same", voices[0], 1.0, Stop()) == first
+    if len(voices) > 1:
+        assert speaker.speak("the same", voices[1], 1.0, Stop()) != first
+
+
+def test_text_without_a_letter_that_it_knows_is_silent(folder: Path) -> None:
+    voices = read_voices(folder).places
+    assert VitsSynthesizer(voices, 1).speak("123 456", voices[0], 1.0, Stop()) == b""
+
+
+def test_a_sentence_that_nobody_wants_is_stopped_before_and_amid_its_making(folder: Path) -> None:
+    voices = read_voices(folder).places
+    speaker = VitsSynthesizer(voices, 1)
+    stop = Stop()
+    stop.set()
+    with pytest.raises(Stopped):
+        speaker.speak("hello", voices[0], 1.0, stop)
+    later = Stop()
+    Timer(0.05, later.set).start()
+    with pytest.raises(Stopped):
+        speaker.speak("a sentence that goes on and on " * 200, voices[0], 0.25, later)
+
+
+def test_weights_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
+    (write_tiny_vits(tmp_path) / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(CannotSpeak, match="cannot be loaded") as said:
+        VitsSynthesizer([VoicePlace("default", str(tmp_path))], 1)
+    assert "\n" not in str(said.value)

@@ -1,0 +1,379 @@
+"""Sounds of clients are decoded where they can harm nobody: the result, the limits, and hostile files."""
+
+import asyncio
+import gc
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from stentor.loadtest.processes import alive
+from stentor.protocols.openai.errors import BadRequest
+from stentor.server.audio import decode_process
+from stentor.server.audio.decode import AudioDecoder, AudioUnavailable
+from stentor.server.audio.encode import encode_whole
+from stentor.server.audio.limits import AudioLimits
+from stentor.server.errors import Overloaded
+from stentor.tests.server.audio.hostile import (
+    opus_that_claims,
+    refused,
+    silent_opus,
+    video_only,
+    wav_with,
+)
+from stentor.tests.server.audio.voices import file_of, tone
+
+REFUSED_WITHIN = 2.0
+"""Seconds of the processor, which others use, too."""
+FILES = {
+    "wav": ("wav", "pcm_s16le", 16_000, "mono"),
+    "wav of 24 bits": ("wav", "pcm_s24le", 48_000, "stereo"),
+    "wav of floats": ("wav", "pcm_f32le", 44_100, "stereo"),
+    "wav of telephones": ("wav", "pcm_mulaw", 8_000, "mono"),
+    "mp3": ("mp3", "libmp3lame", 44_100, "stereo"),
+    "m4a": ("ipod", "aac", 44_100, "stereo"),
+    "mp4": ("mp4", "aac", 22_050, "mono"),
+    "ogg opus": ("ogg", "libopus", 48_000, "stereo"),
+    "flac": ("flac", "flac", 96_000, "stereo"),
+    "webm": ("webm", "libopus", 48_000, "mono"),
+    "matroska": ("matroska", "flac", 32_000, "mono"),
+    "aac": ("adts", "aac", 24_000, "mono"),
+    "aiff": ("aiff", "pcm_s16be", 44_100, "mono"),
+    "eight channels of 192 kHz": ("flac", "flac", 192_000, "7.1"),
+}
+
+LONG = silent_opus(2 * 3600) + bytes(3 << 20)
+"""Takes a second to decode, and is large."""
+
+Use = Callable[[AudioDecoder], Awaitable[object]]
+
+
+@asynccontextmanager
+async def decoding(**limits: float) -> AsyncIterator[AudioDecoder]:
+    decoder = AudioDecoder(AudioLimits(**limits))  # type: ignore[arg-type]
+    try:
+        yield decoder
+    finally:
+        decoder.close()
+
+
+def run(use: Use, **limits: float) -> None:
+    async def body() -> None:
+        async with decoding(**limits) as decoder:
+            await use(decoder)
+
+    asyncio.run(body())
+
+
+def test_every_container_gives_its_sound() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        wanted = np.frombuffer(tone(1), "<i2").astype(float)
+        for name, (container, codec, rate, layout) in FILES.items():
+            sound = await decoder.decode(file_of(tone(1, rate), container, codec, rate, layout))
+            assert sound.seconds == pytest.approx(1, abs=0.1), name
+            found = np.frombuffer(sound.pcm, "<i2").astype(float)
+            spectrum = np.abs(np.fft.rfft(found[1600:14_400]))
+            assert abs(np.argmax(spectrum) * 16_000 / 12_800 - 440) < 2, name
+            assert np.abs(found[3200:12_800]).max() == pytest.approx(np.abs(wanted).max(), rel=0.15), name
+
+    run(use)
+
+
+def test_samples_at_the_rate_of_the_models_are_handed_on_as_they_are() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        for pcm in (tone(3), tone(1)[:2]):
+            for format in ("wav", "flac"):
+                assert (await decoder.decode(encode_whole(pcm, format, 16_000))).pcm == pcm
+        unfinished = encode_whole(tone(1), "wav", 16_000)[:44].replace(b"\x00\x7d", b"\xff\xff") + tone(1)
+        assert (await decoder.decode(unfinished)).seconds == 1
+        long = await decoder.decode(encode_whole(bytes(2 * 16_000 * 200), "flac", 16_000))
+        assert long.seconds == 200
+
+    run(use)
+
+
+def test_channels_are_mixed_whatever_they_are() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        left = np.stack([np.frombuffer(tone(1), "<i2"), np.zeros(16_000, "<i2")], axis=1).tobytes()
+        mixed = np.frombuffer((await decoder.decode(wav_with(channels=2, data=left))).pcm, "<i2")
+        assert np.abs(mixed.astype(int)).max() == pytest.approx(0.2 * 32767, rel=0.02)
+        for channels in (3, 5, 13, 40):
+            every = np.repeat(np.frombuffer(tone(1), "<i2"), channels).tobytes()
+            found = await decoder.decode(wav_with(channels=channels, data=every))
+            assert found.seconds == 1, channels
+            assert np.abs(np.frombuffer(found.pcm, "<i2").astype(int)).max() > 1000, channels
+
+    run(use)
+
+
+def test_what_is_no_sound_is_refused_with_the_field_and_soon() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        for name, data in refused().items():
+            before = _used()
+            with pytest.raises(BadRequest) as error:
+                await decoder.decode(data, "input")
+            assert _used() - before < REFUSED_WITHIN, name
+            assert (error.value.param, error.value.status) == ("input", 400), name
+            assert error.value.code == "invalid_audio", name
+            assert error.value.message.startswith("`input`: "), name
+            assert "/" not in error.value.message, name
+        with pytest.raises(BadRequest, match=r"holds no sound"):
+            await decoder.decode(video_only())
+        with pytest.raises(BadRequest, match=r"is empty"):
+            await decoder.decode(b"")
+
+    run(use)
+
+
+def _used() -> float:
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("claims", [None, 48_000])
+def test_a_small_file_of_many_hours_is_refused_soon_whatever_it_says(claims: int | None) -> None:
+    file = silent_opus(3 * 3600)
+    file = file if claims is None else opus_that_claims(file, claims)
+    bomb = (file * (1 + (25 << 20) // len(file)))[: 25 << 20]
+    # a chain of such files, and one file alone that is longer than may be
+
+    async def use(decoder: AudioDecoder) -> None:
+        assert (await decoder.decode(silent_opus(60))).seconds == pytest.approx(60, abs=0.1)
+        for data in (bomb, file):
+            began = time.monotonic()
+            with pytest.raises(BadRequest, match="longer than the 7200 seconds") as error:
+                await decoder.decode(data)
+            assert time.monotonic() - began < REFUSED_WITHIN
+            assert error.value.code == "audio_too_long"
+
+    run(use, max_seconds=7200)
+
+
+def test_what_packets_do_not_say_is_counted_when_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        # the header of a wav promises less than there is, and one of matroska's nothing
+        for data in (silent_opus(100, "matroska"), encode_whole(tone(21), "mp3", 16_000)):
+            with pytest.raises(BadRequest, match="longer than the 20 seconds"):
+                await decoder.decode(data)
+        assert (await decoder.decode(encode_whole(tone(19.8), "mp3", 16_000))).seconds > 19
+
+    run(use, max_seconds=20)
+
+
+def test_broken_files_give_what_can_be_read_of_them_or_a_refusal_and_the_process_lives() -> None:
+    draw = random.Random(7)
+    whole = [
+        file_of(tone(1, rate), container, codec, rate, layout) for container, codec, rate, layout in FILES.values()
+    ]
+
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(whole[0])
+        (pid,) = decoder.pids
+        heard, codes = 0, set()
+        for number in range(150):
+            data = bytearray(draw.choice(whole))
+            for _ in range(draw.choice((1, 10, 100))):
+                data[draw.randrange(len(data) if number % 2 else min(len(data), 200))] = draw.randrange(256)
+            if draw.random() < 0.3:
+                del data[draw.randrange(len(data)) :]
+            began = time.monotonic()
+            try:
+                heard += (await decoder.decode(bytes(data))).seconds > 0
+            except BadRequest as error:
+                codes.add(error.code)
+            assert time.monotonic() - began < REFUSED_WITHIN
+        assert heard > 30
+        assert codes <= {"invalid_audio", "audio_too_long"}
+        assert decoder.pids == [pid]
+
+    run(use)
+
+
+def test_a_file_that_was_cut_short_gives_its_beginning() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        for format in ("mp3", "opus", "aac", "flac", "wav"):
+            file = encode_whole(tone(2), format, 16_000)
+            assert (await decoder.decode(file[: len(file) // 2])).seconds == pytest.approx(1, abs=0.3), format
+
+    run(use)
+
+
+def test_a_process_that_dies_is_replaced_and_its_job_done_again() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        file = encode_whole(tone(1), "wav", 16_000)
+        await decoder.decode(file)
+        (first,) = decoder.pids
+        os.kill(first, signal.SIGKILL)
+        assert (await decoder.decode(file)).seconds == 1
+        assert decoder.pids != [first]
+        assert not alive(first)
+
+    run(use)
+
+
+def test_a_file_that_kills_two_processes_is_refused() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        long = asyncio.ensure_future(decoder.decode(LONG))
+        killed: set[int] = set()
+        while not long.done():
+            for pid in decoder.pids:
+                if pid not in killed and alive(pid):
+                    os.kill(pid, signal.SIGSEGV)
+                    killed.add(pid)
+            await asyncio.sleep(0.001)
+        if long.exception() is None:  # it came too late for one of them
+            pytest.skip("this machine decodes half an hour faster than a process is found")
+        with pytest.raises(BadRequest, match="does not survive it"):
+            await long
+        assert len(killed) == 2
+        assert (await decoder.decode(encode_whole(tone(1), "wav", 16_000))).seconds == 1
+
+    run(use)
+
+
+def test_a_process_that_takes_too_long_is_ended_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        (pid,) = decoder.pids
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(BadRequest, match="takes too long"):
+            await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        assert time.monotonic() - began < 1
+        assert not alive(pid)
+
+    run(use, timeout=0.3)
+
+
+def test_the_process_can_open_nothing_and_has_bounds() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        (pid,) = decoder.pids
+        assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[1] == 1
+        assert resource.prlimit(pid, resource.RLIMIT_AS)[1] == 1 << 30
+        assert resource.prlimit(pid, resource.RLIMIT_CORE)[1] == 0
+
+    run(use)
+
+
+def test_one_long_sound_does_not_hold_up_others() -> None:
+    hour = LONG
+    file = encode_whole(tone(1), "wav", 16_000)
+
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(file)
+        ended: list[str] = []
+
+        async def one(name: str, data: bytes) -> None:
+            assert (await decoder.decode(data)).seconds >= 1
+            ended.append(name)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(one("long", hour))
+            await asyncio.sleep(0)
+            tasks.create_task(one("short", file))
+        assert ended.index("short") == 0
+        assert len(decoder.pids) == 2
+
+    run(use, processes=2)
+
+
+def test_who_goes_away_leaves_nothing_running() -> None:
+    hour = LONG
+    file = encode_whole(tone(1), "wav", 16_000)
+
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(file)
+        running = asyncio.ensure_future(decoder.decode(hour))
+        waiting = asyncio.ensure_future(decoder.decode(hour))
+        await asyncio.sleep(0.1)
+        for task in (waiting, running):
+            task.cancel()
+        began = time.monotonic()
+        assert (await decoder.decode(file)).seconds == 1
+        assert time.monotonic() - began < 1.5  # another process has been started
+        assert waiting.cancelled()
+        assert running.cancelled()
+
+    run(use, processes=1)
+
+
+def test_what_waits_and_what_is_held_is_bounded() -> None:
+    file = encode_whole(tone(1), "wav", 16_000)
+
+    async def use(decoder: AudioDecoder) -> None:
+        first, second = (asyncio.ensure_future(decoder.decode(file)) for _ in range(2))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as error:
+            await decoder.decode(file)
+        assert (error.value.code, error.value.status) == ("audio_full", 429)
+        sounds = [await first, await second]
+        assert decoder.held == 2 * 32_000
+        with pytest.raises(Overloaded, match="As much audio"):
+            await decoder.decode(file)
+        del first, second, sounds[0]
+        gc.collect()
+        assert decoder.held == 32_000
+        assert (await decoder.decode(file)).seconds == 1
+        with pytest.raises(BadRequest) as large:
+            await decoder.decode(bytes(40_001), "file")
+        assert (large.value.status, large.value.code) == (413, "audio_too_large")
+
+    run(use, processes=1, max_waiting=1, max_held_seconds=2, max_bytes=40_000)
+
+
+def test_the_loop_goes_on_while_much_is_decoded() -> None:
+    hour = LONG
+
+    async def use(decoder: AudioDecoder) -> None:
+        task = asyncio.ensure_future(decoder.decode(hour))
+        worst = 0.0
+        while not task.done():
+            began = time.thread_time()
+            await asyncio.sleep(0.002)
+            worst = max(worst, time.thread_time() - began)
+        assert (await task).seconds == pytest.approx(7200, abs=1)
+        assert worst < 0.05
+
+    run(use)
+
+
+def test_a_decoder_that_was_closed_has_no_processes_and_refuses() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        (pid,) = decoder.pids
+        running = asyncio.ensure_future(decoder.decode(LONG))
+        await asyncio.sleep(0.05)
+        decoder.close()
+        with pytest.raises(AudioUnavailable):
+            await running
+        with pytest.raises(AudioUnavailable):
+            await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        for _ in range(200):
+            if not alive(pid):
+                break
+            await asyncio.sleep(0.01)
+        assert not alive(pid)
+
+    run(use, processes=1)
+
+
+def test_where_no_process_can_be_started_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(decode_process, "MODULE", "stentor.server.audio.limits")
+
+    async def use(decoder: AudioDecoder) -> None:
+        with pytest.raises(AudioUnavailable):
+            await decoder.decode(b"anything")
+
+    run(use)
+    assert "no process can be started to decode audio: it ended at once" in caplog.text
