@@ -87,7 +87,7 @@ class EngineClient:
         self._serving = False
         """Whether the process at hand has been ready: submits and aborts go to it."""
         self._life: ChildStatus | None = None
-        self._outages = Outages()
+        self._outages = Outages(config.worker.name)
         self._pulse = Pulse(config.recovery.watchdog_seconds)
         self._hung = False
         """Whether the process at hand was killed because it hung."""

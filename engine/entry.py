@@ -5,20 +5,18 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
-from functools import partial
 
 import anyio
 
 from stentor.protocols.actors import Failed, Progress, Shutdown, StartEngine, WorkerReady
 from stentor.protocols.codec import decode_engine, encoder
-from stentor.protocols.config import EngineConfig
+from stentor.protocols.config import EngineConfig, process_name
 
 from .channel import Endpoint, PeerDied
 from .groups import first_cause, one_line
-from .lease import is_waiting
 from .logs import set_up_logging
 from .loop import EngineLoop, engine_ready
+from .neighbours import Neighbours
 from .process import become_child
 from .scheduler import Scheduler
 from .worker_keeper import WorkerKeeper
@@ -46,8 +44,8 @@ async def run(
 ) -> int:
     """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone.
 
-    ``weights_fd`` is the file for prepared weights, ``nursery_fd`` a socket to a nursery and ``lease_fd`` the lease on a
-    device that several models share, where there are any.
+    ``weights_fd`` is the file for prepared weights, ``nursery_fd`` a socket to a nursery and ``lease_fd`` the lease on
+    a device that several models share, where there are any.
     """
     first, *rest = map(decode_engine.decode, await client.receive())
     match first:
@@ -59,12 +57,13 @@ async def run(
             return 0
         case other:
             raise RuntimeError(f"expected StartEngine alone first, got {type(other).__name__} and {len(rest)} more")
-    set_up_logging(config.worker.log_level, config.worker.log_format, "engine")
+    named = process_name("engine", config.worker.name)
+    set_up_logging(config.worker.log_level, config.worker.log_format, named)
     source = WorkerSource(config.worker_module, weights_fd, nursery_fd, lease_fd)
-    waits = None if lease_fd is None else partial(is_waiting, lease_fd, config.worker.lease_member)
+    neighbours = None if lease_fd is None else Neighbours(lease_fd, config.worker.lease_member)
     final = True
     try:
-        return await _run_worker(client, config, source, waits)
+        return await _run_worker(client, config, source, neighbours)
     except _ToldToEnd:
         return 0
     except WorkerLost as lost:
@@ -83,12 +82,9 @@ async def run(
 
 
 async def _run_worker(
-    client: Endpoint, config: EngineConfig, source: WorkerSource, waits: Callable[[], bool] | None
+    client: Endpoint, config: EngineConfig, source: WorkerSource, neighbours: Neighbours | None
 ) -> int:
-    """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone.
-
-    ``waits`` tells whether a worker waits for its turn on a shared device.
-    """
+    """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone."""
     keeper = WorkerKeeper(source, config.worker)
     worker, ready = await _start_worker(client, keeper)
     loop: EngineLoop | None = None
@@ -106,7 +102,7 @@ async def _run_worker(
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,
         )
-        loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, waits=waits)
+        loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, neighbours=neighbours)
         await client.send(encoder.encode(engine_ready(ready)))
         # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
         gc.freeze()
@@ -163,7 +159,7 @@ async def _await_shutdown(client: Endpoint) -> None:
 
 
 def _given(arguments: tuple[str, ...]) -> tuple[int | None, int | None, int | None]:
-    """The descriptors of the file for prepared weights, of a socket to a nursery and of a lease, where there are any."""
+    """Descriptors of the file for prepared weights, of a socket to a nursery and of a lease, where there are any."""
     parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
     parser.add_argument("--weights-fd", type=int)
     parser.add_argument("--nursery-fd", type=int)

@@ -38,10 +38,11 @@ import fcntl
 import mmap
 import os
 import platform
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 SLICE_SECONDS: Final = 0.02
 MAX_MEMBERS: Final = 16
@@ -98,9 +99,23 @@ def create_lease(weights: Sequence[int], slice_seconds: float = SLICE_SECONDS) -
     return fd
 
 
-def is_waiting(fd: int, number: int) -> bool:
-    """Whether member ``number`` waits for the lease, for one who is no member."""
-    return any(os.pread(fd, 8, 8 * (_FIRST + _WORDS * number + _WAITS)))
+class Seen(NamedTuple):
+    """A member, as one sees it who is none."""
+
+    waits: bool
+    holds: bool
+    virtual: int
+    """Grows with the time for which it has held the lease."""
+
+
+def peek(fd: int) -> list[Seen]:
+    """All members at about the same time."""
+    words = struct.unpack(f"<{_BYTES // 8}Q", os.pread(fd, _BYTES, 0))
+    places = [_FIRST + _WORDS * number for number in range(words[1])]
+    return [
+        Seen(bool(words[place + _WAITS]), words[_HOLDER] == number, words[place + _VIRTUAL])
+        for number, place in enumerate(places, 1)
+    ]
 
 
 class Member:

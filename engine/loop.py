@@ -43,6 +43,7 @@ from .channel import Endpoint, PeerDied
 from .grammar.entrance import Entrance, Prepared, refused
 from .grammar.keeper import Grammars
 from .groups import first_cause
+from .neighbours import Neighbours
 from .restarts import Restarts
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .stream import follows_rule
@@ -116,11 +117,11 @@ class EngineLoop(Actor[Message]):
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = anyio.sleep,
-        waits: Callable[[], bool] | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """``start_worker`` is :meth:`.worker_keeper.WorkerKeeper.start`, for the workers that follow ``worker``;
-        ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``waits`` tells whether the worker waits for its
-        turn on a device that others compute on too: then it does not hang, whoever has the turn may."""
+        ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``neighbours`` are on the worker's device
+        too: while it waits for its turn it does not hang, whoever has the turn may."""
         super().__init__("the engine loop", _MAILBOX_MESSAGES)
         self.worker = worker
         """The latest one; whoever ran the loop ends it."""
@@ -131,7 +132,7 @@ class EngineLoop(Actor[Message]):
         self._restarts = Restarts(config.max_worker_deaths)
         self._watch = StepWatch(config, clock)
         self._watch_wanted = anyio.Event()
-        self._waits = waits
+        self._neighbours = neighbours
         self._clock = clock
         self._sleep = sleep
         self._serving = True
@@ -203,8 +204,9 @@ class EngineLoop(Actor[Message]):
                     assert_never(other)
         # the worker first: it may be waiting, the client never is
         await self._send_masks(out)
+        crowded = self._neighbours is not None and self._neighbours.are_busy()
         while self._serving and self._scheduler.in_flight < MAX_IN_FLIGHT:
-            plan = self._scheduler.plan(time.monotonic())
+            plan = self._scheduler.plan(time.monotonic(), crowded=crowded)
             if plan is None:
                 break
             self._watch.sent(plan)
@@ -342,7 +344,7 @@ class EngineLoop(Actor[Message]):
             if (left := deadline - self._clock()) > 0:
                 await self._sleep(min(left, _LOOK_SECONDS))
                 continue
-            if self._waits is not None and self._waits():
+            if self._neighbours is not None and self._neighbours.worker_waits():
                 self._watch.excuse()
                 continue
             await self._sleep(_SECOND_LOOK_SECONDS)

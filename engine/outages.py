@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from stentor.protocols.actors import Stats
+from stentor.protocols.config import process_name
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,9 @@ class _Outage(NamedTuple):
 class Outages:
     """From each loss to the :class:`~stentor.protocols.actors.EngineReady` that ends it: logged, timed and counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = "") -> None:
+        """``model`` tells one of several apart in logs."""
+        self._model = model
         self._now: _Outage | None = None
         self._observer: Observer | None = None
         self._stats = NO_STATS
@@ -54,7 +57,7 @@ class Outages:
     def begin(self, process: LostProcess, why: str, waiting: int) -> None:
         """``waiting`` requests have lost the process under them."""
         if process == "engine":  # of a worker's loss the engine tells itself
-            logger.warning("%s; %d requests wait", why, waiting)
+            logger.warning("%s; %d requests wait", f"{self._model}: {why}" if self._model else why, waiting)
             self._settled = _add_counters(NO_STATS, self._stats, self._settled)
             self._stats = NO_STATS
         if self._now is None:
@@ -69,7 +72,8 @@ class Outages:
         if outage is None:
             return
         seconds = time.monotonic() - outage.began
-        logger.info("the %s is back after %.2f s; %d requests go on", outage.process, seconds, live)
+        lost = process_name(outage.process, self._model)
+        logger.info("the %s is back after %.2f s; %d requests go on", lost, seconds, live)
         if self._observer is not None:
             self._observer(outage.process, seconds)
 

@@ -53,6 +53,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its part of the device's time, against those of the others, while all have work."""
     seed: int = 0
     """Seeds dummy weights."""
+    name: str = ""
+    """Tells its processes apart in logs, where several models are served."""
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
 
@@ -94,6 +96,11 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     max_engine_deaths: int = 5
     """Deaths of the engine in a row, with no token drawn between them, of which the last is not recovered from."""
+
+
+def process_name(process: str, model: str) -> str:
+    """What a process is called in logs."""
+    return f"{model} {process}" if model else process
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -334,12 +334,13 @@ class Config(msgspec.Struct, frozen=True):
             return {"chat": self.engine}
         own = self.engine.worker
         share = self.transcription.memory_share
-        chat = msgspec.structs.replace(own, memory_share=own.memory_share * (1.0 - share))
+        chat = msgspec.structs.replace(own, memory_share=own.memory_share * (1.0 - share), name="chat")
         hearing = WorkerConfig(
             model=self.transcription.path,
             device=own.device,
             gpu_memory_fraction=own.gpu_memory_fraction,
             memory_share=own.memory_share * share,
+            name="transcription",
             lease_member=1,
             lease_weight=self.transcription.share,
             cuda_graphs=own.cuda_graphs,

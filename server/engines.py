@@ -100,12 +100,11 @@ class Engines:
     async def wait_ended(self) -> None:
         """Until one has been given up, which is logged."""
         await self._ended.wait()
-        for kind, client in self:
-            if client.failure is not None:
-                logger.error("the engine%s ended: %s", self._of(kind), client.failure)
-        for kind, other in self._others.items():
-            if other.failure is not None:
-                logger.error("the engine%s ended: %s", self._of(kind), other.failure)
+        given_up = [(f"the engine{self._of(kind)}", client.failure) for kind, client in self]
+        given_up += [(f"the {kind} model", other.failure) for kind, other in self._others.items()]
+        for what, why in given_up:
+            if why is not None:
+                logger.error("%s ended: %s", what, why)
 
     async def _run(self, run: Callable[[], Awaitable[None]]) -> None:
         await run()

@@ -17,6 +17,7 @@ from stentor.protocols.actors import EngineReady, FinishReason, Stats
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 
 from .observe.figures import ServerFigures
+from .observe.realtime_figures import RealtimeFigures
 from .observe.refusals import REFUSALS, refusal_of
 from .observe.request import RequestRecord, Served
 from .quick_metrics import QuickCounter, QuickHistogram
@@ -64,6 +65,7 @@ class Metrics:
         engines = {model: engine, **(others or {})}
         self.registry.register(_EngineCollector(engines))
         self.server = ServerFigures(model, self.registry)
+        self.realtime = RealtimeFigures(model, self.registry)
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
         self.prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
         labels = {"model_name": model}

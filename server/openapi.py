@@ -110,9 +110,7 @@ class _Schemas:
     """Of every type that an operation names."""
 
     def __init__(self, operations: Operations) -> None:
-        types = [
-            kind for operation in operations.values() for kind in (operation.body, operation.form, operation.answer)
-        ]
+        types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
         self._types = [kind for kind in types if kind is not None]
         found, self.components = msgspec.json.schema_components(
             [*self._types, ErrorResponse, MessageErrorResponse], ref_template=_REF
@@ -159,7 +157,9 @@ class _Writer:
     def _form(self) -> dict[str, Any]:
         if self._operation.form is None:
             return _UPLOAD
-        return {"allOf": [self._schemas.of(self._operation.form)], **_FILE}
+        said = msgspec.json.schema(self._operation.form, ref_template=_REF)
+        fields = said["$defs"][self._operation.form.__name__]
+        return {**fields, "properties": {**_FILE, **fields["properties"]}, "required": [*_FILE]}
 
     def _parameters(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = [
@@ -207,14 +207,10 @@ class _Writer:
         return sorted(found)
 
 
-_FILE: Final = {
-    "type": "object",
-    "properties": {"file": {"type": "string", "description": "Its bytes."}},
-    "required": ["file"],
-}
+_FILE: Final = {"file": {"type": "string", "description": "Its bytes."}}
 _UPLOAD: Final = {
     "type": "object",
-    "properties": {"file": {"type": "string", "description": "Its bytes."}, "purpose": {"type": "string"}},
+    "properties": {**_FILE, "purpose": {"type": "string"}},
     "required": ["file", "purpose"],
 }
 

@@ -38,9 +38,7 @@ async def open_others(
         raise StartError(str(error)) from error
 
 
-async def _open_transcription(
-    config: Config, state: ServerState, engines: Engines, at_end: AsyncExitStack
-) -> None:
+async def _open_transcription(config: Config, state: ServerState, engines: Engines, at_end: AsyncExitStack) -> None:
     from .audio.decode import AudioDecoder
     from .transcription.errors import TranscriptionModelError
     from .transcription.opening import open_transcription

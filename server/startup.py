@@ -69,15 +69,16 @@ class StartupDisplay:
 def report_ready(console: Console, engines: Mapping[str, EngineReady], address: str, seconds: float) -> None:
     """The start-up summary, by what the models are called; the first is the one that chats."""
     for name, ready in engines.items():
-        _report_memory(console, ready, f"memory of {name}" if len(engines) > 1 else "memory")
+        _report_memory(console, ready, name if len(engines) > 1 else "")
     context = next(iter(engines.values())).max_model_len
     logger.info("context of %d tokens; ready in %.1f s on %s", context, seconds, address)
 
 
-def _report_memory(console: Console, ready: EngineReady, title: str) -> None:
-    """A table on a terminal, log lines elsewhere."""
+def _report_memory(console: Console, ready: EngineReady, name: str) -> None:
+    """A table on a terminal, log lines elsewhere. ``name`` tells one of several models apart."""
+    title = f"memory of {name}" if name else "memory"
     for note in ready.notes:
-        logger.info("%s", note)
+        logger.info("%s", f"{name}: {note}" if name else note)
     if console.is_terminal:
         table = Table(title=title, title_justify="left", show_edge=False)
         table.add_column("what")

@@ -12,6 +12,7 @@ from stentor.server import exit_codes
 from stentor.server.auth import OPEN_PATHS
 from stentor.server.observe.processes import ROLES
 from stentor.server.option_tables import OPTIONS
+from stentor.server.speech.metrics import SpeechMetrics
 from stentor.tests.fakes import fake_state
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,7 +82,9 @@ def test_no_line_is_explained_that_nobody_logs() -> None:
 
 
 def _families() -> Iterator[Metric]:
-    for family in fake_state().metrics.registry.collect():
+    registry = fake_state().metrics.registry
+    SpeechMetrics(registry, "voice")
+    for family in registry.collect():
         if not family.name.endswith("_created"):
             yield family
 

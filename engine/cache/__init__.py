@@ -4,4 +4,12 @@ from .blocks import BlockPool, OutOfBlocks
 from .encodings import EncodingCache
 from .prefix import PrefixCache, audio_root_digest, chain_digest, root_digest
 
-__all__ = ["BlockPool", "EncodingCache", "OutOfBlocks", "PrefixCache", "audio_root_digest", "chain_digest", "root_digest"]
+__all__ = [
+    "BlockPool",
+    "EncodingCache",
+    "OutOfBlocks",
+    "PrefixCache",
+    "audio_root_digest",
+    "chain_digest",
+    "root_digest",
+]

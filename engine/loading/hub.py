@@ -247,8 +247,10 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
     if not wanted.weights:
         return [*COMPANIONS]
     root = [file for file in listed if "/" not in file and file.endswith(".safetensors")]
+    if not root and wheel.CT2_WEIGHTS in listed:
+        return [wheel.CT2_WEIGHTS, *COMPANIONS]
     if not root:
-        raise FetchError(f"{wanted} holds no weights that Stentor reads (.safetensors or .gguf)")
+        raise FetchError(f"{wanted} holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)")
     if SHARD_INDEX in listed:  # some repositories carry the same weights a second time under other names
         root = [file for file in root if re.fullmatch(r"model-\d+-of-\d+\.safetensors", file)] or root
     elif "model.safetensors" in root:
@@ -265,7 +267,7 @@ def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
         return folder / _pick(files, wanted)
     if not wanted.weights:
         return folder
-    if not any(folder.glob("*.safetensors")):
+    if not any(folder.glob("*.safetensors")) and not (folder / wheel.CT2_WEIGHTS).is_file():
         raise FetchError(
             f"{wanted} in {folder} has no weights: its fetch was not finished; fetch it again with network"
         )

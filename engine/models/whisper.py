@@ -29,6 +29,8 @@ from .whisper_config import WhisperConfig
 PLACE_BLOCK = 16
 """Encoder positions of a block of a place."""
 _EPS = 1e-5
+_WINDOWS_AT_ONCE = 8
+"""Encoded together, which bounds what that takes; on a host's own cores one already keeps them busy."""
 
 Queries = dict[int, torch.Tensor]
 """Cross-attention queries [tokens, heads, head_dim] of a forward pass, by decoder layer."""
@@ -203,6 +205,7 @@ class Whisper:
             for layer in range(config.num_layers)
         ]
         self._norm = LayerNorm(self.weights, f"{decoder}.layer_norm", hidden, _EPS, place, dtype=dtype)
+        self._at_once = 1 if place.packed else _WINDOWS_AT_ONCE
         self._log_mel: LogMel | None = None
 
     def _table(self, name: str, rows: int) -> torch.Tensor:
@@ -268,7 +271,12 @@ class Whisper:
 
     def write_encodings(self, windows: Sequence[bytes], places: Sequence[int], caches: Sequence[LayerCache]) -> None:
         """Encodes each window of samples (as :meth:`features`) into its place of ``caches``; places are distinct."""
-        encoded = self.encode(self.features(windows))
+        for first in range(0, len(windows), self._at_once):
+            some = slice(first, first + self._at_once)
+            self._write(self.encode(self.features(windows[some])), places[some], caches)
+
+    def _write(self, encoded: torch.Tensor, places: Sequence[int], caches: Sequence[LayerCache]) -> None:
+        """Encodings [windows, source_positions, hidden] to their places."""
         room = self.blocks_per_place * PLACE_BLOCK
         ids = torch.tensor(list(places), device=encoded.device).unsqueeze(1)
         slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()

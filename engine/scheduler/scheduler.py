@@ -195,8 +195,11 @@ class Scheduler:
 
     # ---- steps
 
-    def plan(self, now: float) -> StepPlan | None:
-        """The next step, or None if nothing can run before a result, an abort or a submission comes."""
+    def plan(self, now: float, *, crowded: bool = False) -> StepPlan | None:
+        """The next step, or None if nothing can run before a result, an abort or a submission comes.
+
+        ``crowded``: others wait for the device, whom a step holds up as it does rows that decode.
+        """
         if len(self._flights) >= MAX_IN_FLIGHT:
             return None
         if self._group != self._suspicion.group and not self._change_group():
@@ -204,9 +207,9 @@ class Scheduler:
         memory = self._memory
         draft = StepDraft(self._max_num_batched_tokens, self._max_prefill_chunk)
         unfinished = plan_decodes(draft, memory)
-        if draft.rows and not self._is_burst(len(draft.rows), len(unfinished)):
+        if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
             draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
-        draft.max_encodings = self._max_mixed_encodings if draft.rows else self._max_encodings
+        draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
         plan_chunks(draft, unfinished)
         admit_waiting(draft, memory, now)
         if not draft.rows:

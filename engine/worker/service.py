@@ -7,7 +7,7 @@ from typing import assert_never
 
 from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker
 from stentor.protocols.codec import decode_worker, encoder
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.config import WorkerConfig, process_name
 from stentor.protocols.steps import Masks, StepPlan
 
 from ..channel import Endpoint, PeerDied
@@ -68,7 +68,7 @@ class Worker:
 
     def _start(self, config: WorkerConfig) -> str | None:
         """Loads the model and says so, or returns why it cannot."""
-        set_up_logging(config.log_level, config.log_format, "worker")
+        set_up_logging(config.log_level, config.log_format, process_name("worker", config.name))
         try:
             member = None if self._lease_fd is None else Member(self._lease_fd, config.lease_member)
             setup = set_up(config, _throttled(self._send_progress), self._weights_fd, member)

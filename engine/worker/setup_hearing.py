@@ -85,12 +85,16 @@ def set_up_hearing(
     windows = f"{room.rows} windows of {model_config.samples // 16_000} s; taken as they fill"
     tokens = f"{room.blocks} blocks of {config.block_size} tokens"
     memory = [
-        MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {at if device is None else device.name}"),
+        MemoryLine(
+            "weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {at if device is None else device.name}"
+        ),
         MemoryLine("encoded audio", room.rows * model.place_bytes, windows),
         MemoryLine("KV cache", room.blocks * room.block_bytes, tokens),
     ]
     if device is None:
-        memory.append(MemoryLine("worker process", resident_bytes(), "resident now: weights, code, audio touched so far"))
+        memory.append(
+            MemoryLine("worker process", resident_bytes(), "resident now: weights, code, audio touched so far")
+        )
     limits = msgspec.structs.replace(
         limits_of(config), max_encodings=suited.max_encodings, max_mixed_encodings=suited.max_mixed_encodings
     )

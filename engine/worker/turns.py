@@ -20,6 +20,12 @@ class Turns(Protocol):
     def end(self) -> None:
         """A step that was begun has ended; another thread may say so."""
 
+    def breathe(self) -> None:
+        """Between the parts of a step that is the only one: lets others in, where they have waited for a slice.
+
+        What was queued on the device must be done.
+        """
+
 
 class AloneOnDevice:
     """Nobody else computes there."""
@@ -28,6 +34,9 @@ class AloneOnDevice:
         pass
 
     def end(self) -> None:
+        pass
+
+    def breathe(self) -> None:
         pass
 
 
@@ -54,3 +63,8 @@ class SharedDevice:
             if not self._steps:
                 self._member.release()
                 self._changed.notify()
+
+    def breathe(self) -> None:
+        with self._changed:
+            if self._steps == 1:
+                self._member.breathe()

@@ -260,7 +260,7 @@ class _Mixer:
         mixed = []
         for piece in self._floats.resample(frame):
             channels = piece.layout.nb_channels
-            floats = np.frombuffer(piece.planes[0], np.float32, piece.samples * channels).reshape(-1, channels)
+            floats = np.frombuffer(memoryview(piece.planes[0]), np.float32, piece.samples * channels).reshape(-1, channels)
             mixed.append(np.clip(np.rint(floats.mean(axis=1) * 32767), -32768, 32767).astype("<i2").tobytes())
         return b"".join(mixed)
 

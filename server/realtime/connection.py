@@ -55,6 +55,7 @@ from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 
 from ..door.keys import Caller
 from ..errors import describe
+from ..observe.realtime_figures import SessionFigures
 from ..responses.ids import random_id
 from ..state import ServerState
 from .answer import Answer
@@ -123,6 +124,7 @@ class Connection:
         self._last_response: str | None = None
         self._has_spoken = False
         self._pristine = True
+        self.figures: Final = SessionFigures(state.metrics.realtime)
 
     @property
     def state(self) -> State:
@@ -222,7 +224,7 @@ class Connection:
     def _ears_now(self) -> Ears:
         """Raises BadRequest where nothing hears."""
         if self._ears is None:
-            ears = self._open_ears(self._tell_partial)
+            ears = self._open_ears(self._tell_partial, self._notice_late)
             self._configure(ears)
             self._ears = ears
             self._start(ears.run)
@@ -276,6 +278,13 @@ class Connection:
             self._ears.clear()
         self._emit(told.BufferCleared())
 
+    def _notice_late(self, heard: Heard) -> None:
+        """What is found between two events of the client."""
+        try:
+            self._notice(heard)
+        except Exception as error:
+            self._tell_error(error, None)
+
     def _notice(self, heard: Heard) -> None:
         detection = self._input.turn_detection
         match heard:
@@ -283,9 +292,12 @@ class Connection:
                 self._machine.take(Event.SPEECH_STARTED)
                 self._emit(told.SpeechStartedEvent(audio_start_ms=heard.audio_start_ms, item_id=heard.item_id))
                 if detection is not None and detection.interrupt_response:
+                    if self._response is not None:
+                        self.figures.interrupted()
                     self._cancel(self._response, "turn_detected")
             case SpeechStopped():
                 self._machine.take(Event.SPEECH_STOPPED)
+                self.figures.turn_ended(heard.spoke_until)
                 self._emit(told.SpeechStoppedEvent(audio_end_ms=heard.audio_end_ms, item_id=heard.item_id))
                 self._add_turn(heard.turn)
                 if detection is not None and detection.create_response:
@@ -394,13 +406,14 @@ class Connection:
 
     def _check_voice(self, voice: str | None, *, aside: bool) -> None:
         session = self._session
-        if self._has_spoken and not aside and isinstance(session, RealtimeSession):
-            if voice != session.audio.output.voice:
-                raise BadRequest(
-                    "`response.audio.output.voice` cannot be another one any more: audio has been sent.",
-                    "response.audio.output.voice",
-                    "cannot_update_voice",
-                )
+        if not self._has_spoken or aside or not isinstance(session, RealtimeSession):
+            return
+        if voice != session.audio.output.voice:
+            raise BadRequest(
+                "`response.audio.output.voice` cannot be another one any more: audio has been sent.",
+                "response.audio.output.voice",
+                "cannot_update_voice",
+            )
 
     def _own_input(self, items: list[dict[str, Any]]) -> list[Entry]:
         if len(items) > MAX_INPUT:
@@ -510,14 +523,15 @@ class Connection:
             self._machine.take(Event.CANCEL_ASIDE)
             self._cancel(aside, "client_cancelled")
             return
+        self._machine.check(Event.CANCEL)
+        assert self._response is not None  # or the machine would not let it be cancelled
+        if event.response_id not in (None, self._response.answer.id):
+            raise BadRequest(
+                f"`response_id`: the response `{event.response_id[:80]}` has ended, or never was.",
+                "response_id",
+                "response_cancel_not_active",
+            )
         self._machine.take(Event.CANCEL)
-        if event.response_id is not None and self._response is not None:
-            if self._response.answer.id != event.response_id:
-                raise BadRequest(
-                    f"`response_id`: the response `{event.response_id[:80]}` has ended, or never was.",
-                    "response_id",
-                    "response_cancel_not_active",
-                )
         self._cancel(self._response, "client_cancelled")
 
     def _cancel(self, responding: Responding | None, reason: Reason) -> None:
@@ -549,6 +563,8 @@ class Connection:
         self._outbox.tell(describe(error)[1], event_id)
 
     def _emit(self, event: ServerEvent) -> None:
+        if type(event) is told.AudioDelta:
+            self.figures.audio_sent()
         self._outbox.put(event)
 
     def _start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:

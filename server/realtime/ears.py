@@ -6,6 +6,7 @@ the same event loop.
 
 import math
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
@@ -29,7 +30,7 @@ from .hearing import TurnHearing
 from .hypotheses import Hearing, Transcribe
 from .input_buffer import MAX_SECONDS, Clip, InputBuffer
 from .partial_pace import PartialPace
-from .parts import Heard, OnPartial, SpeechStarted, SpeechStopped, TimedOut, TokenProbability, Transcript
+from .parts import Heard, OnHeard, OnPartial, SpeechStarted, SpeechStopped, TimedOut, TokenProbability, Transcript
 from .turns import TurnDetector, TurnRules
 
 KEPT_MS: Final = 15_000
@@ -80,6 +81,7 @@ class SessionEars:
         make_voice: Callable[[], Probabilities],
         pace: PartialPace,
         on_partial: OnPartial = lambda item_id, text, tokens: None,
+        on_heard: OnHeard = lambda heard: None,
         *,
         on_lag: Callable[[float], object] = lambda seconds: None,
         max_seconds: float = MAX_SECONDS,
@@ -90,6 +92,7 @@ class SessionEars:
         self._make_voice = make_voice
         self._pace = pace
         self._on_partial = on_partial
+        self._on_heard = on_heard
         self._on_lag = on_lag
         self._new_id = new_id
         self._input = AudioInput(turn_detection=None)
@@ -99,8 +102,8 @@ class SessionEars:
         self._voice: Probabilities | None = None
         self._detector: TurnDetector | None = None
         self._longest_pause = 0
-        self._late: list[Heard] = []
-        """Found between two calls of :meth:`append`."""
+        self._found: list[Heard] | None = None
+        """What :meth:`append` will return, while it looks."""
         self._unsettled: list[TurnHearing] = []
         self._unstarted: list[TurnHearing] = []
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -149,18 +152,24 @@ class SessionEars:
             await self._settled.wait()
         if self._voice is None:
             self._feed(self._buffer.append(audio))
-            return self._take_late()
-        found = self._take_late()
+            return []
+        found = self._found = []
+        try:
+            await self._look_through(audio, found)
+        finally:
+            self._found = None
+        return found
+
+    async def _look_through(self, audio: bytes, found: list[Heard]) -> None:
         step = int(self._buffer.wire.bytes_a_second * PIECE_SECONDS)
         for begin in range(0, len(audio), step):
             pcm = self._buffer.append(audio[begin : begin + step])
             if self._growing is not None:
                 self._growing.hearing.push(pcm)
-            for probability in self._voice.push(pcm):
+            for probability in self._voice.push(pcm) if self._voice is not None else ():
                 found += self._look(probability)
             self._forget()
             await anyio.lowlevel.checkpoint()
-        return found + self._take_late()
 
     def commit(self) -> HeardTurn:
         buffer = self._buffer
@@ -180,7 +189,6 @@ class SessionEars:
 
     def clear(self) -> None:
         self._buffer.clear()
-        self._late.clear()
         if self._growing is not None:
             self._growing.hearing.give_up()
             self._growing = None
@@ -211,10 +219,6 @@ class SessionEars:
             if not self._detector.speaking:
                 keep = min(keep, self.received_ms - KEPT_MS)
             self._buffer.forget(to_ticks(keep))
-
-    def _take_late(self) -> list[Heard]:
-        late, self._late = self._late, []
-        return late
 
     # ---- turns
 
@@ -254,8 +258,9 @@ class SessionEars:
         begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
         growing, self._growing = self._growing or self._open(begin), None
         growing.hearing.finish(end)
+        since = (self.received_ms - event.voiced_end_ms) / 1000
         turn = HeardTurn(growing.item_id, self._buffer.take(begin, end), growing.hearing)
-        return SpeechStopped(growing.item_id, event.end_ms, turn)
+        return SpeechStopped(growing.item_id, event.end_ms, turn, time.monotonic() - since)
 
     def _timed_out(self, event: turns.TimedOut) -> TimedOut:
         begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
@@ -289,8 +294,13 @@ class SessionEars:
         if self._detector is None or not isinstance(detection, SemanticVad):
             return
         stopped = self._detector.judge(wait_ms(said, detection.eagerness, self._longest_pause))
-        if stopped is not None:
-            self._late.append(self._stopped(stopped))
+        if stopped is None:
+            return
+        heard = self._stopped(stopped)
+        if self._found is None:
+            self._on_heard(heard)
+        else:
+            self._found.append(heard)
 
     # ---- transcription
 

@@ -71,6 +71,7 @@ class TurnHearing:
         self._guessed_at = begin
         self._complete = False
         self._wake = anyio.Event()
+        self._less = anyio.Event()
         self._flight: tuple[int, anyio.CancelScope] | None = None
         """What is being made that may be given up, and :attr:`_pauses` when it was begun."""
         self._scope = anyio.CancelScope()
@@ -82,8 +83,13 @@ class TurnHearing:
 
     @property
     def waiting_ms(self) -> int:
-        """Of audio that has not been settled."""
-        return 0 if self._done.is_set() else self._length_ms
+        """Of audio of a complete turn that has not been settled."""
+        return self._length_ms if self._complete and not self._done.is_set() else 0
+
+    async def room(self, most_ms: int) -> None:
+        """Returns once less than so much is not settled, or nothing is any more."""
+        while self._length_ms > most_ms and not self._done.is_set():
+            await self._less.wait()
 
     # ---- the feeding task
 
@@ -157,6 +163,11 @@ class TurnHearing:
             self._failure = error
         finally:
             self._done.set()
+            self._tell_less()
+
+    def _tell_less(self) -> None:
+        self._less.set()
+        self._less = anyio.Event()
 
     async def _hear(self) -> None:
         with contextlib.ExitStack() as at_end:
@@ -248,6 +259,7 @@ class TurnHearing:
         self._settled = self._told.text
         self._window.forget(end)
         self._guessed_at = end
+        self._tell_less()
 
     def _say(self, words: list[Word], reading: Reading) -> None:
         text, tokens = self._told.add(words, reading)

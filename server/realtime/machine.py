@@ -10,7 +10,7 @@
           speech_started ─► OVERLAPPING ◄┘             both at the same time
 
     TRANSCRIBING          a transcription session: there are no responses
-    ENDED                 nothing more is taken
+    ENDED                 nothing more is taken; what was begun ends
 
 An event that a state does not have is refused, and the state stays.
 """
@@ -100,7 +100,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
         Event.BECOME_REALTIME: State.IDLE,
         Event.END: State.ENDED,
     },
-    State.ENDED: {},
+    State.ENDED: {Event.RESPONSE_ENDED: State.ENDED},
 }
 
 

@@ -9,7 +9,7 @@ from ..door.keys import Caller
 from ..state import ServerState
 from .ears import SessionEars
 from .partial_pace import PartialPace
-from .parts import Ears, OnPartial
+from .parts import Ears, OnHeard, OnPartial
 from .transcribing import ModelTranscriber
 
 NOTHING_HEARS: Final = (
@@ -23,11 +23,22 @@ class EarOpener:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._pace = PartialPace()
+        self.pace: Final = PartialPace(state.metrics.realtime.partial_interval.observe)
 
-    def open(self, caller: Caller, on_partial: OnPartial) -> Ears:
+    def transcriber(self, caller: Caller) -> ModelTranscriber:
         """Raises BadRequest where nothing hears."""
         model = self._state.transcription
         if model is None:
             raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
-        return SessionEars(ModelTranscriber(model, caller.salt), SpeechProbabilities, self._pace, on_partial)
+        return ModelTranscriber(model, caller.salt)
+
+    def open(self, caller: Caller, on_partial: OnPartial, on_heard: OnHeard) -> Ears:
+        """Raises BadRequest where nothing hears."""
+        return SessionEars(
+            self.transcriber(caller),
+            SpeechProbabilities,
+            self.pace,
+            on_partial,
+            on_heard,
+            on_lag=self._state.metrics.realtime.transcription_lag.observe,
+        )

@@ -56,7 +56,12 @@ class Outbox:
         """Never waits: it is told as it is now."""
         event.event_id = random_id("event")
         message = self._dialect.encode(event)
-        if message is not None and not self._closed:
+        if message is not None:
+            self.put_message(message)
+
+    def put_message(self, message: bytes) -> None:
+        """As it is; never waits."""
+        if not self._closed:
             self._waiting.append(message)
             self._bytes += len(message)
             self._more.set()

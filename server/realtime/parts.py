@@ -61,6 +61,8 @@ class SpeechStopped(NamedTuple):
     audio_end_ms: int
     turn: Turn
     """Already taken out of the buffer: the connection tells that it is committed."""
+    spoke_until: float = 0.0
+    """When the last speech of the turn came, by ``time.monotonic()``."""
 
 
 class TimedOut(NamedTuple):
@@ -76,6 +78,8 @@ Heard = SpeechStarted | SpeechStopped | TimedOut
 
 OnPartial = Callable[[str, str, list[TokenProbability] | None], None]
 """Is told (item, more text) while a turn is being transcribed; pieces of an item joined are its transcript."""
+OnHeard = Callable[[Heard], None]
+"""Is told what was found between two calls of :meth:`Ears.append`."""
 
 
 class Ears(Protocol):
@@ -117,6 +121,6 @@ class Pacer(Protocol):
         """Of audio that was admitted and has not been played yet."""
 
 
-OpenEars = Callable[[OnPartial], Ears]
+OpenEars = Callable[[OnPartial, OnHeard], Ears]
 """Raises BadRequest where nothing is there to hear with."""
 MakePacer = Callable[[], Pacer]

@@ -1,5 +1,6 @@
-"""From a WebSocket to a session, and to its end: who speaks which dialect, what the session begins as, how long it lasts."""
+"""From a WebSocket to a session, and to its end: which dialect is spoken, what it begins as, how long it lasts."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -14,15 +15,19 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ..auth import caller_of, secret_of
+from ..door.keys import Caller
 from ..errors import describe
+from ..observe.realtime_figures import SessionKind
 from ..responses.ids import random_id
 from ..state import ServerState
 from .beta import Beta
-from .connection import Connection
+from .connection import APPENDS, Connection, Receive
+from .machine import State
 from .opening import EarOpener
 from .outbox import Current, Dialect, Outbox
 from .pacing import PlaybackPacer
 from .session import SessionRules
+from .vllm import VllmSession, refusal, speaks_vllm
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +40,8 @@ _LINGER_SECONDS: Final = 5.0
 """For what is still to be told when a session ends."""
 _BAD_DATA: Final = 1003
 _POLICY: Final = 1008
+
+_sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
 
 
 class ServedModels:
@@ -94,7 +101,8 @@ class RealtimeServing:
             outbox.close()
             tasks.cancel_scope.deadline = anyio.current_time() + _LINGER_SECONDS
         if socket.application_state is WebSocketState.CONNECTED:
-            await socket.close(_POLICY if refused else 1000)
+            with contextlib.suppress(WebSocketDisconnect):
+                await socket.close(_POLICY if refused else 1000)
 
     async def _session(self, socket: WebSocket, dialect: Dialect, outbox: Outbox, receive: Any) -> bool:
         """Returns whether there was to be none."""
@@ -118,10 +126,41 @@ class RealtimeServing:
         undecided = "model" not in query and "intent" not in query and secret_of(socket.scope) is None
         connection.begin(foreign=undecided)
         with anyio.move_on_after(self.max_seconds) as lifetime:
-            await connection.serve(receive)
+            first = await receive() if undecided else None
+            if undecided and first is None:
+                return False
+            if first is not None and speaks_vllm(first):
+                await self._serve_vllm(caller, outbox, receive, first)
+            else:
+                await self._serve_session(connection, receive, first)
         if lifetime.cancelled_caught:
             connection.expire()
         return False
+
+    async def _serve_session(self, connection: Connection, receive: Receive, first: bytes | None) -> None:
+        kind: SessionKind = "transcription" if connection.state is State.TRANSCRIBING else "realtime"
+        try:
+            with self._state.metrics.realtime.session(kind):
+                await connection.serve(receive, first)
+        finally:
+            logger.info("%s session ended: %s", kind, connection.figures)
+
+    async def _serve_vllm(self, caller: Caller, outbox: Outbox, receive: Receive, first: bytes) -> None:
+        try:
+            transcribe = self._ears.transcriber(caller)
+        except BadRequest as error:
+            outbox.put_message(refusal(error))
+            return
+        session = VllmSession(
+            transcribe,
+            self._ears.pace,
+            lambda name: self.rules.models.transcription_model(name, "model"),
+            outbox.put_message,
+            outbox.room,
+            max_messages=self._state.socket_messages * APPENDS,
+        )
+        with self._state.metrics.realtime.session("vllm"):
+            await session.serve(receive, first)
 
     def _begun(self, socket: WebSocket) -> Session:
         """Raises BadRequest."""
@@ -130,7 +169,7 @@ class RealtimeServing:
         id, expires_at = random_id("sess"), int(time.time() + self.max_seconds)
         secret = secret_of(socket.scope)
         if secret is not None:
-            session = msgspec.json.decode(secret.session, type=Session)  # type: ignore[arg-type]  # it is a union
+            session = _sessions.decode(secret.session)
             if (
                 isinstance(session, RealtimeSession)
                 and model
@@ -165,7 +204,5 @@ async def _receive(socket: WebSocket) -> bytes | None:
 
 async def _send(socket: WebSocket, message: bytes) -> None:
     if socket.application_state is WebSocketState.CONNECTED:
-        try:
+        with contextlib.suppress(WebSocketDisconnect):  # whoever reads finds out too
             await socket.send_text(message.decode())
-        except WebSocketDisconnect:
-            pass  # whoever reads finds out too

@@ -1,6 +1,5 @@
 """``POST /v1/audio/speech`` and ``GET /v1/audio/voices``."""
 
-import logging
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -24,12 +23,10 @@ from ..state import ServerState
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 
-logger = logging.getLogger(__name__)
-
 OPERATIONS: Final[Operations] = {
     "/v1/audio/speech": Operation(
         "Say a text",
-        bytes,
+        str,
         SpeechRequest,
         media_type="audio/*",
         streams=True,
@@ -99,5 +96,4 @@ async def _sound(
 
 def _break_off(error: Exception) -> bytes:
     """A file has no place for an error: the connection ends before the file does, which the client notices."""
-    logger.warning("a file of speech breaks off: %s", error)
     raise error

@@ -57,6 +57,7 @@ async def draft_window(
     vocabulary = model.vocabulary
     prompt, start = prompt_for(model, options, language, previous)
     prompt += continued or ()
+    rules = vocabulary.timed if options.timestamps else vocabulary.going_on if continued else vocabulary.untimed
     room = context_tokens(model) - len(prompt)
     for temperature in options.temperatures:
         answer = await ear.hear(
@@ -65,7 +66,7 @@ async def draft_window(
             end=vocabulary.eot,
             max_tokens=max(1, min(options.max_tokens, room)),
             temperature=temperature,
-            rules=vocabulary.rules(timestamps=options.timestamps),
+            rules=rules,
             no_speech=(start, vocabulary.no_speech),
             drawing=options.drawing,
         )

@@ -98,8 +98,10 @@ class Vocabulary:
         """The rules of one without."""
         return TokenRules(sorted(self._suppressed), sorted(self._suppressed_first), -1, -1, self.eot)
 
-    def rules(self, *, timestamps: bool) -> TokenRules:
-        return self.timed if timestamps else self.untimed
+    @cached_property
+    def going_on(self) -> TokenRules:
+        """The rules of one that has begun: it may end at once."""
+        return TokenRules(sorted(self._suppressed), [], -1, -1, self.eot)
 
     def beginning(self, language: str | None, task: str) -> list[int]:
         """What a transcript begins with: its start, and for a multilingual model language and task."""

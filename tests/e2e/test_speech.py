@@ -47,7 +47,7 @@ def decoded(data: bytes, format: str) -> tuple[float, float]:
     if format == "pcm":
         samples = np.frombuffer(data, np.int16) / 32768
         return len(samples) / 24000, float(np.abs(samples).max())
-    with av.open(io.BytesIO(data)) as container:
+    with av.open(io.BytesIO(data), "r") as container:
         frames = [frame.to_ndarray().astype(np.float64).ravel() for frame in container.decode(audio=0)]
         rate = container.streams.audio[0].rate
         kind = container.streams.audio[0].format.name

@@ -61,7 +61,9 @@ def test_one_model_may_be_given_a_name_twice() -> None:
     assert Catalogue([ServedModel("chat", ("a", "a"))]).resolve("a", "chat") == "a"
 
 
-@given(st.one_of(st.none(), st.sampled_from(["writes", "ears", "tts-1"]), st.text()), st.sampled_from(["chat", "speech"]))
+@given(
+    st.one_of(st.none(), st.sampled_from(["writes", "ears", "tts-1"]), st.text()), st.sampled_from(["chat", "speech"])
+)
 def test_any_name_is_served_or_refused_by_name(name: str | None, kind: Kind) -> None:
     try:
         found = ALL.resolve(name, kind)

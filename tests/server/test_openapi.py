@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
 from stentor.protocols.anthropic import request as messages
-from stentor.protocols.openai import batches, chat, completions, tokens
+from stentor.protocols.openai import batches, chat, completions, speech, tokens
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.server import openapi
@@ -43,6 +43,7 @@ DECODERS: dict[str, Any] = {
     "ConversationUpdate": conversations.update_decoder,
     "ItemsCreate": conversations.items_decoder,
     "BatchCreate": batches.create_decoder,
+    "SpeechRequest": speech.decoder,
 }
 KEYED = Door(keys=Keyring([KeyDigest(b"secret")]))
 

@@ -61,6 +61,17 @@ def test_a_folder_with_one_gguf_file_means_the_file_and_with_two_is_unclear(tmp_
         resolve_model(str(tmp_path))
 
 
+def test_voices_are_a_folder_or_one_file_of_it(tmp_path: Path) -> None:
+    for name in ("a.onnx", "a.onnx.json", "b.onnx", "b.onnx.json"):
+        (tmp_path / name).touch()
+    assert resolve_model(str(tmp_path)) == tmp_path
+    assert resolve_model(str(tmp_path / "a.onnx")) == tmp_path / "a.onnx"
+    for name in ("a.onnx.json", "b.onnx.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(CheckpointError, match="no model in"):
+        resolve_model(str(tmp_path))
+
+
 def test_a_folder_that_lacks_a_shard_is_called_incomplete(tmp_path: Path) -> None:
     folder = _model_folder(tmp_path, SHARDS[0])
     _index(folder)
@@ -220,6 +231,14 @@ def test_of_a_repository_one_form_of_the_weights_is_fetched(tmp_path: Path, hub:
     assert _resolve(tmp_path, "owner/name", HF_HUB_OFFLINE="1") == str(folder), "and then it is there offline"
 
 
+def test_a_repository_of_ctranslate2_is_fetched(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
+    endpoint, handler = hub
+    wanted = {"config.json": b"{}", "model.bin": b"weights", "vocabulary.txt": b"!", "tokenizer.json": b"{}"}
+    handler.repositories["owner/name"] = wanted | {"pytorch_model.bin": b"no"}
+    folder = Path(_resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
+
+
 def test_a_tokenizer_is_fetched_without_the_weights(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
     endpoint, handler = hub
     handler.repositories["owner/name"] = {"tokenizer.json": b"{}", "model.safetensors": b"no"}
@@ -238,6 +257,27 @@ def test_of_several_gguf_files_a_part_of_the_name_picks_one(tmp_path: Path, hub:
     assert not (picked.parent / "m-Q4_K_M.gguf").exists()
 
 
+def test_of_a_repository_of_voices_a_part_of_the_name_picks_one_with_its_description(
+    tmp_path: Path, hub: tuple[str, type[_Hub]]
+) -> None:
+    endpoint, handler = hub
+    handler.repositories["owner/voices"] = {
+        **{
+            "en/a-low.onnx": b"low",
+            "en/a-low.onnx.json": b"{}",
+            "en/a-high.onnx": b"high",
+            "en/a-high.onnx.json": b"{}",
+        },
+        "other.onnx": b"no voice",
+    }
+    unclear = _resolve(tmp_path, "owner/voices", HF_ENDPOINT=endpoint)
+    assert "has several .onnx files (there are: en/a-high.onnx, en/a-low.onnx)" in unclear
+    picked = Path(_resolve(tmp_path, "owner/voices:a-low", HF_ENDPOINT=endpoint))
+    assert (picked.name, picked.read_bytes()) == ("a-low.onnx", b"low")
+    assert sorted(path.name for path in picked.parent.iterdir()) == ["a-low.onnx", "a-low.onnx.json"]
+    assert _resolve(tmp_path, "owner/voices:a-low", HF_HUB_OFFLINE="1") == str(picked)
+
+
 def test_unknown_repositories_and_revisions_are_told_apart(tmp_path: Path, hub: tuple[str, type[_Hub]]) -> None:
     endpoint, handler = hub
     handler.repositories["owner/name"] = {"config.json": b"{}", "model.safetensors": b"w"}
@@ -252,5 +292,7 @@ def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(
     endpoint, handler = hub
     handler.repositories["owner/name"] = {"config.json": b"{}", "pytorch_model.bin": b"pickled"}
     said = _resolve(tmp_path, "owner/name", HF_ENDPOINT=endpoint)
-    assert said == "error: owner/name holds no weights that Stentor reads (.safetensors or .gguf)"
+    assert said == (
+        "error: owner/name holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)"
+    )
     assert not [path for path in handler.asked if "resolve" in path]

@@ -34,9 +34,7 @@ def folder(tmp_path: Path, config: object, *files: str) -> Path:
         ("9" * 5000, [], "chat"),
     ],
 )
-def test_a_configuration_tells_what_a_model_is_for(
-    tmp_path: Path, config: object, files: list[str], kind: str
-) -> None:
+def test_a_configuration_tells_what_a_model_is_for(tmp_path: Path, config: object, files: list[str], kind: str) -> None:
     assert kind_of(folder(tmp_path, config, *files)) == kind
 
 

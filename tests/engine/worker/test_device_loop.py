@@ -83,7 +83,7 @@ def _submissions() -> list[Submit]:
 @contextmanager
 def _serving(device: FakeDevice, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """A worker in a thread of this process; yields where its exit code goes."""
-    monkeypatch.setattr(service, "set_up", lambda config, progress, weights_fd: set_up_device(config, progress, device))
+    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_device(config, progress, device))
     codes: list[int] = []
 
     def serve() -> None:

@@ -244,7 +244,7 @@ def test_the_device_draws_what_the_host_draws_from_the_same_checkpoint(folder: P
 
 def test_a_worker_serves_from_a_device_one_step_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = _device()
-    monkeypatch.setattr(service, "set_up", lambda config, progress, weights_fd: set_up_device(config, progress, device))
+    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_device(config, progress, device))
     config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32)
     new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
     plans = [
@@ -268,7 +268,7 @@ def test_a_worker_whose_step_fails_on_the_device_says_so_and_ends(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = _device()
-    monkeypatch.setattr(service, "set_up", lambda config, progress, weights_fd: set_up_device(config, progress, device))
+    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_device(config, progress, device))
     with both_ends() as (engine, worker), force_variant("reference"):
         config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32)
         plan = StepPlan(0, 7, [], [], [RowStep(3, 0, 1, [], True)])

@@ -27,7 +27,7 @@ def entered(outputs: list[int], rules: TokenRules | None, slot: int = 0) -> NewR
 
 def permitted(logits: list[float], outputs: list[int], rules: TokenRules | None) -> set[int]:
     """Told straight from the definition, for one row."""
-    left = {token: value for token, value in enumerate(logits)}
+    left = dict(enumerate(logits))
     if rules is None:
         return set(left)
 

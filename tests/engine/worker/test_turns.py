@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.engine.lease import Member, is_waiting
+from stentor.engine.lease import Member, peek
 from stentor.engine.worker.turns import AloneOnDevice, SharedDevice
 from stentor.tests.engine.lease_child import _inside
 from stentor.tests.engine.test_lease import Members, ended, line_of
@@ -48,10 +48,10 @@ def test_steps_that_overlap_keep_the_device_until_the_last_has_ended(others: Mem
     turns.begin()
     turns.begin()
     child = others.start(1, "hold", 0)
-    until(lambda: is_waiting(others.fd, 1))
+    until(lambda: peek(others.fd)[1].waits)
     turns.end()
     time.sleep(2 * SLICE)
-    assert is_waiting(others.fd, 1), "one of our steps still runs"
+    assert peek(others.fd)[1].waits, "one of our steps still runs"
     turns.end()
     assert line_of(child) == "held"
     ended(child)
@@ -62,7 +62,7 @@ def test_who_launches_ahead_lets_others_in_once_they_have_waited_for_a_slice(oth
     turns = SharedDevice(Member(others.fd, 0))
     turns.begin()
     child = others.start(1, "hold", 60)
-    until(lambda: is_waiting(others.fd, 1))
+    until(lambda: peek(others.fd)[1].waits)
     time.sleep(2 * SLICE)
     launched = threading.Event()
 
@@ -77,7 +77,7 @@ def test_who_launches_ahead_lets_others_in_once_they_have_waited_for_a_slice(oth
     turns.end()
     assert line_of(child) == "held"
     assert not launched.is_set(), "it is the other's turn"
-    until(lambda: is_waiting(others.fd, 0))
+    until(lambda: peek(others.fd)[0].waits)
     child.kill()
     thread.join(10)
     assert launched.is_set()

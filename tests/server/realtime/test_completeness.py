@@ -13,7 +13,7 @@ from stentor.server.realtime.turns import SEMANTIC_MAX_MS
         ("Where are you from?", Reading.COMPLETE),
         ("Book a table for two.", Reading.COMPLETE),
         ('She said "yes."', Reading.COMPLETE),
-        ("你好吗？", Reading.COMPLETE),
+        ("你好吗\uff1f", Reading.COMPLETE),
         ("I would like to", Reading.OPEN),
         ("I would like to go to the.", Reading.OPEN),
         ("My number is, um", Reading.OPEN),

@@ -23,6 +23,7 @@ from stentor.server.errors import GenerationFailed
 from stentor.server.realtime import ears as ears_module
 from stentor.server.realtime import partial_pace
 from stentor.server.realtime.ears import SessionEars
+from stentor.server.realtime.hypotheses import Hearing, Hypothesis
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped, TimedOut, TokenProbability
 from stentor.tests.examples import examples
@@ -198,11 +199,11 @@ async def test_nobody_who_speaks_after_an_answer_is_told_with_the_silence() -> N
 
 async def test_a_complete_sentence_ends_a_semantic_turn_early_and_an_open_one_late() -> None:
     class Sentences(Model):
-        said = " Stop it."
+        said = ""
 
-        async def __call__(self, *args: object, **options: object) -> object:  # type: ignore[override]
-            await super().__call__(*args, **options)  # type: ignore[arg-type]
-            return ears_module.Hypothesis(self.said)  # type: ignore[attr-defined]
+        async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+            await super().__call__(pcm, hearing, continued=continued, final=final)
+            return Hypothesis(self.said)
 
     ends = {}
     for said in (" Stop it.", " I want to"):

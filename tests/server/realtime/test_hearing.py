@@ -1,5 +1,6 @@
 """One turn, heard by a model that understands made-up speech exactly."""
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -197,7 +198,7 @@ async def test_a_long_turn_without_a_pause_is_cut_where_it_is_quietest() -> None
 
 
 def understood_runs(numbers: list[int]) -> list[int]:
-    assert all(one != other for one, other in zip(numbers, numbers[1:], strict=False))
+    assert all(one != other for one, other in itertools.pairwise(numbers))
     return numbers
 
 

@@ -369,6 +369,8 @@ async def test_a_guess_goes_on_after_what_is_agreed() -> None:
     assert turn.text == "Hello there."
     (asked,) = engine_of(model).asked
     assert asked.after_start == [VOCABULARY.no_timestamps, *agreed]
+    assert asked.audio.rules is not None
+    assert asked.audio.rules.suppressed_first == [], "there may be nothing to add"
 
 
 async def test_only_the_end_of_a_long_turn_is_heard_and_silence_says_nothing() -> None:

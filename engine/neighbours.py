@@ -1,0 +1,39 @@
+"""What an engine knows of the models that share its worker's device."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from .lease import peek
+
+_RECENT_SECONDS: Final = 2.0
+"""Who computed a moment ago will soon come again, as one that listens does while somebody speaks."""
+
+
+class Neighbours:
+    """Reads the lease, of which the engine is no member."""
+
+    def __init__(self, fd: int, number: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """``number`` is that of the engine's own worker; ``fd`` stays its owner's."""
+        self._fd = fd
+        self._number = number
+        self._clock = clock
+        self._before = self._virtual_times()
+        self._until = 0.0
+
+    def worker_waits(self) -> bool:
+        """Whether our worker waits for its turn."""
+        return peek(self._fd)[self._number].waits
+
+    def are_busy(self) -> bool:
+        """Whether others compute just now, wait to, or did a moment ago."""
+        others = [member for number, member in enumerate(peek(self._fd)) if number != self._number]
+        times = [member.virtual for member in others]
+        now = self._clock()
+        if times != self._before or any(member.waits or member.holds for member in others):
+            self._before = times
+            self._until = now + _RECENT_SECONDS
+        return now < self._until
+
+    def _virtual_times(self) -> list[int]:
+        return [member.virtual for number, member in enumerate(peek(self._fd)) if number != self._number]

