@@ -23,6 +23,7 @@ import msgspec
 
 from stentor.protocols.actors import (
     Abort,
+    Append,
     EngineReady,
     Ping,
     Progress,
@@ -87,6 +88,7 @@ Message = (
     StartEngine
     | Vocabulary
     | Submit
+    | Append
     | Abort
     | Ping
     | Shutdown
@@ -175,6 +177,9 @@ class EngineLoop(Actor[Message]):
                         _add(out, answered)
                 case Prepared() as prepared:
                     _add(out, self._admit(prepared))
+                case Append() as more:
+                    if (answered := self._scheduler.append(more)) is not None:
+                        _add(out, answered)
                 case Abort(rid=rid, index=index):
                     aborted = self._entrance.abort(rid, index) or self._scheduler.abort(rid, index)
                     if aborted is not None:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import msgspec
 
 from stentor.protocols.actors import FinishReason, Resumed, Submit
-from stentor.protocols.audio import Heard
+from stentor.protocols.audio import Heard, StreamShape
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.steps import RowInput, TokenLogprobs
 
 from .cache.prefix import audio_root_digest, chain_digest, root_digest
 from .grammar.rule import ChoiceRule
+from .input import NO_LIMIT, InputStream
 
 Order = tuple[float, float, int, int]
 """(arrival aged by priority, arrival, submission number, choice index); smaller is more important."""
@@ -45,6 +46,7 @@ class Request:
         "forks_left",
         "heard",
         "held_blocks",
+        "input",
         "leading",
         "limit_len",
         "live",
@@ -69,8 +71,12 @@ class Request:
         max_model_len: int,
         aging_seconds: float,
         rules: Sequence[ChoiceRule | None] | None = None,
+        stream: StreamShape | None = None,
     ) -> None:
-        """``rules``: what each choice follows, one fed with what has been resumed; None where they follow nothing."""
+        """``rules``: what each choice follows, one fed with what has been resumed; None where they follow nothing.
+
+        ``stream`` says how a model hears that is spoken to while it runs.
+        """
         params = submit.params
         self.rid = submit.rid
         self.name = submit.name
@@ -89,6 +95,7 @@ class Request:
         )
         self.salt = submit.salt
         self.audio = submit.audio
+        self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
         self.arrival = submit.arrival
         self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
         self.ends = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
@@ -116,6 +123,8 @@ class Request:
         self.prompt_digests: list[bytes] | None = None
         if submit.resumed is not None:
             self._resume(submit.resumed)
+        if self.input is not None:
+            self.hear()
 
     def _resume(self, resumed: Resumed) -> None:
         """Start where another engine ended: with the tokens that the client has, and without the choices it has."""
@@ -128,6 +137,22 @@ class Request:
             self.live -= 1
         if self.live:
             self.leading = next(each.index for each in self.choices if each.state is not ChoiceState.FINISHED)
+
+    def hear(self) -> None:
+        """More has come of the input, or its end: see how far the choices may go now."""
+        assert self.input is not None
+        ready = self.input.ready_len
+        for choice in self.choices:
+            # an input that ends within the prompt goes on as silence
+            choice.ready_len = max(ready, self.prompt_len) if self.input.ended else ready
+            if self.input.ended:
+                choice.limit_len = min(choice.limit_len, choice.ready_len + 1)
+                choice.exhausted = choice.exhausted or (choice.pending > 0 and choice.length >= choice.limit_len)
+
+    @property
+    def begins(self) -> bool:
+        """Whether there is enough of what it hears to compute its prompt."""
+        return self.input is None or self.leader.ready_len >= self.prompt_len
 
     def end_of(self, choice: "Choice") -> End | None:
         """Whether the tokens that a choice has are all it gets.
@@ -142,7 +167,8 @@ class Request:
         if choice.rule is not None and choice.rule.ended and outputs:
             return "stop", None
         if self.prompt_len + len(outputs) >= choice.limit_len and (outputs or self.prompt_done):
-            return "length", None
+            heard_all = self.input is not None and self.input.ended and choice.limit_len == choice.ready_len + 1
+            return "stop" if heard_all else "length", None
         return None
 
     @property
@@ -214,6 +240,8 @@ class Choice:
         "computed_len",
         "digests",
         "exhausted",
+        "fed",
+        "fed_end",
         "forked",
         "incarnation",
         "index",
@@ -224,6 +252,7 @@ class Choice:
         "outputs",
         "pending",
         "place",
+        "ready_len",
         "request",
         "rule",
         "samples",
@@ -262,6 +291,12 @@ class Choice:
         """Tokens in flight: planned to be drawn, not known yet."""
         self.exhausted = False
         """Nothing is left to plan: its last result is in flight."""
+        self.ready_len = NO_LIMIT
+        """Positions that may be computed: for those after them, input has yet to come."""
+        self.fed = 0
+        """Bytes of the input that its row has been given."""
+        self.fed_end = False
+        """Whether its row has been told that the input has ended."""
         self.samples = request.limit_len > request.prompt_len
         """False where no token is wanted, only the prompt's log-probabilities."""
         self.forked = False
@@ -270,6 +305,20 @@ class Choice:
     @property
     def name(self) -> str:
         return f"{self.request.rid}.{self.index}"
+
+    @property
+    def plannable(self) -> int:
+        """Positions that the next step may compute."""
+        return min(self.length, self.ready_len) - self.computed_len
+
+    def feed(self) -> RowInput | None:
+        """What has come of the input since the row was given some; None where nothing. Mutates: it is given now."""
+        heard = self.request.input
+        if heard is None or (len(heard) == self.fed and heard.ended == self.fed_end):
+            return None
+        found = RowInput(self.slot, heard.after(self.fed), heard.ended)
+        self.fed, self.fed_end = len(heard), heard.ended
+        return found
 
     def move(self, expected: tuple[ChoiceState, ...], state: ChoiceState) -> None:
         """Enter ``state``; raises :class:`StateError` unless the present one is among ``expected``."""
@@ -312,6 +361,7 @@ class Choice:
         """Forget slot, blocks, place and positions; mutates. The caller has given them back."""
         self.slot = -1
         self.place = -1
+        self.fed, self.fed_end = 0, False
         self.blocks = []
         self.computed_len = self.written_len = self.labelled_blocks = 0
         self.exhausted = False

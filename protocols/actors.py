@@ -9,8 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from .audio import Audio, Heard
+from .audio import Audio, Heard, Streamed, StreamShape
 from .config import EngineConfig, StepLimits, WorkerConfig
+from .pooling import Pooled, Pooling
 from .sampling import SamplingParams
 from .steps import Masks, StepPlan, StepResult, TokenLogprobs
 
@@ -88,6 +89,20 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     thinking: Thinking | None = None
     audio: Audio | None = None
     """What the choices hear, where the model does; such a request has one choice."""
+    streamed: Streamed | None = None
+    """For a model that hears while it is spoken to; such a request has one choice."""
+
+
+class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
+    """More of what a request hears, after all that has come before."""
+
+    rid: int
+    pcm: bytes
+    """See :attr:`.audio.Audio.pcm`; may be empty."""
+    last: bool
+    """Whether nothing follows. The request ends when all of it has been heard."""
+    pooling: Pooling | None = None
+    """What is made of the prompt, by a model that draws no tokens; such a request has one choice and wants none."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):
@@ -105,7 +120,7 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping", gc=False):
     """Answered with :class:`Stats`: the engine still turns."""
 
 
-EngineInbox = StartEngine | Vocabulary | Submit | Abort | Ping | Shutdown
+EngineInbox = StartEngine | Vocabulary | Submit | Append | Abort | Ping | Shutdown
 
 
 # ---- to the client, from its engine
@@ -162,6 +177,7 @@ class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logprobs: list[TokenLogprobs | None] | None
     """One per prompt token (the first is None), when asked for."""
     heard: Heard | None = None
+    pooled: Pooled | None = None
 
 
 class ChoiceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -240,6 +256,8 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     limits: StepLimits
     encodings: int = 0
     """Windows of encoded audio that it keeps; 0: the model does not hear."""
+    stream: StreamShape | None = None
+    """Where the model hears while it is spoken to."""
 
 
 EngineWorkerInbox = Progress | WorkerReady | Failed | StepResult

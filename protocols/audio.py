@@ -12,6 +12,8 @@ SAMPLE_BYTES = 2
 MAX_WINDOW_SECONDS = 30
 MAX_WINDOW_BYTES = MAX_WINDOW_SECONDS * SAMPLE_RATE * SAMPLE_BYTES
 """Of one window, at most."""
+MAX_STREAM_BYTES = 32 << 20
+"""Of a request whose audio comes piece by piece, at most: a good quarter of an hour."""
 
 
 class TokenRules(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -52,6 +54,24 @@ class Audio(msgspec.Struct, frozen=True, array_like=True, gc=False):
     no_speech: tuple[int, int] | None = None
     """(position in the prompt, token): its probability right after that position is wanted."""
     align: Alignment | None = None
+
+
+class StreamShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How positions of a model that hears while it is spoken to follow the samples."""
+
+    first: int
+    """Samples that must be there before the first position can be computed; at least 1."""
+    step: int
+    """Further samples for each further position; the whole of an input are as many positions as begin in it."""
+
+
+class Streamed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Says that a request's audio comes piece by piece, by :class:`.actors.Append`; and what has come of it."""
+
+    pcm: bytes = b""
+    """See :attr:`Audio.pcm`; up to :data:`MAX_STREAM_BYTES`, with all that follows."""
+    ended: bool = False
+    """Whether nothing follows."""
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True, gc=False):

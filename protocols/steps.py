@@ -12,6 +12,7 @@ worker draws the tokens of that step when its :class:`Masks` have come. The engi
 import msgspec
 
 from .audio import Alignment, Heard, TokenRules
+from .pooling import Pooled, Pooling
 from .sampling import SamplingParams
 
 
@@ -37,6 +38,7 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     no_speech: tuple[int, int] | None = None
     """See :attr:`.audio.Audio.no_speech`; wanted of the step that computes the position."""
     align: Alignment | None = None
+    pooling: Pooling | None = None
 
 
 class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -60,6 +62,16 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """See :attr:`.audio.Audio.pcm`."""
 
 
+class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """More audio for a row that hears while it is spoken to, after all that it has been given since it entered."""
+
+    slot: int
+    pcm: bytes
+    """See :attr:`.audio.Audio.pcm`."""
+    ended: bool
+    """Whether nothing follows; what its last position lacks is silence."""
+
+
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
     """One step. ``freed`` is applied first, then ``new``, then ``encodings`` are made, then ``rows`` run as one batch."""
 
@@ -72,6 +84,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     """Slots of rows whose token may be restricted: where there are any, none is drawn before the step's :class:`Masks`
     have come."""
     encodings: list[Encoding] = []
+    inputs: list[RowInput] = []
+    """Handed to their rows before these run."""
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -121,6 +135,13 @@ class RowHeard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     heard: Heard
 
 
+class RowPooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What was made of the prompt of one row, in the step that computed the end of it."""
+
+    slot: int
+    pooled: Pooled
+
+
 class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):
     """``tokens`` and ``logprobs`` follow the order of the plan's rows whose ``sample`` is true."""
 
@@ -133,3 +154,4 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     seconds: float
     """Time that the worker spent on the step."""
     heard: list[RowHeard] = []
+    pooled: list[RowPooled] = []

@@ -1,4 +1,4 @@
-"""The guard. Everything wants a key but the two probes, so that a new route is guarded without being named."""
+"""The guard. Everything wants a key but the two probes and the page, so that a new route is guarded without being named."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from .door.keys import ANYONE, Caller, Keyring, tokens_of
 from .door.origins import Origins
 from .door.root_path import route_path
 from .errors import respond
+from .page import PATHS
 
-OPEN_PATHS: Final = frozenset({"/health", "/ping"})
+OPEN_PATHS: Final = frozenset({"/health", "/ping", *PATHS})
 
 SECRET_PATHS: Final = frozenset({"/v1/realtime"})
 """WebSockets that a client secret opens."""

@@ -6,7 +6,7 @@ audio is computed once a window and kept in *places*, paged alike: place p of n 
 of its own over all keys of its place, so that one operation serves any mixture of prompts and decode rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -257,8 +257,8 @@ class Whisper:
             self._log_mel = LogMel(self.config.mel_bins, self._place.device)
         return self._log_mel(windows, self.config.samples)
 
-    def encode(self, features: torch.Tensor) -> torch.Tensor:
-        """[windows, frames, bins] → [windows, source_positions, hidden]"""
+    def encode(self, features: torch.Tensor, between: Callable[[], None] = lambda: None) -> torch.Tensor:
+        """[windows, frames, bins] → [windows, source_positions, hidden]; ``between`` is called behind each layer."""
         x = features.to(self._dtype)
         for convolution in self._convolutions:
             x = kernels.activate_(convolution(x).contiguous(), "gelu")
@@ -267,13 +267,23 @@ class Whisper:
         starts = torch.arange(0, len(residual) + 1, positions, dtype=torch.int32, device=x.device)
         for layer in self._encoder:
             layer(residual, starts, positions)
+            between()
         return self._encoder_norm(residual).view(windows, positions, hidden)
 
-    def write_encodings(self, windows: Sequence[bytes], places: Sequence[int], caches: Sequence[LayerCache]) -> None:
-        """Encodes each window of samples (as :meth:`features`) into its place of ``caches``; places are distinct."""
+    def write_encodings(
+        self,
+        windows: Sequence[bytes],
+        places: Sequence[int],
+        caches: Sequence[LayerCache],
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Encodes each window of samples (as :meth:`features`) into its place of ``caches``; places are distinct.
+
+        ``between`` is called between parts of the work, each a layer at most.
+        """
         for first in range(0, len(windows), self._at_once):
             some = slice(first, first + self._at_once)
-            self._write(self.encode(self.features(windows[some])), places[some], caches)
+            self._write(self.encode(self.features(windows[some]), between), places[some], caches)
 
     def _write(self, encoded: torch.Tensor, places: Sequence[int], caches: Sequence[LayerCache]) -> None:
         """Encodings [windows, source_positions, hidden] to their places."""

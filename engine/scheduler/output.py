@@ -28,7 +28,8 @@ class Output:
         self.requests[request.rid] = request
         self.live_choices += request.live
         if not request.prompt_done:
-            self.memory.queue.push(request.leader)
+            if request.begins:
+                self.memory.queue.push(request.leader)
             return
         for choice in request.choices:
             if choice.state is ChoiceState.HELD:
@@ -60,6 +61,18 @@ class Output:
             # Without this cycle the request goes when its last result has come, garbage collector or not.
             request.choices = []
         return Finished(request.rid, choice.index, reason, stop_token, message, fault)
+
+    def heard_more(self, request: Request) -> list[Finished]:
+        """Input has come for a request: its choice begins where that was what it lacked, or ends where it has all."""
+        request.hear()
+        choice = request.leader
+        if choice.state is ChoiceState.HELD:
+            if request.begins:
+                self.memory.queue.push(choice)
+            return []
+        if choice.pending or (end := request.end_of(choice)) is None:
+            return []
+        return [self.finish(choice, *end)]
 
     def finish_all(self, request: Request, reason: FinishReason, message: str | None = None) -> list[Finished]:
         """End every choice of a request that still lives."""
@@ -95,7 +108,7 @@ class Output:
                 sampled += 1
             if choice.incarnation == incarnation:
                 choice.written_len = end
-                if cache_enabled and end >= (choice.labelled_blocks + 1) * block_size:
+                if cache_enabled and choice.request.input is None and end >= (choice.labelled_blocks + 1) * block_size:
                     self._label_blocks(choice)
             elif choice.state is not ChoiceState.PREEMPTED or not samples:
                 # It has ended, or this is a chunk of a row that it has lost.

@@ -15,7 +15,7 @@ def plan_chunks(draft: StepDraft, choices: list[Choice]) -> None:
     for choice in choices:
         if not draft.budget:
             return
-        draft.add(choice, min(choice.length - choice.computed_len, draft.budget, draft.chunk), [])
+        draft.add(choice, min(choice.plannable, draft.budget, draft.chunk), [])
 
 
 def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
@@ -57,7 +57,7 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
             draft.add(choice, choice.length, [])
             draft.budget = max(draft.budget, 0)
         else:
-            draft.add(choice, min(choice.length - choice.computed_len, draft.budget, draft.chunk), [])
+            draft.add(choice, min(choice.plannable, draft.budget, draft.chunk), [])
 
 
 def _find_room(choice: Choice, memory: Memory) -> list[int] | None:
@@ -108,7 +108,12 @@ def _find_prefix(choice: Choice, memory: Memory) -> list[int]:
 
 
 def _reads_cache(request: Request, memory: Memory) -> bool:
-    """Log-probabilities of the prompt need its logits, so all of it is computed until they are known."""
+    """Log-probabilities of the prompt need its logits, so all of it is computed until they are known.
+
+    What is heard on the way is no part of a block's name.
+    """
+    if request.input is not None:
+        return False
     return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 

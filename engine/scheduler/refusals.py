@@ -1,9 +1,17 @@
 """Why a request can never run."""
 
-from stentor.protocols.actors import Submit
-from stentor.protocols.audio import MAX_WINDOW_BYTES, SAMPLE_BYTES, Audio
+from stentor.protocols.actors import Append, Submit
+from stentor.protocols.audio import (
+    MAX_STREAM_BYTES,
+    MAX_WINDOW_BYTES,
+    SAMPLE_BYTES,
+    SAMPLE_RATE,
+    Audio,
+    StreamShape,
+)
 
 from ..cache.prefix import MAX_TOKEN_ID
+from ..input import InputStream
 
 
 def refusal_of(submit: Submit, max_model_len: int) -> str | None:
@@ -49,6 +57,38 @@ def audio_refusal_of(submit: Submit, places: int, max_num_batched_tokens: int) -
             f"an alignment of a prompt of {prompt_len} tokens does not fit into a step of {max_num_batched_tokens}: "
             "raise --max-num-batched-tokens"
         )
+    return None
+
+
+def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
+    """What is wrong with audio that comes piece by piece; None where nothing is."""
+    streamed = submit.streamed
+    if shape is None:
+        return None if streamed is None else "the model does not hear while it is spoken to: it takes no streamed audio"
+    if streamed is None:
+        return "the model hears while it is spoken to: the request needs streamed audio"
+    if len(submit.seeds) != 1:
+        return f"a request with audio has one choice, not {len(submit.seeds)}"
+    if submit.params.max_tokens < 1:
+        return "a request with streamed audio draws at least one token"
+    return _refuse_pcm(len(streamed.pcm))
+
+
+def append_refusal_of(heard: InputStream | None, more: Append) -> str | None:
+    """Why a request cannot hear more; None if it can."""
+    if heard is None:
+        return "audio came for a request that has no streamed audio"
+    if heard.ended:
+        return "audio came after the last of a request's"
+    return _refuse_pcm(len(more.pcm), len(heard))
+
+
+def _refuse_pcm(nbytes: int, before: int = 0) -> str | None:
+    if nbytes % SAMPLE_BYTES:
+        return f"audio of {nbytes} bytes came; expected are whole samples of {SAMPLE_BYTES}"
+    if before + nbytes > MAX_STREAM_BYTES:
+        seconds = MAX_STREAM_BYTES // (SAMPLE_BYTES * SAMPLE_RATE)
+        return f"more than {seconds} s of audio have come for one request: end it, and begin another"
     return None
 
 

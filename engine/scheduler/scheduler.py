@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stentor.protocols.actors import Finished, FinishReason, Stats, Submit, TokensBatch
+from stentor.protocols.actors import Append, Finished, FinishReason, Stats, Submit, TokensBatch
+from stentor.protocols.audio import StreamShape
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.steps import Masks, StepPlan, StepResult
 
@@ -17,7 +18,7 @@ from .masks import write_masks
 from .output import Output
 from .preemption import Memory
 from .prefill import admit_waiting, plan_chunks
-from .refusals import audio_refusal_of, refusal_of, too_long, wrong_kind
+from .refusals import append_refusal_of, audio_refusal_of, refusal_of, stream_refusal_of, too_long, wrong_kind
 from .rows import RowTable
 from .step import Flight, StepDraft
 from .suspicion import Flown, Suspicion
@@ -89,13 +90,15 @@ class Scheduler:
         encodings: int = 0,
         max_encodings: int | None = None,
         max_mixed_encodings: int | None = None,
+        stream: StreamShape | None = None,
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step; None leaves them the whole budget.
 
         ``encodings`` are the windows of audio that the worker keeps encoded, 0 where the model does not hear;
         ``max_encodings`` and ``max_mixed_encodings`` bound those that one step makes, in all and beside rows that
-        decode; None lets it make as many as there are places.
+        decode; None lets it make as many as there are places. ``stream`` says how a model hears that is spoken to
+        while it runs.
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
@@ -122,6 +125,7 @@ class Scheduler:
         self._max_mixed_prefill_tokens = mixed
         self._max_prefill_chunk = chunk
         self._max_model_len = max_model_len
+        self._stream = stream
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
         self._max_encodings, self._max_mixed_encodings = most, beside
@@ -150,6 +154,8 @@ class Scheduler:
         follows, and has been fed with what is resumed; None where they follow nothing.
         """
         refusal = self._refuse(request)
+        if refusal is None and request.streamed is not None and rules is not None:
+            refusal = "what is drawn from audio that comes piece by piece follows no grammar"
         if refusal is not None:
             ended = () if request.resumed is None else request.resumed.ended
             indices = [index for index in range(max(1, len(request.seeds))) if index not in ended]
@@ -160,6 +166,7 @@ class Scheduler:
             max_model_len=self._max_model_len,
             aging_seconds=self._aging_seconds,
             rules=rules,
+            stream=self._stream,
         )
         if not accepted.live:
             return None
@@ -169,6 +176,19 @@ class Scheduler:
             return None
         self._recovered += 1
         return self._end_satisfied(accepted)
+
+    def append(self, more: Append) -> TokensBatch | None:
+        """More has come of what a request hears, or its end. None where nothing ends for it."""
+        request = self._output.requests.get(more.rid)
+        if request is None:
+            return None
+        refusal = append_refusal_of(request.input, more)
+        if refusal is not None:
+            return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", refusal)))
+        assert request.input is not None
+        request.input.append(more.pcm, ended=more.last)
+        finished = self._output.heard_more(request)
+        return self._noted(TokensBatch([], [], finished)) if finished else None
 
     def abort(self, rid: int, index: int, error: str | None = None) -> TokensBatch | None:
         """End a choice, or with ``index`` -1 all of a request; None where nothing of it lived.
@@ -215,7 +235,14 @@ class Scheduler:
         if not draft.rows:
             return None
         plan = StepPlan(
-            self._epoch, self._steps, self._rows.take_freed(), draft.new, draft.rows, draft.masked, draft.encodings
+            self._epoch,
+            self._steps,
+            self._rows.take_freed(),
+            draft.new,
+            draft.rows,
+            draft.masked,
+            draft.encodings,
+            draft.inputs,
         )
         self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, draft.new))
         self._steps += 1
@@ -416,6 +443,7 @@ class Scheduler:
             return f"request {submit.rid} is already running; request ids must not be reused"
         why = refusal_of(submit, self._max_model_len)
         why = why or audio_refusal_of(submit, self._memory.encodings.places, self._max_num_batched_tokens)
+        why = why or stream_refusal_of(submit, self._stream)
         return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))
 
     def _too_long(self, needed: int) -> str | None:

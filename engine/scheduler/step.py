@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from stentor.protocols.steps import Encoding, NewRow, RowStep, StepResult
+from stentor.protocols.steps import Encoding, NewRow, RowInput, RowStep, StepResult
 
 from ..request import Choice
 
@@ -61,13 +61,26 @@ class StepDraft:
     ``room`` is what is left of the largest step there may be: a row that enters whole may go beyond the budget.
     """
 
-    __slots__ = ("budget", "chunk", "encodings", "masked", "max_encodings", "new", "owners", "room", "rows", "sampled")
+    __slots__ = (
+        "budget",
+        "chunk",
+        "encodings",
+        "inputs",
+        "masked",
+        "max_encodings",
+        "new",
+        "owners",
+        "room",
+        "rows",
+        "sampled",
+    )
 
     def __init__(self, budget: int, chunk: int) -> None:
         self.budget = self.room = budget
         self.chunk = chunk
         self.max_encodings = 0
         self.encodings: list[Encoding] = []
+        self.inputs: list[RowInput] = []
         self.new: list[NewRow] = []
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
@@ -92,6 +105,8 @@ class StepDraft:
                 choice.exhausted = end + 1 == choice.limit_len
             else:
                 choice.exhausted = True
+        if choice.request.input is not None and (given := choice.feed()) is not None:
+            self.inputs.append(given)
         self.budget -= count
         self.room -= count
         self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample))

@@ -55,6 +55,10 @@ class SentenceFailed(Exception):
     """This one cannot be spoken, and others can; the text says why, in one line."""
 
 
+class _Refused(Exception):
+    """The process cannot use the voices."""
+
+
 class _Job:
     def __init__(self, request: Synthesize) -> None:
         self.request: Final = request
@@ -183,7 +187,10 @@ class SpeechClient:
         self._lives += 1
         if self._lives > 1:
             self.on_restart()
-        pair = ChannelPair.create(_RING)
+        try:
+            pair = ChannelPair.create(_RING)
+        except (ChannelError, OSError) as error:
+            return f"cannot be started ({error})"
         with pair.parent:
             try:
                 child = spawn(self._module, pair.child_fds, name="the speech process")
@@ -196,7 +203,11 @@ class SpeechClient:
             except ChannelError:
                 with anyio.move_on_after(1):
                     await child.wait()  # how it ended is known a moment after the channel's end
-                return "has closed its channel" if child.returncode is None else f"was {child.description}"
+                return _ended(child)
+            except _Refused as refusal:
+                if not self.ready:
+                    raise Hopeless(str(refusal)) from refusal
+                return f"refuses ({refusal})"
             except TimeoutError:
                 return f"was silent for more than {self._allowed():.0f} seconds"
             finally:
@@ -212,7 +223,7 @@ class SpeechClient:
                     self._blame()
 
     async def _serve(self, endpoint: Endpoint) -> NoReturn:
-        """Raises ``ChannelError`` at the process's end, ``TimeoutError`` where it is late, and ``Hopeless``."""
+        """Raises ``ChannelError`` at the process's end, ``TimeoutError`` where it is late, and ``_Refused``."""
         self._heard = time.monotonic()
         await endpoint.send(encode_speech(self._start))
         while True:
@@ -235,7 +246,7 @@ class SpeechClient:
                 for job in [*self._jobs.values()]:
                     await endpoint.send(encode_speech(job.request))
             case SpeechRefused():
-                raise Hopeless(message.why)
+                raise _Refused(message.why)
             case SpeechPiece():
                 self._deaths = 0
                 if (job_of := self._jobs.pop(message.job, None)) is not None:
@@ -265,6 +276,15 @@ class SpeechClient:
             self._deaths = 0  # they have a reason, and it goes
             del self._jobs[first.request.job]
             _settle(first, SentenceFailed("the speech process died of this sentence"))
+
+
+def _ended(child: Child) -> str:
+    match child.returncode:
+        case None:
+            return "has closed its channel"
+        case status if status < 0:
+            return f"was {child.description}"
+    return child.description
 
 
 def _nothing() -> None:

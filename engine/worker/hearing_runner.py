@@ -1,7 +1,7 @@
 """Runs the steps of a model that hears: encodes windows into their places, then runs and draws as for any decoder."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class HearingRunner:
         """By slot: rows whose prompt is to say what it has heard."""
         self._sampler = Sampler(self._vocab_size, slots, device)
         self._rules = RuleTable(self._vocab_size, device)
+        self.breathe: Callable[[], None] | None = None
+        """Called between the parts of a step that encodes, with nothing on its way on the device."""
 
     @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
@@ -132,7 +134,14 @@ class HearingRunner:
     def _encode(self, encodings: Sequence[Encoding]) -> None:
         if encodings:
             windows, places = [each.pcm for each in encodings], [each.place for each in encodings]
-            self._model.write_encodings(windows, places, self._places)
+            self._model.write_encodings(windows, places, self._places, self._pause)
+
+    def _pause(self) -> None:
+        if self.breathe is None:
+            return
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.breathe()
 
     def _aligns(self, slot: int) -> bool:
         asked = self._asking.get(slot)

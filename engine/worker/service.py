@@ -18,6 +18,7 @@ from ..loading.errors import CheckpointError
 from ..logs import set_up_logging
 from .device_runner import DeviceRunner
 from .errors import SetupError
+from .hearing_runner import HearingRunner
 from .setup import set_up
 from .stepper import Ahead, InTurn, Stepper
 from .turns import AloneOnDevice, SharedDevice, Turns
@@ -83,6 +84,8 @@ class Worker:
         # ready first: from here on only the stepper sends
         self._send(setup.ready)
         runner = setup.runner
+        if isinstance(runner, HearingRunner) and member is not None:
+            runner.breathe = turns.breathe
         if isinstance(runner, DeviceRunner):
             self._steps = Ahead(runner, self._send, turns)
         else:

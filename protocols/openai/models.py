@@ -12,6 +12,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     max_model_len: int | None
     """Longest sequence, prompt and output; null until the model has been loaded, and for one that does not chat."""
     parent: str | None = None
+    kind: Literal["chat", "transcription", "speech", "embedding"] = "chat"
+    """What it is for; not OpenAI's."""
     object: Literal["model"] = "model"
     owned_by: str = "stentor"
 

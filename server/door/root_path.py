@@ -24,5 +24,7 @@ class BehindPrefix:
             path = scope["path"]
             if path != self._prefix and not path.startswith(self._prefix + "/"):
                 scope["path"] = self._prefix + path
+            elif path == self._prefix:
+                scope["path"] = path + "/"
             scope["root_path"] = self._prefix
         await self.app(scope, receive, send)

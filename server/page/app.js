@@ -43,7 +43,7 @@ async function load() {
     offer(element("chat-model"), chat);
     offer(element("voice-model"), chat);
     offer(element("voice-transcription"), transcription, "none is served");
-    const voices = speech.length ? (await (await call("v1/audio/voices")).json()).data : [];
+    const voices = speech.length ? (await (await call("v1/audio/voices")).json()).voices : [];
     const choice = element("voice-voice");
     choice.replaceChildren(new Option("the default", ""), ...voices.map(({ id, name }) => new Option(name ?? id, id)));
     if (!speech.length) element("voice-modality").value = "text";

@@ -37,10 +37,10 @@ export class Session {
     this.onSent(event);
   }
 
-  hear(piece) {
+  hear(piece, level) {
     if (this.socket.bufferedAmount > 4 << 20) return; // the network is far behind: what is lost cannot be made up for
     this.sentMs += (piece.length * 1000) / RATE;
-    this.times.push([this.sentMs, performance.now()]);
+    this.times.push([this.sentMs, performance.now(), level]);
     if (this.times.length > KEPT) this.times.shift();
     this.send({ type: "input_audio_buffer.append", audio: toBase64(piece) });
   }
@@ -49,6 +49,14 @@ export class Session {
   timeOf(ms) {
     const found = this.times.find(([end]) => end >= ms);
     return found ? found[1] - (found[0] - ms) : performance.now();
+  }
+
+  // When the speech ended after which there was silence up to so many milliseconds, by how loud it was.
+  voicedUntil(ms) {
+    const turn = this.times.filter(([end]) => end <= ms).slice(-250);
+    const loud = Math.max(...turn.map(([, , level]) => level), 0) * 0.6;
+    const last = turn.findLast(([, , level]) => level >= loud);
+    return last ? last[1] : performance.now();
   }
 
   close() {

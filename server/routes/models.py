@@ -57,7 +57,8 @@ def _info(state: ServerState, model: ServedModel, name: str) -> ModelInfo:
 
 
 def _card(state: ServerState, model: ServedModel, name: str) -> ModelCard:
-    return ModelCard(name, state.created, model.root or model.names[0], _context(state, model))
+    root = model.root or model.names[0]
+    return ModelCard(name, state.created, root, _context(state, model), kind=model.kind)
 
 
 def _context(state: ServerState, model: ServedModel) -> int | None:

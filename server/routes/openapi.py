@@ -19,6 +19,7 @@ from . import (
     messages,
     models,
     operations,
+    page,
     realtime,
     responses,
     speech,
@@ -38,6 +39,7 @@ def routes(state: ServerState) -> list[Route]:
         realtime,
         transcriptions,
         speech,
+        page,
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]
     document = Document({path: operation for table in described for path, operation in table.items()})

@@ -263,15 +263,15 @@ def test_of_a_repository_of_voices_a_part_of_the_name_picks_one_with_its_descrip
     endpoint, handler = hub
     handler.repositories["owner/voices"] = {
         **{
-            "en/a-low.onnx": b"low",
-            "en/a-low.onnx.json": b"{}",
-            "en/a-high.onnx": b"high",
-            "en/a-high.onnx.json": b"{}",
+            "a-low.onnx": b"low",
+            "a-low.onnx.json": b"{}",
+            "a-high.onnx": b"high",
+            "a-high.onnx.json": b"{}",
         },
         "other.onnx": b"no voice",
     }
     unclear = _resolve(tmp_path, "owner/voices", HF_ENDPOINT=endpoint)
-    assert "has several .onnx files (there are: en/a-high.onnx, en/a-low.onnx)" in unclear
+    assert "has several .onnx files (there are: a-high.onnx, a-low.onnx)" in unclear
     picked = Path(_resolve(tmp_path, "owner/voices:a-low", HF_ENDPOINT=endpoint))
     assert (picked.name, picked.read_bytes()) == ("a-low.onnx", b"low")
     assert sorted(path.name for path in picked.parent.iterdir()) == ["a-low.onnx", "a-low.onnx.json"]

@@ -68,7 +68,7 @@ def model_bin(
 def whisper_variables(
     state: Mapping[str, torch.Tensor], heads: tuple[int, int], dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """transformers' tensors of a Whisper under CTranslate2's names: fused where it fuses, int8 and int16 with scales."""
+    """transformers' tensors of a Whisper under CTranslate2's names, fused as it does; int8 and int16 with scales."""
     found: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         if name.startswith("model."):

@@ -147,6 +147,23 @@ async def test_a_voice_that_cannot_be_used_is_not_tried_again(tmp_path: Path) ->
     assert (tmp_path / "lives").read_text() == "."
 
 
+async def test_a_voice_that_was_lost_later_is_tried_again_and_nobody_waits_for_ever(tmp_path: Path) -> None:
+    async with running(tmp_path) as client:
+        await client.wait_started()
+        (tmp_path / "refuse").touch()
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        with anyio.fail_after(20), pytest.raises(SpeechUnavailable, match="no mouth"):
+            await client.synthesize("hello", "one", 1.0)
+        assert client.ready
+        assert client.failure is None
+        (tmp_path / "refuse").unlink()
+        with anyio.fail_after(20):
+            while client.stalled is not None:
+                await anyio.sleep(0.02)
+        await client.synthesize("hello", "one", 1.0)
+
+
 async def test_a_process_that_never_comes_up_is_given_up_after_some(tmp_path: Path) -> None:
     (tmp_path / "unready").touch()
     async with running(tmp_path) as client:

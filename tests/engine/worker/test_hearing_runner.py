@@ -242,3 +242,15 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
     small = FakeDevice(total=22 * mib + each - 100, **taken)
     with pytest.raises(SetupError, match="no room for one window"):
         set_up_device(msgspec.structs.replace(options, gpu_memory_fraction=1.0), lambda *_: None, small)
+
+
+def test_a_step_that_encodes_pauses_between_layers_where_others_share_the_device(engine: LocalEngine) -> None:
+    fresh(engine)
+    pauses: list[None] = []
+    assert isinstance(engine.runner, HearingRunner)
+    engine.runner.breathe = lambda: pauses.append(None)
+    rid = engine.submit([SOT, 65], GREEDY, audio=window(3))
+    engine.run()
+    engine.runner.breathe = None
+    assert engine.outcomes[rid, 0].finished is not None
+    assert len(pauses) == model_of(engine).config.encoder_layers

@@ -89,3 +89,18 @@ def test_nobody_waits_where_nobody_shares_the_device() -> None:
     turns.begin()
     turns.begin()
     turns.end()
+
+
+def test_a_long_step_lets_others_in_between_its_parts_once_they_have_waited_for_a_slice(others: Members) -> None:
+    turns = SharedDevice(Member(others.fd, 0))
+    turns.begin()
+    turns.breathe()
+    child = others.start(1, "hold", 0.0)
+    until(lambda: peek(others.fd)[1].waits)
+    time.sleep(2 * SLICE)
+    turns.breathe()
+    assert line_of(child) == "held"
+    ended(child)
+    assert peek(others.fd)[0].holds, "and goes on"
+    turns.end()
+    assert not peek(others.fd)[0].holds

@@ -60,7 +60,7 @@ async def test_the_walk_finds_every_route_that_the_server_has() -> None:
     assert paths >= OPEN_PATHS
 
 
-async def test_every_route_but_the_probes_wants_a_key() -> None:
+async def test_every_route_but_the_probes_and_the_page_wants_a_key() -> None:
     app = app_with_control(keyring("user", admin=("root",)))
     async with talk_to(app) as client:
         for method, path, _route in walk(app.routes):

@@ -13,18 +13,16 @@ pytestmark = pytest.mark.anyio
 
 async def test_paths_are_served_with_the_prefix_and_without() -> None:
     async with serving(fake_state(door=Door(root_path="/llm"))) as url, client(url) as http:
-        for path in ("/llm/v1/models", "/v1/models", "/llm/health", "/health"):
+        for path in ("/llm/v1/models", "/v1/models", "/llm/health", "/health", "/llm", "/llm/", "/"):
             assert (await http.get(path)).status_code == 200, path
-        for path in ("/llm", "/llm/", "/llm/llm/v1/models", "/llmv1/models", "/LLM/v1/models"):
+        for path in ("/llm/llm/v1/models", "/llm/llm", "/llmv1/models", "/LLM/v1/models"):
             assert (await http.get(path)).status_code == 404, path
 
 
-async def test_only_the_probes_are_open_whatever_the_prefix_looks_like() -> None:
+async def test_only_the_probes_and_the_page_are_open_whatever_the_prefix_looks_like() -> None:
     for prefix in ("/llm", "/health", "/v1", "/health/health"):
         async with in_memory(fake_state(door=Door(keyring("key"), root_path=prefix))) as http:
-            for path in (f"{prefix}/health", f"{prefix}/ping", "/ping"):
+            for path in (f"{prefix}/health", f"{prefix}/ping", "/ping", f"{prefix}/", f"{prefix}/page/app.js"):
                 assert (await http.get(path)).status_code == 200, (prefix, path)
-            for path in ("/v1/models", f"{prefix}/v1/models", "/metrics", f"{prefix}/metrics", prefix, f"{prefix}/"):
-                if path in ("/health", "/health/health"):
-                    continue
+            for path in ("/v1/models", f"{prefix}/v1/models", "/metrics", f"{prefix}/metrics", f"{prefix}/page"):
                 assert (await http.get(path)).status_code == 401, (prefix, path)

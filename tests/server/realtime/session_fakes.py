@@ -217,12 +217,13 @@ class Running:
 
     def start(self) -> None:
         self.connection.begin()
-        coroutines = [self.connection.serve(self.inbox.get), self.outbox.write(self._send)]
+        coroutines = [self.connection.serve(self.inbox.get), self.outbox.write(self.send)]
         if self.state.speech is not None:
             coroutines.append(self.state.speech.run())
         self._tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
 
-    async def _send(self, message: bytes) -> None:
+    async def send(self, message: bytes) -> None:
+        """What takes messages from the connection."""
         await asyncio.sleep(0)
 
     def say(self, **event: Any) -> None:

@@ -245,8 +245,10 @@ async def test_detection_that_is_switched_off_and_on_goes_on_with_the_same_audio
         assert (await turn.transcript()).text == "w1 w2"
         running.ears.configure(VAD, logprobs=False)
         found = await running.send(quiet(500) + speech(3) + quiet(500))
-        assert [type(one) for one in found] == [SpeechStarted, SpeechStopped]
-        assert found[0].audio_start_ms == pytest.approx(2 * WORD_MS + 1000 + 200, abs=33)
+        started, stopped = found
+        assert isinstance(started, SpeechStarted)
+        assert isinstance(stopped, SpeechStopped)
+        assert started.audio_start_ms == pytest.approx(2 * WORD_MS + 1000 + 200, abs=33)
 
 
 async def test_a_buffer_that_is_full_refuses_more_and_keeps_what_it_has() -> None:

@@ -4,7 +4,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from stentor.server.realtime import pacing
 from stentor.server.realtime.pacing import PlaybackPacer, SpokenText
 
 
@@ -28,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(pacing.anyio, "sleep", clock.sleep)
+    monkeypatch.setattr(anyio, "sleep", clock.sleep)
     return clock
 
 

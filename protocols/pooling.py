@@ -1,0 +1,37 @@
+"""What is asked of a model that makes vectors or scores of texts, and what comes back."""
+
+from typing import Literal
+
+import msgspec
+
+PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "sparse"]
+"""A vector of the text, or of each token; scores of the text's classes, or of each token's; weights of tokens."""
+
+
+class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """In place of tokens to be drawn: what is to be made of the hidden states of a prompt."""
+
+    task: PoolingTask
+    dimensions: int = 0
+    """Vectors are cut to so many and normalised again (Matryoshka, arXiv:2205.13147); 0: all that the model makes."""
+    normalize: bool | None = None
+    """Whether vectors have length 1; None: as the model was made for."""
+    activate: bool = True
+    """Whether scores go through the model's activation (softmax, sigmoid); raw logits otherwise."""
+    second: int = 0
+    """Position in the prompt at which the second text of a pair begins, for models that tell them apart; 0: none."""
+    skip: int = 0
+    """Tokens at the beginning that take part in attention and are not pooled."""
+    adapter: str = ""
+    """One of the model's own tasks, where it has adapters for them; "" is none."""
+
+
+class Pooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A matrix, row by row; one row unless there is one a token."""
+
+    rows: int
+    columns: int
+    data: bytes
+    """float32, little-endian, [rows, columns]"""
+    ids: bytes = b""
+    """Of ``sparse``: the token of each column, uint32, little-endian; columns of weight 0 are left out."""

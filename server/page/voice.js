@@ -1,0 +1,247 @@
+// The tab "Voice": a realtime session, by microphone or from a file.
+
+import { bubble, follow } from "./chat.js";
+import { EventLog } from "./log.js";
+import { Session } from "./session.js";
+import { Player, fromBase64, levelOf, microphone, recording } from "./sound.js";
+
+const element = (id) => document.getElementById(id);
+const messages = element("voice-messages");
+const log = new EventLog(element("voice-log-list"), element("voice-log-count"), element("voice-log-audio"));
+
+let session = null;
+let source = null;
+let player = null;
+let bubbles = new Map(); // by item
+let dropped = new Set(); // items whose audio is not to be played any more
+let responding = false;
+let endOfSpeech = null; // when the last turn ended, until its answer is heard
+let endOfWords = null;
+let interruptedAt = null;
+let latencies = [];
+let turns = 0;
+let silence = null; // milliseconds that end a turn, where they are fixed
+
+function state(text) {
+  element("voice-state").textContent = text;
+}
+
+function milliseconds(value) {
+  return value === undefined ? "–" : `${Math.round(value)} ms`;
+}
+
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+function settings() {
+  const turns = element("voice-turns").value;
+  const transcription = element("voice-transcription").value;
+  const voice = element("voice-voice").value;
+  const format = { type: "audio/pcm", rate: 24000 };
+  silence = turns === "server_vad" ? Number(element("voice-silence").value) || 500 : null;
+  return {
+    type: "realtime",
+    output_modalities: [element("voice-modality").value],
+    instructions: element("voice-instructions").value,
+    audio: {
+      input: {
+        format,
+        transcription: transcription ? { model: transcription } : null,
+        turn_detection:
+          turns === "server_vad"
+            ? { type: turns, silence_duration_ms: silence }
+            : { type: turns },
+      },
+      output: { format, ...(voice ? { voice } : {}) },
+    },
+  };
+}
+
+// The bubble of an item, made when it is first heard of.
+function said(item, role) {
+  let message = bubbles.get(item);
+  if (!message) {
+    message = bubble(messages, `${role} live`, role === "user" ? "You" : "Stentor");
+    bubbles.set(item, message);
+  }
+  return message;
+}
+
+function write(item, role, text, { whole = false, done = false } = {}) {
+  const message = said(item, role);
+  const place = message.querySelector(".said");
+  if (whole) place.textContent = text;
+  else place.append(text);
+  if (done) message.classList.remove("live");
+  follow(messages);
+}
+
+function complain(text) {
+  bubble(messages, "wrong", "Error").querySelector(".said").textContent = text;
+}
+
+// Falls silent, and tells the server how much of the answer has been heard.
+async function hush() {
+  if (!player?.playing) return;
+  const { item, unfinished, ms } = await player.stop();
+  if (!item || !unfinished) return;
+  dropped.add(item);
+  said(item, "assistant").classList.add("cut");
+  session?.send({ type: "conversation.item.truncate", item_id: item, content_index: 0, audio_end_ms: ms });
+  if (interruptedAt !== null) {
+    element("voice-interruption").textContent = milliseconds(performance.now() - interruptedAt);
+    interruptedAt = null;
+  }
+}
+
+const HANDLERS = {
+  "input_audio_buffer.speech_started": ({ item_id, audio_start_ms }) => {
+    state("Listening …");
+    said(item_id, "user");
+    endOfSpeech = endOfWords = null;
+    if (player?.playing) {
+      interruptedAt = performance.now();
+      hush();
+    }
+  },
+  "input_audio_buffer.speech_stopped": ({ audio_end_ms }) => {
+    // what is told is the end of the silence that ended the turn
+    endOfSpeech = endOfWords =
+      silence === null ? session.voicedUntil(audio_end_ms) : session.timeOf(audio_end_ms - silence);
+    state("Thinking …");
+  },
+  "conversation.item.input_audio_transcription.delta": ({ item_id, delta }) => write(item_id, "user", delta),
+  "conversation.item.input_audio_transcription.completed": ({ item_id, transcript }) =>
+    write(item_id, "user", transcript.trim() || "(nothing)", { whole: true, done: true }),
+  "conversation.item.input_audio_transcription.failed": ({ item_id, error }) =>
+    write(item_id, "user", `(not understood: ${error.message})`, { whole: true, done: true }),
+  "response.created": () => {
+    responding = true;
+    element("voice-quiet").disabled = false;
+  },
+  "response.output_item.added": ({ item }) => {
+    if (item.type === "message") said(item.id, "assistant");
+  },
+  "response.output_audio_transcript.delta": ({ item_id, delta }) => words(item_id, delta),
+  "response.output_text.delta": ({ item_id, delta }) => words(item_id, delta),
+  "response.output_audio.delta": ({ item_id, delta }) => {
+    if (endOfSpeech !== null) {
+      latencies.push(performance.now() - endOfSpeech);
+      endOfSpeech = null;
+      element("voice-latency").textContent = milliseconds(latencies.at(-1));
+      element("voice-median").textContent = milliseconds(median(latencies));
+    }
+    if (!dropped.has(item_id)) player.push(item_id, fromBase64(delta));
+  },
+  "response.done": ({ response }) => {
+    responding = false;
+    element("voice-quiet").disabled = !player?.playing;
+    element("voice-count").textContent = ++turns;
+    for (const { id } of response.output) bubbles.get(id)?.classList.remove("live");
+    if (response.status === "failed") complain(response.status_details?.error?.message ?? "The answer failed.");
+    if (!player?.playing) state("Listening …");
+  },
+  error: ({ error }) => complain(error.message),
+};
+
+function words(item, delta) {
+  if (endOfWords !== null) {
+    element("voice-words").textContent = milliseconds(performance.now() - endOfWords);
+    endOfWords = null;
+  }
+  write(item, "assistant", delta);
+}
+
+function heard(piece) {
+  const level = levelOf(piece);
+  element("voice-level").value = level;
+  session?.hear(piece, level);
+}
+
+async function begin(open) {
+  await end();
+  for (const id of ["voice-start", "voice-file-button"]) element(id).disabled = true;
+  state("Connecting …");
+  log.clear();
+  messages.replaceChildren();
+  [bubbles, dropped, latencies, turns, endOfSpeech, endOfWords] = [new Map(), new Set(), [], 0, null, null];
+  for (const id of ["latency", "median", "words", "interruption"]) element(`voice-${id}`).textContent = "–";
+  element("voice-count").textContent = "0";
+  try {
+    player = await Player.open({
+      onBegan: () => state("Speaking …"),
+      onDrained: () => {
+        if (!responding) {
+          element("voice-quiet").disabled = true;
+          state("Listening …");
+        }
+      },
+    });
+    session = await Session.open(element("voice-model").value, {
+      onEvent: (event) => {
+        log.add(event, false);
+        HANDLERS[event.type]?.(event);
+      },
+      onSent: (event) => log.add(event, true),
+      onClose: (why) => {
+        if (why && session) complain(`The session has ended: ${why}`);
+        end();
+      },
+    });
+    session.send({ type: "session.update", session: settings() });
+    source = await open();
+    state("Listening …");
+    for (const id of ["voice-end", "voice-input", "voice-send"]) element(id).disabled = false;
+  } catch (error) {
+    complain(error.message);
+    await end();
+  }
+}
+
+async function end() {
+  const [oldSource, oldSession, oldPlayer] = [source, session, player];
+  source = session = player = null;
+  responding = false;
+  oldSource?.close();
+  oldSession?.close();
+  oldPlayer?.close();
+  for (const id of ["voice-end", "voice-quiet", "voice-input", "voice-send"]) element(id).disabled = true;
+  for (const id of ["voice-start", "voice-file-button"]) element(id).disabled = false;
+  for (const message of bubbles.values()) message.classList.remove("live");
+  element("voice-level").value = 0;
+  state("Not connected");
+}
+
+export function startVoice() {
+  messages.dataset.empty = "Start the microphone and say something, or play a recording.";
+  element("voice-start").addEventListener("click", () => begin(() => microphone(heard)));
+  element("voice-end").addEventListener("click", end);
+  element("voice-file-button").addEventListener("click", () => element("voice-file").click());
+  element("voice-file").addEventListener("change", ({ target }) => {
+    const [file] = target.files;
+    target.value = ""; // the same file may be played again
+    if (file) begin(() => recording(file, heard));
+  });
+  element("voice-quiet").addEventListener("click", () => {
+    if (responding) session.send({ type: "response.cancel" });
+    hush();
+  });
+  element("voice-turns").addEventListener("change", ({ target }) => {
+    element("voice-silence").disabled = target.value !== "server_vad";
+  });
+  element("voice-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = element("voice-input").value.trim();
+    if (!text || !session) return;
+    element("voice-input").value = "";
+    const id = `item_${crypto.getRandomValues(new Uint32Array(3)).join("")}`;
+    write(id, "user", text, { done: true });
+    const content = [{ type: "input_text", text }];
+    session.send({ type: "conversation.item.create", item: { id, type: "message", role: "user", content } });
+    endOfSpeech = endOfWords = performance.now();
+    session.send({ type: "response.create" });
+  });
+}
