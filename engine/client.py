@@ -15,6 +15,7 @@ import anyio
 import msgspec
 
 from stentor.protocols.actors import (
+    Append,
     EngineReady,
     Failed,
     Progress,
@@ -26,7 +27,7 @@ from stentor.protocols.actors import (
     Thinking,
     TokensBatch,
 )
-from stentor.protocols.audio import Audio
+from stentor.protocols.audio import Audio, Streamed
 from stentor.protocols.codec import decode_client, encoder
 from stentor.protocols.config import EngineConfig
 from stentor.protocols.sampling import SamplingParams
@@ -143,6 +144,7 @@ class EngineClient:
         grammar: str = "",
         thinking: Thinking | None = None,
         audio: Audio | None = None,
+        streamed: Streamed | None = None,
         resumed: list[list[int]] | None = None,
     ) -> RequestStream:
         """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
@@ -152,7 +154,8 @@ class EngineClient:
         Each choice keeps to ``grammar``, in llguidance's dialect of Lark or the JSON of its own grammars, and thinks no
         longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
 
-        ``audio`` is what a model that hears is to hear; such a request has one choice.
+        ``audio`` is what a model that hears is to hear, ``streamed`` the beginning of what one hears while it is spoken
+        to, which goes on by :meth:`.RequestStream.append`; such requests have one choice.
         """
         if self._failure is not None:
             raise EngineUnavailable(self._failure)
@@ -170,11 +173,12 @@ class EngineClient:
             grammar=grammar,
             thinking=thinking,
             audio=audio,
+            streamed=streamed,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
         frame = encoder.encode(request)  # also while it waits: what cannot be sent is refused now
         self._next_rid += 1
-        stream = RequestStream(request, self._abort)
+        stream = RequestStream(request, self._abort, self._append)
         self._journal.add(stream)
         if self._serving:
             self._outbox.submit(request.rid, frame, needs_vocabulary=stream.needs_vocabulary)
@@ -366,6 +370,12 @@ class EngineClient:
                             assert_never(other)
             finally:
                 journal.wake_readers()
+
+    def _append(self, more: Append) -> None:
+        """While no engine is there, the journal has what the next one hears."""
+        if self._serving:
+            self._outbox.append(more)
+            self._pulse.wake()
 
     def _abort(self, stream: RequestStream, index: int) -> None:
         if stream not in self._journal:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
-from stentor.protocols.actors import Abort, Ping, Submit, Vocabulary
+from stentor.protocols.actors import Abort, Append, Ping, Submit, Vocabulary
 from stentor.protocols.codec import encoder
 
 from .channel import Endpoint, PeerDied
@@ -15,6 +15,7 @@ from .channel import Endpoint, PeerDied
 logger = logging.getLogger(__name__)
 
 _NOBODY = -1
+_APPEND = -2
 
 VocabularySource = Callable[[], Iterable[Vocabulary]]
 """Makes the pieces of a vocabulary; called in another thread."""
@@ -28,8 +29,8 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._frames: OrderedDict[tuple[int, int | None], bytes | Submit] = OrderedDict()
-        """By rid, and the index of an Abort or None for the Submit."""
+        self._frames: OrderedDict[tuple[int, int | None], bytes | Submit | list[Append]] = OrderedDict()
+        """By rid, and the index of an Abort, None for the Submit, :data:`_APPEND` for what is appended to it."""
         self._filled = asyncio.Event()
         self._needing: set[int] = set()
         """Rids of Submits here that need the vocabulary."""
@@ -59,7 +60,17 @@ class Outbox:
     def withdraw(self, rid: int) -> bool:
         """Takes a Submit out again; false where it has left."""
         self._needing.discard(rid)
-        return self._frames.pop((rid, None), None) is not None
+        left = self._frames.pop((rid, None), None) is None
+        if not left:
+            self._frames.pop((rid, _APPEND), None)
+        return not left
+
+    def append(self, more: Append) -> None:
+        """Goes after the Submit; what has not left yet goes as one piece."""
+        waiting = self._frames.setdefault((more.rid, _APPEND), [])
+        assert isinstance(waiting, list)
+        waiting.append(more)
+        self._filled.set()
 
     def abort(self, rid: int, index: int) -> None:
         self._frames[rid, index] = encoder.encode(Abort(rid, index))
@@ -92,7 +103,7 @@ class Outbox:
                     del self._frames[rid, index]
                     if index is None:
                         self._needing.discard(rid)
-                    await engine.send(encoder.encode(message) if isinstance(message, Submit) else message)
+                    await engine.send(_frame_of(message))
                 if self._offered:
                     await self._send_vocabulary(engine)
                     continue
@@ -109,6 +120,17 @@ class Outbox:
             await engine.send(frame)
         self._vocabulary_sent = True
         self._offered = False
+
+
+def _frame_of(message: bytes | Submit | list[Append]) -> bytes:
+    match message:
+        case bytes():
+            return message
+        case Submit():
+            return encoder.encode(message)
+        case pieces:
+            last = pieces[-1]
+            return encoder.encode(Append(last.rid, b"".join(each.pcm for each in pieces), last.last))
 
 
 def _frames_of(source: VocabularySource) -> list[bytes]:

@@ -147,7 +147,9 @@ class Request:
             choice.ready_len = max(ready, self.prompt_len) if self.input.ended else ready
             if self.input.ended:
                 choice.limit_len = min(choice.limit_len, choice.ready_len + 1)
-                choice.exhausted = choice.exhausted or (choice.pending > 0 and choice.length >= choice.limit_len)
+                # the token that ends it is in flight, of a row that thought of another
+                running = choice.state is ChoiceState.RUNNING
+                choice.exhausted |= running and choice.pending > 0 and choice.length >= choice.limit_len
 
     @property
     def begins(self) -> bool:

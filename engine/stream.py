@@ -6,7 +6,8 @@ from typing import Self
 
 import msgspec
 
-from stentor.protocols.actors import ChoiceTokens, Finished, FinishReason, PromptDone, Resumed, Submit
+from stentor.protocols.actors import Append, ChoiceTokens, Finished, FinishReason, PromptDone, Resumed, Submit
+from stentor.protocols.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
 
 Event = PromptDone | ChoiceTokens | Finished
 
@@ -22,12 +23,33 @@ class RequestStream:
     next one go on from there. All that is no reader's business is the :class:`.journal.Journal`'s.
     """
 
-    __slots__ = ("_aborted", "_events", "_on_abort", "_open", "_prompt_done", "_reader", "_submit", "_unread")
+    __slots__ = (
+        "_aborted",
+        "_events",
+        "_input",
+        "_on_abort",
+        "_on_append",
+        "_open",
+        "_prompt_done",
+        "_reader",
+        "_submit",
+        "_unread",
+    )
 
-    def __init__(self, submit: Submit, on_abort: Callable[["RequestStream", int], None]) -> None:
-        """``on_abort``: told of an abort, by index or -1 for all, that concerns a choice which has not ended."""
+    def __init__(
+        self,
+        submit: Submit,
+        on_abort: Callable[["RequestStream", int], None],
+        on_append: Callable[[Append], None] | None = None,
+    ) -> None:
+        """``on_abort``: told of an abort, by index or -1 for all, that concerns a choice which has not ended.
+
+        ``on_append``: told of what is appended to the input of a request that hears while it is spoken to.
+        """
         self._submit = submit
         self._on_abort = on_abort
+        self._on_append = on_append
+        self._input = None if submit.streamed is None else _Input(submit.streamed)
         outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
         self._open: dict[int, list[int]] = {index: [*tokens] for index, tokens in enumerate(outputs)}
         """Tokens delivered, by choice, of those that have not ended."""
@@ -59,6 +81,18 @@ class RequestStream:
             return
         self._aborted.update(asked)
         self._on_abort(self, index)
+
+    def append(self, pcm: bytes, *, last: bool = False) -> None:
+        """More of what the request hears, or with ``last`` the end of it; of a request that has ended nobody hears it.
+
+        Raises ValueError where the request takes no such input, has had its end, or would have more than
+        :data:`.audio.MAX_STREAM_BYTES`.
+        """
+        if self._input is None or self._on_append is None:
+            raise ValueError("the request was submitted without streamed audio: nothing can be appended to it")
+        self._input.append(pcm, last)
+        if self._open and (pcm or last):
+            self._on_append(Append(self.rid, pcm, last))
 
     # ---- for the journal
 
@@ -126,17 +160,47 @@ class RequestStream:
 
         Valid until something is added: it holds the very lists of tokens.
         """
-        choices = range(len(self._submit.seeds))
+        submit = self._submit
+        if self._input is not None:
+            submit = msgspec.structs.replace(submit, streamed=self._input.streamed())
+        choices = range(len(submit.seeds))
         ended = [index for index in choices if index not in self._open]
         if not self._prompt_done and not ended:
-            return self._submit
+            return submit
         outputs = [self._open.get(index, []) for index in choices]
-        return msgspec.structs.replace(self._submit, resumed=Resumed(outputs, ended, self._prompt_done))
+        return msgspec.structs.replace(submit, resumed=Resumed(outputs, ended, self._prompt_done))
 
     def _take(self) -> list[Event]:
         events, self._events = self._events, []
         self._unread.clear()
         return events
+
+
+class _Input:
+    """All that a request has heard: another engine would have to hear it again."""
+
+    __slots__ = ("_ended", "_pieces", "_size")
+
+    def __init__(self, streamed: Streamed) -> None:
+        self._pieces = [streamed.pcm]
+        self._size = len(streamed.pcm)
+        self._ended = streamed.ended
+
+    def append(self, pcm: bytes, last: bool) -> None:
+        if self._ended:
+            raise ValueError("the request's audio has had its end: nothing can be appended to it")
+        if len(pcm) % SAMPLE_BYTES:
+            raise ValueError(f"audio of {len(pcm)} bytes was appended; expected are whole samples of {SAMPLE_BYTES}")
+        if self._size + len(pcm) > MAX_STREAM_BYTES:
+            raise ValueError(f"a request hears at most {MAX_STREAM_BYTES} bytes of audio: end it, and begin another")
+        self._pieces.append(pcm)
+        self._size += len(pcm)
+        self._ended = last
+
+    def streamed(self) -> Streamed:
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return Streamed(self._pieces[0], self._ended)
 
 
 def follows_rule(submit: Submit) -> bool:

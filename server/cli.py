@@ -37,6 +37,7 @@ GROUPS: Final = {
     "media": "media that requests name",
     "store": "what is kept for later",
     "limits": "limits on requests",
+    "realtime": "realtime sessions",
     "tools": "tools that the server brings",
     "server": "the server",
     "door": "who comes in",

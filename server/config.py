@@ -219,6 +219,17 @@ class MediaConfig(msgspec.Struct, frozen=True):
     """At the same time."""
 
 
+class RealtimeConfig(msgspec.Struct, frozen=True):
+    """What one realtime session may be."""
+
+    max_seconds: float = 3600.0
+    """That it lasts."""
+    max_input_seconds: float = 600.0
+    """Of audio in its input buffer: 80 kB each, as it came and as it is heard."""
+    audio_ahead: float = 5.0
+    """Seconds of an answer's audio that are sent before they are played."""
+
+
 class StoreConfig(msgspec.Struct, frozen=True):
     """What is kept of requests once they have been answered."""
 
@@ -281,6 +292,7 @@ class Config(msgspec.Struct, frozen=True):
     overload: OverloadConfig = OverloadConfig()
     observe: ObserveConfig = ObserveConfig()
     media: MediaConfig = MediaConfig()
+    realtime: RealtimeConfig = RealtimeConfig()
     store: StoreConfig = StoreConfig()
     mcp: McpConfig = McpConfig()
 

@@ -1,8 +1,8 @@
 """From a configuration to a server that listens, and from a signal to an end that loses nothing.
 
-The socket is bound first, so that a port in use is known before a model is loaded. The engines have been launched before
-this module was imported: they load their models side by side, while this process loads the tokenizer and begins to
-answer ``/ping`` and ``/health``.
+The socket is bound first, so that a port in use is known before a model is loaded. The engines have been launched
+before this module was imported: they load their models side by side, while this process loads the tokenizer and begins
+to answer ``/ping`` and ``/health``.
 """
 
 import contextlib
@@ -275,6 +275,7 @@ async def load_state(
         responses=LiveResponses(config.store.max_background),
         mcp=Gateway(config.mcp),
         socket_messages=config.limits.connection.max_messages_per_second,
+        realtime=config.realtime,
         limits=config.limits.request,
         grammar_limits=config.limits.grammar,
         overload=config.overload,

@@ -280,7 +280,11 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_hits),
     ("engine_steps", "Steps that the engine has completed.", lambda stats: stats.steps),
     ("worker_restarts", "Workers started in place of one that was lost.", lambda stats: stats.worker_restarts),
-    ("recovered_requests", "Requests that went on after the process under them was lost.", lambda stats: stats.recovered),
+    (
+        "recovered_requests",
+        "Requests that went on after the process under them was lost.",
+        lambda stats: stats.recovered,
+    ),
     ("watchdog_kills", "Workers killed because they took too long.", lambda stats: stats.watchdog_kills),
     ("poisoned_requests", "Requests ended because they alone killed workers.", lambda stats: stats.poisoned),
 )

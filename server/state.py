@@ -14,7 +14,7 @@ from stentor.protocols.openai.limits import Limits
 
 from .batches.runner import BatchRunner
 from .catalogue import Catalogue, Kind, ServedModel
-from .config import ConnectionLimits, OverloadConfig, StoreConfig
+from .config import ConnectionLimits, OverloadConfig, RealtimeConfig, StoreConfig
 from .door.door import Door
 from .errors import Overloaded, ShutDown, Unavailable
 from .grammar.checker import Grammars
@@ -110,6 +110,8 @@ class ServerState:
     """What outlives a request."""
     socket_messages: int = ConnectionLimits().max_messages_per_second
     """That are read a second from one WebSocket; 0 is no limit."""
+    realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
+    """What one realtime session may be."""
     responses: LiveResponses = field(default_factory=LiveResponses)
     """Those of the Responses API that are being made."""
     mcp: Gateway = field(default_factory=Gateway)

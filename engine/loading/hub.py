@@ -250,7 +250,9 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
     if not root and wheel.CT2_WEIGHTS in listed:
         return [wheel.CT2_WEIGHTS, *COMPANIONS]
     if not root:
-        raise FetchError(f"{wanted} holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)")
+        raise FetchError(
+            f"{wanted} holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)"
+        )
     if SHARD_INDEX in listed:  # some repositories carry the same weights a second time under other names
         root = [file for file in root if re.fullmatch(r"model-\d+-of-\d+\.safetensors", file)] or root
     elif "model.safetensors" in root:

@@ -30,23 +30,32 @@ def token_times(weights: torch.Tensor, first: int, width: int) -> list[float]:
     """
     deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
     standard = (weights - mean) / deviation.clamp(min=_LEAST)
-    matrix = median_filter(standard, width).mean(dim=0)[first:]
+    matrix = torch.stack([median_filter(head, width) for head in standard]).mean(dim=0)[first:]
     return [position * SECONDS_PER_POSITION for position in handovers(-matrix.double().cpu().numpy())]
 
 
 def median_filter(values: torch.Tensor, width: int) -> torch.Tensor:
     """Medians over ``width`` (odd) values of the last dimension, which is mirrored at its ends."""
-    reach = width // 2
-    if values.shape[-1] <= reach:
+    reach, length = width // 2, values.shape[-1]
+    if not reach or length <= reach:
         return values
     padded = torch.nn.functional.pad(values, (reach, reach), mode="reflect")
-    return padded.unfold(-1, width, 1).sort().values[..., reach]
+    shifted = [padded[..., first : first + length] for first in range(width)]
+    # Of more than half of the values the least and the greatest cannot be the median: they make room for another.
+    kept = shifted[: reach + 2]
+    for following in [*shifted[reach + 2 :], None]:
+        for i in range(1, len(kept)):
+            kept[0], kept[i] = torch.minimum(kept[0], kept[i]), torch.maximum(kept[0], kept[i])
+        for i in range(1, len(kept) - 1):
+            kept[i], kept[-1] = torch.minimum(kept[i], kept[-1]), torch.maximum(kept[i], kept[-1])
+        kept = kept[1:-1] if following is None else [*kept[1:-1], following]
+    return kept[0]
 
 
 def handovers(cost: npt.NDArray[np.float64]) -> list[int]:
     """The column at which the cheapest path from the first cell to the last enters each row.
 
-    A path goes right, down, or both; where ways cost the same it went right.
+    A path goes right, down, or both: down or both only where that is cheaper than either other way, as OpenAI's does.
     """
     came = _ways(cost)
     row, column = len(cost) - 1, cost.shape[1] - 1

@@ -20,8 +20,11 @@ def plan_decodes(draft: StepDraft, memory: Memory) -> list[Choice]:
     while visited < len(running):
         choice = running[visited]
         visited += 1
-        if choice.exhausted or choice.computed_len >= choice.ready_len:
-            continue  # nothing is left of it, or what it hears next has not come
+        if choice.exhausted:
+            continue
+        if choice.computed_len >= choice.ready_len:
+            draft.waiting += 1  # what it hears next has not come
+            continue
         if choice.length - choice.computed_len > 1:
             longer.append(choice)
             continue

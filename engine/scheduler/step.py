@@ -59,6 +59,7 @@ class StepDraft:
     """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row.
 
     ``room`` is what is left of the largest step there may be: a row that enters whole may go beyond the budget.
+    ``waiting`` counts rows that have nothing to compute now, and may all have something in the next step.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class StepDraft:
         "room",
         "rows",
         "sampled",
+        "waiting",
     )
 
     def __init__(self, budget: int, chunk: int) -> None:
@@ -84,7 +86,7 @@ class StepDraft:
         self.new: list[NewRow] = []
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
-        self.sampled = 0
+        self.sampled = self.waiting = 0
         self.masked: list[int] = []
 
     def add(self, choice: Choice, count: int, new_blocks: list[int]) -> None:

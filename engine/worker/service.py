@@ -35,8 +35,8 @@ class Worker:
     """
 
     def __init__(self, engine: Endpoint, weights_fd: int | None = None, lease_fd: int | None = None) -> None:
-        """``weights_fd`` is the memory file where prepared weights are kept, and ``lease_fd`` the lease on a device that
-        other models are on as well; None: there is none."""
+        """``weights_fd`` is the memory file where prepared weights are kept, and ``lease_fd`` the lease on a device
+        that other models are on as well; None: there is none."""
         self._engine = engine
         self._weights_fd = weights_fd
         self._lease_fd = lease_fd

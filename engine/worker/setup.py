@@ -13,13 +13,15 @@ from .setup_parts import ProgressCallback, Setup
 
 _WAITING = "waiting for the device"
 
+
 def set_up(
     config: WorkerConfig, progress: ProgressCallback, weights_fd: int | None = None, member: Member | None = None
 ) -> Setup:
     """Loads the model, sizes the KV cache and completes a real step.
 
-    ``weights_fd``: the memory file where weights prepared for a CPU are kept; None keeps none. ``member`` is this worker
-    among those of other models on its device; None: it is alone there. On a GPU they take memory one after the other.
+    ``weights_fd``: the memory file where weights prepared for a CPU are kept; None keeps none. ``member`` is this
+    worker among those of other models on its device; None: it is alone there. On a GPU they take memory one after the
+    other.
 
     Raises :class:`SetupError` and the loader's errors, each with one clear line.
     """

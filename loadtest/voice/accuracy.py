@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = []
     with ExitStack() as at_end:
         server = at_end.enter_context(ServerProcess(arguments))
-        peer = at_end.enter_context(FasterWhisper(_folder(args.model), args.compute_type, threads=2))
+        peer = at_end.enter_context(FasterWhisper(folder_of(args.model), args.compute_type, threads=2))
         sides: list[Side] = [Ours(server.port), peer]
         for side in sides:
             heard = side.transcribe([clip.path for clip in clips], parallel=4)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if ours.word_error_rate <= min(MOST_RATE, theirs.word_error_rate) else 1
 
 
-def _folder(model: str) -> Path:
+def folder_of(model: str) -> Path:
     place = resolve_model(model)
     return place if (place / "model.bin").is_file() else next(place.rglob("model.bin")).parent
 

@@ -27,7 +27,7 @@ class Clip:
     @property
     def seconds(self) -> float:
         with wave.open(str(self.path)) as file:
-            return file.getnframes() / file.getframerate()
+            return float(file.getnframes() / file.getframerate())
 
 
 def spoken(texts: Sequence[str], voice: str = VOICE, *, natural: bool = True) -> list[Clip]:

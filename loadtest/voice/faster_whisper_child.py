@@ -1,7 +1,7 @@
 """faster-whisper in its own environment: one JSON line in, one JSON line out. Imports nothing of ours.
 
-Request ``{"files": [...], "parallel": n}``: transcribes each, ``n`` at a time. Answer ``{"seconds": s, "texts": [...]}``.
-The first line written is ``{"ready": true, "version": v}``.
+Request ``{"files": [...], "parallel": n}``: transcribes each, ``n`` at a time. Answer ``{"seconds": s, "texts":
+[...]}``. The first line written is ``{"ready": true, "version": v}``.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import faster_whisper
+import faster_whisper  # type: ignore[import-not-found, unused-ignore]
 
 
 def main() -> None:

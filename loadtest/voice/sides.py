@@ -63,7 +63,7 @@ class Ours:
 
 
 class FasterWhisper:
-    """Context manager around the peer's process. Raises ``RuntimeError`` where it is not installed or does not start."""
+    """Context manager around the peer's process. Raises ``RuntimeError`` where there is none or it does not start."""
 
     def __init__(self, model: Path, compute_type: str, threads: int, workers: int = 1) -> None:
         self.name = f"faster-whisper {compute_type}" + (f" x{workers}" if workers > 1 else "")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from . import door, engine, limits, mcp, media, model, models, observe, overload, recovery, server, store
+from . import door, engine, limits, mcp, media, model, models, observe, overload, realtime, recovery, server, store
 
 OPTIONS: Final = (
     *model.OPTIONS,
@@ -12,6 +12,7 @@ OPTIONS: Final = (
     *limits.OPTIONS,
     *overload.OPTIONS,
     *media.OPTIONS,
+    *realtime.OPTIONS,
     *store.OPTIONS,
     *mcp.OPTIONS,
     *server.OPTIONS,

@@ -1,4 +1,4 @@
-"""The playground at ``/``: files for a browser, as they are. There is nothing to build, and nothing comes from elsewhere.
+"""The playground at ``/``: files for a browser, as they are. Nothing is built, and nothing comes from elsewhere.
 
 ::
 

@@ -1,6 +1,7 @@
 // The list of events of a session, those of late.
 
 const MOST = 500;
+const NAMES = /^(id|object|.*_(id|index))$/; // in the way of a reader; the whole event is in the title
 const AUDIO = new Set(["input_audio_buffer.append", "response.output_audio.delta"]);
 
 export class EventLog {
@@ -30,8 +31,8 @@ export class EventLog {
     const type = document.createElement("span");
     type.textContent = `${sent ? "→" : "←"} ${event.type}`;
     const rest = document.createElement("code");
-    rest.textContent = detail(event);
-    rest.title = rest.textContent;
+    rest.textContent = detail(event, NAMES);
+    rest.title = detail(event);
     line.append(time, type, rest);
     const atEnd = this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight < 40;
     this.list.append(line);
@@ -40,11 +41,12 @@ export class EventLog {
   }
 }
 
-function detail({ type, event_id, ...rest }) {
-  const text = JSON.stringify(rest, (name, value) =>
-    typeof value === "string" && (name === "audio" || (name === "delta" && AUDIO.has(type)))
-      ? `(${Math.floor((value.length * 3) / 4)} bytes)`
-      : value,
-  );
-  return text.length > 600 ? `${text.slice(0, 600)} …` : text;
+// As JSON in one line, with sound by its size, and without what `left` matches.
+function detail({ type, event_id, ...rest }, left) {
+  const text = JSON.stringify(rest, (name, value) => {
+    if (left?.test(name)) return undefined;
+    const sound = typeof value === "string" && (name === "audio" || (name === "delta" && AUDIO.has(type)));
+    return sound ? `(${Math.floor((value.length * 3) / 4)} bytes)` : value;
+  });
+  return text.length > 2000 ? `${text.slice(0, 2000)} …` : text;
 }

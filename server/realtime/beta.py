@@ -212,6 +212,10 @@ def _response_then(response: Fields) -> Fields:
     then = {name: value for name, value in response.items() if name not in ("audio", "output_modalities")}
     then["output"] = [_item_then(item) for item in response["output"]]
     then["modalities"] = _modalities_then(response["output_modalities"])
+    if response["usage"] is not None:
+        details = dict(response["usage"]["input_token_details"])
+        del details["cached_tokens_details"]
+        then["usage"] = {**response["usage"], "input_token_details": details}
     if "audio" in response:
         output = response["audio"]["output"]
         then["voice"] = output["voice"]

@@ -95,6 +95,7 @@ class SessionEars:
         self._on_heard = on_heard
         self._on_lag = on_lag
         self._new_id = new_id
+        self._max_ms = int(min(max_seconds, MAX_SECONDS) * 1000)
         self._input = AudioInput(turn_detection=None)
         self._hearing = Hearing()
         self._buffer = InputBuffer(Wire.of(self._input.format), max_seconds)
@@ -129,7 +130,7 @@ class SessionEars:
         rest = self._buffer.change(Wire.of(input.format))
         if self._growing is not None:
             self._growing.hearing.push(rest)
-        rules = _rules_of(input.turn_detection)
+        rules = self._rules()
         if rules is None:
             self._voice = self._detector = None
         elif self._detector is None:
@@ -217,7 +218,7 @@ class SessionEars:
         if self._detector is not None:
             keep = self._detector.keep_from_ms
             if not self._detector.speaking:
-                keep = min(keep, self.received_ms - KEPT_MS)
+                keep = min(keep, self.received_ms - min(KEPT_MS, self._max_ms // 2))
             self._buffer.forget(to_ticks(keep))
 
     # ---- turns
@@ -227,8 +228,13 @@ class SessionEars:
         self._voice = self._make_voice()
         self._detector = TurnDetector(rules, to_ms(self._buffer.heard))
 
-    def _restart(self) -> None:
+    def _rules(self) -> TurnRules | None:
+        """With room in the buffer for what comes between the end of a turn and its being found."""
         rules = _rules_of(self._input.turn_detection)
+        return rules and replace(rules, max_turn_ms=min(rules.max_turn_ms, max(self._max_ms - 2000, 500)))
+
+    def _restart(self) -> None:
+        rules = self._rules()
         if rules is not None:
             self._watch(rules)
 

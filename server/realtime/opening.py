@@ -41,4 +41,5 @@ class EarOpener:
             on_partial,
             on_heard,
             on_lag=self._state.metrics.realtime.transcription_lag.observe,
+            max_seconds=self._state.realtime.max_input_seconds,
         )

@@ -31,8 +31,6 @@ from .vllm import VllmSession, refusal, speaks_vllm
 
 logger = logging.getLogger(__name__)
 
-MAX_SECONDS: Final = 3600.0
-"""That a session lasts."""
 SUBPROTOCOL: Final = "realtime"
 BETA_SUBPROTOCOL: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "realtime=v1"
@@ -74,9 +72,9 @@ class ServedModels:
 class RealtimeServing:
     """The sessions of one server."""
 
-    def __init__(self, state: ServerState, max_seconds: float = MAX_SECONDS) -> None:
+    def __init__(self, state: ServerState) -> None:
         self._state = state
-        self.max_seconds: Final = max_seconds
+        self.max_seconds: Final = state.realtime.max_seconds
         self._ears = EarOpener(state)
         self.rules: Final = SessionRules(ServedModels(state), state.limits)
 
@@ -118,7 +116,7 @@ class RealtimeServing:
                 dialect,
                 outbox,
                 open_ears=partial(self._ears.open, caller),
-                make_pacer=PlaybackPacer,
+                make_pacer=partial(PlaybackPacer, state.realtime.audio_ahead),
             )
         except BadRequest as error:
             outbox.tell(describe(error)[1])

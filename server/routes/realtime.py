@@ -2,15 +2,23 @@
 
 import time
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from stentor.protocols.openai.decoding import decode
+from stentor.protocols.openai.realtime.secrets import (
+    BetaSession,
+    BetaSessionRequest,
+    ClientSecretRequest,
+    ExpiresAfter,
+    beta_decoder,
+    secret_decoder,
+)
 from stentor.protocols.openai.realtime.server import ClientSecret
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
@@ -27,46 +35,6 @@ from .endpoint import json_response, read_body
 _RETRY_SECONDS: Final = 10
 _TRANSCRIBING: Final = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms")
 
-
-class ExpiresAfter(msgspec.Struct, frozen=True):
-    anchor: Literal["created_at"] = "created_at"
-    seconds: Annotated[int, Meta(ge=10, le=7200)] = 600
-
-
-class ClientSecretRequest(msgspec.Struct, frozen=True):
-    expires_after: ExpiresAfter | None = None
-    session: dict[str, Any] | None = None
-
-
-class BetaSessionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ``/v1/realtime/sessions`` of the beta takes."""
-
-    model: Any = UNSET
-    modalities: Any = UNSET
-    instructions: Any = UNSET
-    voice: Any = UNSET
-    speed: Any = UNSET
-    input_audio_format: Any = UNSET
-    output_audio_format: Any = UNSET
-    input_audio_transcription: Any = UNSET
-    input_audio_noise_reduction: Any = UNSET
-    turn_detection: Any = UNSET
-    tools: Any = UNSET
-    tool_choice: Any = UNSET
-    tracing: Any = UNSET
-    include: Any = UNSET
-    max_response_output_tokens: Any = UNSET
-
-
-class BetaSession(msgspec.Struct, frozen=True):
-    """``/v1/realtime/sessions`` of the beta: the fields of a session, and its client secret."""
-
-    id: str
-    client_secret: dict[str, Any]
-
-
-_decoder: Final = msgspec.json.Decoder(ClientSecretRequest)
-_beta_decoder: Final = msgspec.json.Decoder(BetaSessionRequest)
 
 OPERATIONS: Final[Operations] = {
     "/v1/realtime/client_secrets": Operation(
@@ -94,14 +62,14 @@ def routes(state: ServerState) -> list[BaseRoute]:
 
 
 async def client_secret(state: ServerState, serving: RealtimeServing, request: Request) -> Response:
-    body = decode(_decoder, await _body(state, request) or b"{}", state.limits)
+    body = decode(secret_decoder, await _body(state, request) or b"{}", state.limits)
     session = _session(serving, body.session or {"type": "realtime"})
     value, expires_at = _made(state, request, session, (body.expires_after or ExpiresAfter()).seconds)
     return json_response(ClientSecret(value, expires_at, _shown(session)))
 
 
 async def beta_session(state: ServerState, serving: RealtimeServing, kind: str, request: Request) -> Response:
-    body = decode(_beta_decoder, await _body(state, request) or b"{}", state.limits)
+    body = decode(beta_decoder, await _body(state, request) or b"{}", state.limits)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
     session = _session(serving, session_now(given, kind))
     value, expires_at = _made(state, request, session, ExpiresAfter().seconds)

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - other languages end their sentences with characters that look like ours
 """From text that comes in deltas to pieces that are spoken one by one.
 
-Joined, the pieces are the text. Where they are cut does not depend on how the text came: a place is decided on once
-the few characters behind it that matter are known. Work is bounded by the length of a piece, whatever the text.
+Joined, the pieces are the text. Where they are cut does not depend on how the text came. Work is bounded by the length
+of a piece, whatever the text.
 """
 
 import re
@@ -12,11 +12,9 @@ FIRST_CHARS: Final = 80
 """Of a text's first piece at most, so that the first sound is early; it may end with a clause."""
 MOST_CHARS: Final = 260
 """Of every other: some twenty seconds."""
-FIRST_CLAUSE_CHARS: Final = 10
+FIRST_CLAUSE_CHARS: Final = 4
 """Before a comma that ends the first piece; what is shorter would be over before the next can follow."""
 _SLICE: Final = 1024
-_LOOK_AHEAD: Final = 32
-"""Characters behind a place that may settle whether a piece ends there."""
 
 _CLOSERS: Final = "\"'”’»›)\\]}」』】）*_`"
 _PLACE: Final = re.compile(
@@ -27,8 +25,6 @@ _PLACE: Final = re.compile(
 _CLAUSE: Final = re.compile(rf"[,;:][{_CLOSERS}]{{0,3}}\s{{1,4}}|\s?[—–]\s{{0,2}}|[，、；：]")
 _BREATH: Final = re.compile(r"\s(?=(?:and|but|or|because|which|who|that|so|when|while|where|if|with|for|as|to|in)\s)")
 _LIST_ITEM: Final = re.compile(r"\s{0,8}(?:[-*+•>|#]|\d{1,2}[.)]\s|```)")
-_ITEM_CHARS: Final = 5
-"""Of a line that tell whether it is an item of a list."""
 _NUMBER_OF_ITEM: Final = re.compile(r"(?:^|\n)[\s#>*-]{0,8}\d{1,3}$")
 _WORD: Final = re.compile(r"[\w.&]{1,16}$")
 _BEFORE_NAMES: Final = re.compile(
@@ -54,48 +50,38 @@ class SentenceSplitter:
         pieces: list[str] = []
         for start in range(0, len(text), _SLICE):
             self._rest += text[start : start + _SLICE]
-            self._cut(pieces, final=False)
+            while end := _end_of_piece(self._rest, self._first):
+                piece, self._rest = self._rest[:end], self._rest[end:]
+                pieces.append(piece)
+                self._first = self._first and not any(map(str.isalnum, piece))
         return pieces
 
     def finish(self) -> list[str]:
         """What is left."""
-        pieces: list[str] = []
-        self._cut(pieces, final=True)
-        if self._rest:
-            pieces.append(self._rest)
-            self._rest = ""
-        return pieces
-
-    def _cut(self, pieces: list[str], *, final: bool) -> None:
-        while end := _end_of_piece(self._rest, self._first, final):
-            piece, self._rest = self._rest[:end], self._rest[end:]
-            pieces.append(piece)
-            self._first = self._first and not any(map(str.isalnum, piece))
+        rest, self._rest = self._rest, ""
+        return [rest] if rest else []
 
 
-def _end_of_piece(text: str, first: bool, final: bool) -> int:
-    """Where the piece ends that ``text`` begins with; 0 where that is not known yet, or is the end of the text."""
+def _end_of_piece(text: str, first: bool) -> int:
+    """Where the piece ends that ``text`` begins with; 0 where that is not known yet, or is the end of the text.
+
+    A place is looked at once a character stands behind it: no more of the text then changes how far it reaches.
+    """
     most = FIRST_CHARS if first else MOST_CHARS
-    end, horizon = 0, len(text)
-    for match in _PLACE.finditer(text, 0, most + _LOOK_AHEAD):
-        needed = _ITEM_CHARS if match["line"] else 1
-        if match.end() > most:
+    end = 0
+    for match in _PLACE.finditer(text, 0, most + 1):
+        if match.end() > most or match.end() == len(text):
             break
-        if match.end() + needed > len(text) and not final:
-            horizon = match.start()
-            break
-        if match.end() < len(text) and _ends_at(text, match):
+        if _ends_at(text, match):
             end = match.end()
             break
     if first:
-        for clause in _CLAUSE.finditer(text, FIRST_CLAUSE_CHARS, min(end or most, horizon)):
-            if clause.end() < horizon and not _in_number(text, clause):
+        for clause in _CLAUSE.finditer(text, FIRST_CLAUSE_CHARS, end or most):
+            if clause.end() < len(text) and not _in_number(text, clause):
                 return clause.end()
-    if end:
+    if end or len(text) <= most:
         return end
-    if len(text) > most and (final or len(text) >= most + _LOOK_AHEAD):
-        return _forced(text, most)
-    return 0
+    return _forced(text, most)
 
 
 def _ends_at(text: str, match: re.Match[str]) -> bool:

@@ -14,8 +14,8 @@ import msgspec
 
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.scheduler.suspicion import DEATHS_TO_CONVICT
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Resumed, Submit, TokensBatch
-from stentor.protocols.audio import Audio, Heard
+from stentor.protocols.actors import Append, ChoiceTokens, Finished, PromptDone, Resumed, Submit, TokensBatch
+from stentor.protocols.audio import Audio, Heard, Streamed, StreamShape
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import (
@@ -79,16 +79,34 @@ class Alone:
     stop_token: int | None
 
 
-def alone(submit: Submit, index: int, max_model_len: int, grammar: ScriptedGrammar | None = None) -> Alone:
-    """Computed straight from the definition of the fake model."""
+def prefix_of(pcm: bytes, shape: StreamShape | None, position: int) -> bytes:
+    """What has been heard at a position of a model that hears while it is spoken to; for all others everything."""
+    return pcm if shape is None else pcm[: 2 * (shape.first + shape.step * position)]
+
+
+def alone(
+    submit: Submit,
+    index: int,
+    max_model_len: int,
+    grammar: ScriptedGrammar | None = None,
+    shape: StreamShape | None = None,
+    streamed: Streamed | None = None,
+) -> Alone:
+    """Computed straight from the definition of the fake model; ``streamed`` is all that was."""
     params, tokens, prompt_len = submit.params, list(submit.prompt), len(submit.prompt)
     limit = min(prompt_len + params.max_tokens, max_model_len)
     pcm = b"" if submit.audio is None else submit.audio.pcm
-    while len(tokens) < limit:
+    end, heard_all = limit, -1
+    if shape is not None and streamed is not None:
+        pcm = streamed.pcm
+        heard_all = max(-(-len(pcm) // (2 * shape.step)), prompt_len) + 1
+        end = min(limit, heard_all)
+    while len(tokens) < end:
         count = len(tokens) - prompt_len
         outputs = tokens[prompt_len:]
         allowed = None if grammar is None else permitted(grammar, params, outputs)
-        token = next_token(tokens, prompt_len, params, submit.seeds[index], allowed, pcm)
+        here = prefix_of(pcm, shape, len(tokens) - 1)
+        token = next_token(tokens, prompt_len, params, submit.seeds[index], allowed, here)
         tokens.append(token)
         if count >= params.min_tokens:
             if token in params.eos_token_ids:
@@ -97,7 +115,9 @@ def alone(submit: Submit, index: int, max_model_len: int, grammar: ScriptedGramm
                 return Alone(tokens[prompt_len:], "stop", token)
         if grammar is not None and grammar.ends_with(params, outputs, token):
             return Alone(tokens[prompt_len:], "stop", None)
-    return Alone(tokens[prompt_len:], "length", None)
+    # where input and length end it at once, it is the input that does: nothing is left to be heard
+    stops = end == heard_all and streamed is not None and streamed.ended
+    return Alone(tokens[prompt_len:], "stop" if stops else "length", None)
 
 
 @dataclass
@@ -109,6 +129,9 @@ class Row:
     blocks: list[int]
     masked: bool = False
     place: int = -1
+    heard: bytes = b""
+    """Of what is streamed."""
+    ended: bool = False
     asked: NewRow | None = None
     """The row as it entered, where it is to say what its prompt has heard."""
     computed: int | None = None
@@ -127,7 +150,9 @@ class FakeWorker:
         max_num_batched_tokens: int,
         encodings: int = 0,
         max_encodings: int = 1,
+        stream: StreamShape | None = None,
     ) -> None:
+        self.stream = stream
         self.encodings = encodings
         self.max_encodings = max_encodings
         self.encoded: dict[int, bytes] = {}
@@ -186,9 +211,10 @@ class FakeWorker:
                 list(new.blocks),
                 new.masked,
                 new.encoding,
-                new if asks else None,
+                asked=new if asks else None,
             )
         self._encode(plan)
+        self._feed(plan)
         assert plan.rows, "an empty step"
         assert sum(step.count for step in plan.rows) <= self.max_num_batched_tokens, "the step is over its budget"
         assert len({step.slot for step in plan.rows}) == len(plan.rows), "a row appears twice"
@@ -233,7 +259,7 @@ class FakeWorker:
             row = self.rows[step.slot]
             if step.sample:
                 permitted_now = allowed.get(step.slot)
-                pcm = self._pcm(row)
+                pcm = self._pcm(row, len(row.tokens) - 1)
                 token = next_token(row.tokens, row.prompt_len, row.params, row.seed, permitted_now, pcm)
                 row.tokens.append(token)
                 tokens.append(row.tokens[-1])
@@ -268,7 +294,24 @@ class FakeWorker:
         elif asked.no_speech is not None and step.start <= asked.no_speech[0] < end:
             self.heard = [*self.heard, RowHeard(step.slot, found)]
 
-    def _pcm(self, row: Row) -> bytes:
+    def _feed(self, plan: StepPlan) -> None:
+        slots = [given.slot for given in plan.inputs]
+        assert len(set(slots)) == len(slots), "a row is given input twice in a step"
+        assert set(slots) <= {step.slot for step in plan.rows}, "input comes for a row that does not run"
+        for given in plan.inputs:
+            row = self.rows[given.slot]
+            assert not row.ended, f"slot {given.slot} is given input after its end"
+            row.heard += given.pcm
+            row.ended = given.ended
+        if self.stream is not None:
+            for step in plan.rows:
+                row = self.rows[step.slot]
+                needed = 2 * (self.stream.first + self.stream.step * (step.start + step.count - 1))
+                assert row.ended or len(row.heard) >= needed, f"slot {step.slot} runs before it can hear"
+
+    def _pcm(self, row: Row, position: int = 0) -> bytes:
+        if self.stream is not None:
+            return prefix_of(row.heard, self.stream, position)
         return b"" if row.place < 0 else self.encoded[row.place]
 
     def _check_writers(self, plan: StepPlan) -> None:
@@ -289,7 +332,7 @@ class FakeWorker:
         return row.blocks[position // self.block_size], position % self.block_size
 
     def _entry(self, row: Row, position: int) -> tuple[int, int, int]:
-        return row.tokens[position], position, _hash(row.tokens[: position + 1], self._pcm(row))
+        return row.tokens[position], position, _hash(row.tokens[: position + 1], self._pcm(row, position))
 
 
 @dataclass
@@ -298,6 +341,8 @@ class Client:
 
     submit: Submit
     grammar: ScriptedGrammar | None = None
+    streamed: Streamed | None = None
+    """All that was streamed so far."""
     prompts: list[PromptDone] = field(default_factory=list)
     tokens: dict[int, list[int]] = field(default_factory=dict)
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
@@ -327,8 +372,10 @@ class Engine:
         encodings: int = 0,
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
+        stream: StreamShape | None = None,
     ) -> None:
-        """With ``encodings`` the model hears, and every request needs audio."""
+        """With ``encodings`` the model hears, and every request needs audio; with ``stream`` one that is streamed."""
+        self.stream = stream
         self.max_model_len = max_model_len
         self.sizes = {
             "num_blocks": num_blocks,
@@ -337,6 +384,7 @@ class Engine:
             "max_num_batched_tokens": max_num_batched_tokens,
             "encodings": encodings,
             "max_encodings": max_encodings,
+            "stream": stream,
         }
         config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
         self._new_scheduler = partial(
@@ -358,6 +406,8 @@ class Engine:
         """Requests that were blamed for one."""
         self.clients: dict[int, Client] = {}
         self.plans: list[StepPlan] = []
+        self.crowded = False
+        """Whether others wait for the device."""
         self.now = 0.0
         self._next_rid = 0
 
@@ -372,12 +422,14 @@ class Engine:
         max_tokens: int = 4,
         grammar: ScriptedGrammar | None = None,
         audio: Audio | None = None,
+        streamed: Streamed | None = None,
     ) -> int:
         rid = self._next_rid
         self._next_rid += 1
         params = params or SamplingParams(max_tokens=max_tokens)
         submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, audio=audio)
-        self.clients[rid] = Client(submit, grammar)
+        submit = msgspec.structs.replace(submit, streamed=streamed)
+        self.clients[rid] = Client(submit, grammar, streamed)
         self._submit(submit)
         return rid
 
@@ -391,6 +443,15 @@ class Engine:
         if refused is not None:
             self.receive(refused)
 
+    def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
+        client = self.clients[rid]
+        if not client.finished:
+            assert client.streamed is not None
+            client.streamed = Streamed(client.streamed.pcm + pcm, last)
+        batch = self.scheduler.append(Append(rid, pcm, last))
+        if batch is not None:
+            self.receive(batch)
+
     def kill_engine(self) -> None:
         """The scheduler is lost too; another gets what lives, as the client knows it."""
         self.results.clear()
@@ -402,7 +463,8 @@ class Engine:
             if len(client.finished) < len(choices):
                 outputs = [list(client.tokens.get(index, [])) for index in choices]
                 resumed = Resumed(outputs, list(client.finished), bool(client.prompts))
-                self._submit(msgspec.structs.replace(client.submit, resumed=resumed))
+                streamed = client.streamed
+                self._submit(msgspec.structs.replace(client.submit, resumed=resumed, streamed=streamed))
 
     def abort(self, rid: int, index: int = -1) -> None:
         client = self.clients[rid]
@@ -414,7 +476,7 @@ class Engine:
 
     def plan(self) -> bool:
         self.now += 0.01
-        plan = self.scheduler.plan(self.now)
+        plan = self.scheduler.plan(self.now, crowded=self.crowded)
         if plan is None:
             return False
         self.plans.append(plan)
@@ -517,7 +579,7 @@ class Engine:
         assert set(client.finished) == set(range(len(submit.seeds))), f"request {submit.rid} lacks terminal messages"
         for index, finished in client.finished.items():
             got = client.tokens.get(index, [])
-            expected = alone(submit, index, self.max_model_len, client.grammar)
+            expected = alone(submit, index, self.max_model_len, client.grammar, self.stream, client.streamed)
             whole = [*submit.prompt, *got]
             if submit.params.logprobs is not None:
                 start = len(submit.prompt)

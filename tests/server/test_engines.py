@@ -130,7 +130,7 @@ async def test_an_engine_that_cannot_start_ends_the_wait_for_all_and_is_named(tm
     (tmp_path / "chat" / "starts").write_text("silent")
     async with running(configs) as engines:
         with (
-            pytest.raises(StartError, match="^the transcription model: there is no such model$"),
+            pytest.raises(StartError, match=r"^the transcription model: there is no such model$"),
             anyio.fail_after(20),
         ):
             await engines.wait_started()

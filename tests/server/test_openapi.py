@@ -13,6 +13,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai import batches, chat, completions, speech, tokens
+from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.server import openapi
@@ -44,6 +45,8 @@ DECODERS: dict[str, Any] = {
     "ItemsCreate": conversations.items_decoder,
     "BatchCreate": batches.create_decoder,
     "SpeechRequest": speech.decoder,
+    "ClientSecretRequest": secrets.secret_decoder,
+    "BetaSessionRequest": secrets.beta_decoder,
 }
 KEYED = Door(keys=Keyring([KeyDigest(b"secret")]))
 

@@ -27,7 +27,7 @@ ROUTES = [
     ("GET", "/nowhere"),
     ("GET", "/health/"),
     ("GET", "/%68ealth/../metrics"),
-    ("GET", "//health"),
+    ("GET", "/v1//health"),
 ]
 
 

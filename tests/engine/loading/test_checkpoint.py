@@ -104,7 +104,7 @@ def test_a_gguf_file_is_found_by_name_by_folder_and_below_it(gguf_file: Path, lo
 
 def test_the_demo_model_is_what_its_makers_say(demo_gguf: Path) -> None:
     found = open_checkpoint(demo_gguf)
-    config = found.config
+    config = found.decoder
     assert (config.architecture, config.hidden_size, config.intermediate_size) == ("LlamaForCausalLM", 576, 1536)
     assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (30, 9, 3, 64)
     assert (config.vocab_size, config.max_position, config.tie_embeddings) == (49152, 8192, True)

@@ -60,7 +60,7 @@ def test_a_gguf_file_gives_back_the_model_it_was_made_from(arch: str, tmp_path: 
 def test_a_gguf_file_describes_the_model_it_was_made_from(arch: str, tmp_path: Path) -> None:
     model = tiny_model(arch)
     write_gguf(tmp_path / "m.gguf", model, arch)
-    found = open_checkpoint(tmp_path).config
+    found = open_checkpoint(tmp_path).decoder
     wanted = decoder_config_from_hf(model.config.to_dict())
     if arch == "phi3":
         attention = (1 + np.log(4.0) / np.log(32)) ** 0.5
@@ -159,7 +159,7 @@ def test_a_stretch_stored_as_frequency_divisors_is_llama3s(tmp_path: Path) -> No
     divisors = (1.0, 1.0, 3.5, 8.0)
     write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", extra={"rope_freqs.weight": divisors})
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.config.rope == RopeConfig(frequency_divisors=divisors)
+    assert checkpoint.decoder.rope == RopeConfig(frequency_divisors=divisors)
     assert "rope_freqs.weight" not in dict(iterate_weights(checkpoint, torch.float32))
 
 
@@ -213,8 +213,8 @@ def test_dummy_weights_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
     tiny_model("gemma3").config.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(tmp_path, "dummy")
     first, again, other = (dict(iterate_weights(checkpoint, torch.bfloat16, seed=seed)) for seed in (1, 1, 2))
-    shorter = replace(checkpoint, config=replace(checkpoint.config, num_layers=2))
-    assert {name: tuple(t.shape) for name, t in first.items()} == weight_shapes(checkpoint.config)
+    shorter = replace(checkpoint, config=replace(checkpoint.decoder, num_layers=2))
+    assert {name: tuple(t.shape) for name, t in first.items()} == weight_shapes(checkpoint.decoder)
     assert_same(again, first)
     for name, tensor in iterate_weights(shorter, torch.bfloat16, seed=1):
         assert torch.equal(tensor, first[name])

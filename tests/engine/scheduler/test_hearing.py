@@ -58,6 +58,16 @@ def test_a_step_encodes_so_many_windows_and_fewer_beside_rows_that_decode() -> N
     assert all(len(plan.rows) >= 3 for plan in engine.plans[:5]), "those who decode were not held up"
 
 
+def test_a_step_encodes_fewer_windows_while_others_wait_for_the_device() -> None:
+    engine = hearing(encodings=8, max_num_seqs=8, max_encodings=3, max_mixed_encodings=1)
+    engine.crowded = True
+    for number in range(3):
+        engine.submit([5, number], audio=window(number), max_tokens=6)
+    engine.drain()
+    engine.check_clients()
+    assert [len(plan.encodings) for plan in engine.plans[:4]] == [1, 1, 1, 0]
+
+
 def test_who_finds_every_place_held_waits_for_one() -> None:
     engine = hearing(encodings=2, max_num_seqs=4)
     for number in range(4):

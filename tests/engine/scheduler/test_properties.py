@@ -91,6 +91,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(turns):
             self.engine.step()
 
+    @rule(crowded=st.booleans())
+    def share_the_device(self, crowded: bool) -> None:
+        self.engine.crowded = crowded
+
     @rule()
     def plan(self) -> None:
         self.engine.plan()

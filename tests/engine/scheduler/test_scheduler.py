@@ -119,6 +119,17 @@ def test_prompts_beside_rows_that_decode_come_in_smaller_chunks() -> None:
     assert counts[3] == [4], "nobody decodes any more"
 
 
+def test_prompts_come_in_smaller_chunks_while_others_wait_for_the_device() -> None:
+    engine = Engine(max_num_batched_tokens=16, max_mixed_prefill_tokens=3, num_blocks=32)
+    engine.crowded = True
+    engine.submit(list(range(20)), max_tokens=1)
+    engine.plan()
+    engine.plan()
+    engine.crowded = False
+    engine.drain()
+    assert [[row.count for row in plan.rows] for plan in engine.plans] == [[3], [3], [14]]
+
+
 def test_a_burst_of_prompts_is_not_held_back_for_the_few_who_decode() -> None:
     engine = Engine(max_num_batched_tokens=64, max_mixed_prefill_tokens=3, num_blocks=64, max_num_seqs=8)
     engine.submit([1, 2, 3, 4], max_tokens=30)

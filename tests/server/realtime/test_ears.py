@@ -259,6 +259,13 @@ async def test_a_buffer_that_is_full_refuses_more_and_keeps_what_it_has() -> Non
         assert running.ears.commit().duration_ms == 900
 
 
+async def test_a_turn_that_would_fill_the_buffer_is_cut_before_it_does() -> None:
+    async with session(VAD, max_seconds=4) as running:
+        found = await running.send(speech(*(at % 9 for at in range(20))))
+        assert sum(isinstance(one, SpeechStopped) for one in found) >= 3
+        assert running.ears.commit().duration_ms > 0
+
+
 async def test_silence_between_turns_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ears_module, "KEPT_MS", 1000)
     async with session(VAD, max_seconds=3) as running:

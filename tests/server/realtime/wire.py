@@ -14,7 +14,6 @@ EXTENSIONS: Final[Mapping[str, frozenset[str]]] = {
 """What the API adds to a session that it tells of; the SDK's type is that of a session which is asked for."""
 
 
-
 class _Item:
     """One item of a response, between its first event and its last."""
 

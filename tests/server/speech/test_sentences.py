@@ -55,8 +55,8 @@ def streamed(text: str, sizes: list[int]) -> list[str]:
         ("「そうですか。」と言った。", ["「そうですか。」", "と言った。"]),
         # the first piece may be a clause, if it is not too short; later ones are whole
         (
-            "Well, yes indeed, that is so. One, two, and three things.",
-            ["Well, yes indeed,", "that is so.", "One, two, and three things."],
+            "Oh, well, that is so. One, two, and three things.",
+            ["Oh, well,", "that is so.", "One, two, and three things."],
         ),
         ("", []),
         ("   ", ["   "]),

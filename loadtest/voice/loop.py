@@ -1,0 +1,185 @@
+"""``make voice-loop``: somebody speaks, the model answers aloud, and is interrupted: how long each takes.
+
+The time that counts is what a caller notices: from the last sample that was speech to the first audio of the answer,
+with the silence that ends a turn within it.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ..record import now_iso
+from ..server_process import ServerProcess
+from ..serving.machine import describe_machine
+from .clips import spoken
+from .realtime import Event, RealtimeClient, Speech, percentile, session, speech_of
+
+QUESTIONS: Final = (
+    "What is the capital of France?",
+    "Please tell me a short story about a dog.",
+    "How many days are there in a week?",
+    "Why is the sky blue?",
+    "What should I cook for dinner tonight?",
+)
+INTERRUPTION: Final = "Wait a moment, please. I have another question."
+LONGEST_ANSWER: Final = 120
+"""Tokens."""
+_ANSWER_SECONDS: Final = 60.0
+_INTERRUPT_AFTER: Final = 1.0
+"""Seconds of an answer that are heard before somebody interrupts it."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Of one length of silence. Seconds."""
+
+    silence_duration_ms: int
+    turns: int
+    median: float
+    p95: float
+    slowest: float
+    speech_stopped_median: float
+    """From the last speech to the event that says so."""
+    interruptions: int
+    interruption_slowest: float
+    """From ``speech_started`` to the last audio of the answer; 0 where none came after it."""
+    not_interrupted: int
+    """Answers that had ended before somebody could interrupt them."""
+
+
+class VoiceLoop(msgspec.Struct, frozen=True):
+    command: list[str]
+    taken: str
+    machine: dict[str, Any]
+    server: list[str]
+    results: list[Figures]
+
+
+async def measure(port: int, silence_ms: int, turns: int, interruptions: int) -> Figures:
+    """Raises ``RuntimeError`` where an answer did not come."""
+    questions = [speech_of(clip.path, clip.text) for clip in spoken(QUESTIONS)]
+    (interruption,) = (speech_of(clip.path, clip.text) for clip in spoken([INTERRUPTION]))
+    settings = {
+        "type": "realtime",
+        "instructions": "You are a helpful voice assistant. Answer in two or three sentences.",
+        "max_output_tokens": LONGEST_ANSWER,
+        "audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": silence_ms}}},
+    }
+    latencies: list[float] = []
+    stops: list[float] = []
+    cuts: list[float] = []
+    missed = 0
+    async with session(port, "", **settings) as client:
+        for turn in range(turns):
+            latency, stopped = await _ask(client, questions[turn % len(questions)])
+            latencies.append(latency)
+            stops.append(stopped)
+            print(f"  turn {turn + 1}: {latency:.2f} s, of which {stopped:.2f} s until the turn ended", flush=True)
+            if turn < interruptions:
+                cut = await _interrupt(client, interruption)
+                if cut is None:
+                    missed += 1
+                else:
+                    cuts.append(cut)
+            await client.be_silent(lambda: _answered(client), _ANSWER_SECONDS)
+    return Figures(
+        silence_duration_ms=silence_ms,
+        turns=len(latencies),
+        median=round(percentile(latencies, 0.5), 3),
+        p95=round(percentile(latencies, 0.95), 3),
+        slowest=round(max(latencies), 3),
+        speech_stopped_median=round(percentile(stops, 0.5), 3),
+        interruptions=len(cuts),
+        interruption_slowest=round(max(cuts, default=0.0), 3),
+        not_interrupted=missed,
+    )
+
+
+async def _ask(client: RealtimeClient, question: Speech) -> tuple[float, float]:
+    """Seconds from the last speech to the first audio of the answer, and to the end of the turn."""
+    since = len(client.events)
+    spoken_at = await client.speak(question.pcm) + question.voiced_ms / 1000
+
+    def audio() -> bool:
+        return client.first("response.output_audio.delta", since) is not None
+
+    await client.be_silent(audio, _ANSWER_SECONDS)
+    answer = client.first("response.output_audio.delta", since)
+    stopped = client.first("input_audio_buffer.speech_stopped", since)
+    if answer is None or stopped is None:
+        told = [event.type for event in client.events[since:]]
+        raise RuntimeError(f"no spoken answer to {question.text!r}: {told}, {client.error}")
+    return answer.at - spoken_at, stopped.at - spoken_at
+
+
+async def _interrupt(client: RealtimeClient, speech: Speech) -> float | None:
+    """Seconds for which audio went on after ``speech_started``; None where the answer had ended before."""
+    created = [event for event in client.events if event.type == "response.created"][-1]
+    response = created.body["response"]["id"]
+    await client.be_silent(lambda: False, _INTERRUPT_AFTER)
+    since = len(client.events)
+    await client.speak(speech.pcm)
+    await client.be_silent(lambda: client.first("input_audio_buffer.speech_stopped", since) is not None, 5.0)
+    done = await _done(client, response)
+    started = client.first("input_audio_buffer.speech_started", since)
+    details = done.body["response"].get("status_details") or {}
+    if started is None or details.get("reason") != "turn_detected":
+        return None
+    audio = [
+        event.at
+        for event in client.events
+        if event.type == "response.output_audio.delta" and event.body["response_id"] == response
+    ]
+    return max(0.0, audio[-1] - started.at) if audio else 0.0
+
+
+async def _done(client: RealtimeClient, response: str) -> Event:
+    since = 0
+    while True:
+        event = await client.wait("response.done", since)
+        if event.body["response"]["id"] == response:
+            return event
+        since = client.events.index(event) + 1
+
+
+def _answered(client: RealtimeClient) -> bool:
+    """Every response has ended, and every turn has one."""
+    kinds = [event.type for event in client.events]
+    turns = kinds.count("input_audio_buffer.speech_stopped")
+    return kinds.count("response.done") == kinds.count("response.created") >= turns
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 where the aims are met, else 1."""
+    parser = argparse.ArgumentParser(prog="make voice-loop", description=__doc__)
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
+    parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")
+    parser.add_argument("--aim", type=float, default=1.5, metavar="SECONDS", help="of the median at the first silence")
+    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    args = parser.parse_args(argv)
+    results = []
+    with ServerProcess(args.server) as server:
+        for silence in args.silence:
+            found = asyncio.run(measure(server.port, silence, args.turns, args.interruptions))
+            results.append(found)
+            print(
+                f"silence {silence} ms: median {found.median:.2f} s, p95 {found.p95:.2f} s; audio went on for at most "
+                f"{found.interruption_slowest * 1000:.0f} ms after {found.interruptions} interruptions",
+                flush=True,
+            )
+        command = ["python", "-P", "-m", "stentor.loadtest.voice.loop", *(sys.argv[1:] if argv is None else argv)]
+        record = VoiceLoop(command, now_iso(), describe_machine(), server.command, results)
+    if args.output is not None:
+        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    met = results[0].median <= args.aim and all(one.interruption_slowest <= 0.2 for one in results)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

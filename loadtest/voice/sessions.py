@@ -1,0 +1,188 @@
+"""``make voice-sessions``: many callers at once, each transcribed while it speaks, at the speed of speech.
+
+Every session speaks one sentence after another and commits each as it ends. What counts is the time from the commit to
+the final transcript, how often partial transcripts come, whether anything is left over, and the server's memory.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import random
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ..processes import alive, pss_bytes, tree
+from ..record import now_iso
+from ..server_process import ServerProcess
+from ..serving.machine import describe_machine
+from .clips import spoken
+from .realtime import RealtimeClient, Speech, percentile, session, speech_of
+from .sentences import SENTENCES
+from .wer import Normalizer, WordErrors, word_errors
+
+DELTA: Final = "conversation.item.input_audio_transcription.delta"
+COMPLETED: Final = "conversation.item.input_audio_transcription.completed"
+_MEMORY_SECONDS: Final = 5.0
+
+
+class Sessions(msgspec.Struct, frozen=True):
+    """Seconds unless named otherwise."""
+
+    command: list[str]
+    taken: str
+    machine: dict[str, Any]
+    server: list[str]
+    sessions: int
+    seconds: float
+    commits: int
+    lag_p50: float
+    """From the commit to the final transcript."""
+    lag_p95: float
+    lag_slowest: float
+    unfinished: int
+    """Commits without a transcript a while after the end."""
+    failed: int
+    partials: int
+    """Deltas before the commit of their turn."""
+    partial_interval_p50: float
+    """Between two of one turn."""
+    first_partial_p50: float
+    """From the beginning of a turn to its first."""
+    word_error_rate: float
+    memory_mib: list[int]
+    """Of all processes, every few seconds."""
+
+
+class Caller:
+    """One session, and what it saw."""
+
+    def __init__(self, sentences: Sequence[Speech], number: int) -> None:
+        self._sentences = sentences
+        self._random = random.Random(number)
+        self.commits: list[tuple[str, float]] = []
+        """What was said, and when it was committed."""
+        self.lags: list[float] = []
+        self.firsts: list[float] = []
+        self.intervals: list[float] = []
+        self.partials = self.unfinished = self.failed = 0
+        self.errors = WordErrors(0, 0)
+
+    async def run(self, port: int, seconds: float, normalizer: Normalizer) -> None:
+        settings = {
+            "type": "transcription",
+            "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
+        }
+        async with session(port, "intent=transcription", **settings) as client:
+            await asyncio.sleep(self._random.uniform(0, 4))  # not all at once
+            end = time.monotonic() + seconds
+            begins = []
+            while time.monotonic() < end:
+                speech = self._random.choice(self._sentences)
+                begins.append(await client.speak(speech.pcm))
+                await client.send(type="input_audio_buffer.commit")
+                self.commits.append((speech.text, time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                await self._finish(client)
+            self._look(client, begins, normalizer)
+
+    async def _finish(self, client: RealtimeClient) -> None:
+        async with asyncio.timeout(20):
+            while sum(event.type == COMPLETED for event in client.events) < len(self.commits):
+                await asyncio.sleep(0.05)
+
+    def _look(self, client: RealtimeClient, begins: Sequence[float], normalizer: Normalizer) -> None:
+        items = [event.body["item_id"] for event in client.events if event.type == "input_audio_buffer.committed"]
+        for item, begin, (text, committed) in zip(items, begins, self.commits, strict=False):
+            mine = [event for event in client.events if event.body.get("item_id") == item]
+            early = [event.at for event in mine if event.type == DELTA and event.at < committed]
+            self.partials += len(early)
+            self.firsts += [at - begin for at in early[:1]]
+            self.intervals += [after - before for before, after in pairwise(early)]
+            done = next((event for event in mine if event.type == COMPLETED), None)
+            if done is None:
+                self.unfinished += 1
+                continue
+            self.lags.append(done.at - committed)
+            self.errors += word_errors(normalizer.words(text), normalizer.words(done.body["transcript"]))
+            told = "".join(event.body["delta"] for event in mine if event.type == DELTA)
+            if told != done.body["transcript"]:
+                raise RuntimeError(f"deltas do not join to the transcript: {told!r}, {done.body['transcript']!r}")
+        self.unfinished += len(self.commits) - len(items)
+        self.failed = sum(event.type == "error" or event.type.endswith(".failed") for event in client.events)
+
+
+async def measure(server: ServerProcess, sessions: int, seconds: float) -> dict[str, Any]:
+    """The figures, by name."""
+    sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES)]
+    callers = [Caller(sentences, number) for number in range(sessions)]
+    normalizer = Normalizer()
+    memory: list[int] = []
+    watching = asyncio.create_task(_watch(server.pid, memory))
+    try:
+        await asyncio.gather(*(caller.run(server.port, seconds, normalizer) for caller in callers))
+    finally:
+        watching.cancel()
+    lags = [lag for caller in callers for lag in caller.lags]
+    intervals = [interval for caller in callers for interval in caller.intervals]
+    firsts = [first for caller in callers for first in caller.firsts]
+    errors = sum((caller.errors for caller in callers), WordErrors(0, 0))
+    return {
+        "commits": sum(len(caller.commits) for caller in callers),
+        "lag_p50": round(percentile(lags, 0.5), 3),
+        "lag_p95": round(percentile(lags, 0.95), 3),
+        "lag_slowest": round(max(lags), 3),
+        "unfinished": sum(caller.unfinished for caller in callers),
+        "failed": sum(caller.failed for caller in callers),
+        "partials": sum(caller.partials for caller in callers),
+        "partial_interval_p50": round(percentile(intervals, 0.5), 3) if intervals else 0.0,
+        "first_partial_p50": round(percentile(firsts, 0.5), 3) if firsts else 0.0,
+        "word_error_rate": round(errors.rate, 4),
+        "memory_mib": memory,
+    }
+
+
+async def _watch(pid: int, memory: list[int]) -> None:
+    while True:
+        total = 0
+        for each in tree(pid):
+            with contextlib.suppress(OSError):
+                total += pss_bytes(each) if alive(each) else 0
+        memory.append(total >> 20)
+        await asyncio.sleep(_MEMORY_SECONDS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 where the aim is met, else 1."""
+    parser = argparse.ArgumentParser(prog="make voice-sessions", description=__doc__)
+    parser.add_argument("--sessions", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--aim", type=float, default=2.0, metavar="SECONDS", help="of the lag's 95th percentile")
+    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
+    parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
+    args = parser.parse_args(argv)
+    with ServerProcess(args.server) as server:
+        found = asyncio.run(measure(server, args.sessions, args.seconds))
+        command = ["python", "-P", "-m", "stentor.loadtest.voice.sessions", *(sys.argv[1:] if argv is None else argv)]
+        record = Sessions(
+            command=command,
+            taken=now_iso(),
+            machine=describe_machine(),
+            server=server.command,
+            sessions=args.sessions,
+            seconds=args.seconds,
+            **found,
+        )
+    print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+    if args.output is not None:
+        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    return 0 if record.lag_p95 <= args.aim and not record.unfinished and not record.failed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

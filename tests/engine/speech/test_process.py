@@ -1,0 +1,59 @@
+"""The real speech process with real voices."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+
+from stentor.engine.loading.hub import DEMO_SPEECH_MODEL, resolve_model
+from stentor.engine.models.vits import VitsSynthesizer
+from stentor.engine.speech.backend import Stop
+from stentor.engine.speech.client import SpeechClient
+from stentor.engine.speech.voices import Voices, read_voices
+from stentor.protocols.speech import StartSpeech
+from stentor.tests.engine.speech.tiny_vits import write_tiny_vits
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def running(voices: Voices) -> AsyncIterator[SpeechClient]:
+    client = SpeechClient(StartSpeech(voices.backend, voices.places, 1, "error"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.run)
+        yield client
+        tasks.cancel_scope.cancel()
+
+
+async def test_vits_speaks_in_the_process_as_it_does_here(tmp_path: Path) -> None:
+    voices = read_voices(write_tiny_vits(tmp_path, speakers=2))
+    async with running(voices) as client:
+        made = await client.synthesize("hello there", "speaker-1", 2.0)
+    assert made.pcm == VitsSynthesizer(voices.places, 1).speak("hello there", voices.places[1], 2.0, Stop())
+    assert made.seconds > 0
+
+
+async def test_piper_speaks_at_any_speed_and_stops_at_once(demo_model: object) -> None:
+    pytest.importorskip("piper")
+    voices = read_voices(resolve_model(DEMO_SPEECH_MODEL))
+    (name,) = (place.name for place in voices.places)
+    async with running(voices) as client:
+        await client.wait_started()
+        usual = (await client.synthesize("How are you today?", name, 1.0)).pcm
+        fast = (await client.synthesize("How are you today?", name, 2.0)).pcm
+        samples = np.frombuffer(usual, "<i2").astype(np.int32)
+        assert 0.6 < len(samples) / voices.sample_rate < 2.5
+        assert 0.35 < len(fast) / len(usual) < 0.75
+        assert np.abs(samples).max() > 30_000
+        assert np.abs(samples[: voices.sample_rate // 100]).max() < 8_000  # it begins with quiet
+        long = "one thing after another and then one more " * 30
+        with anyio.move_on_after(0.3):
+            await client.synthesize(long, name, 0.5)
+        began = time.monotonic()
+        await client.synthesize("Yes.", name, 1.0)
+        assert time.monotonic() - began < 2.0
+        assert client.restarts == 0

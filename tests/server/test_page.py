@@ -1,0 +1,77 @@
+"""The page is served as it lies on disk: open, self-contained, and under a policy that lets nothing else in."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from stentor.server.door.door import Door
+from stentor.server.page import FILES, INDEX, PATHS
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.door.keyrings import keyring
+from stentor.tests.server.harness import in_memory
+
+pytestmark = pytest.mark.anyio
+
+FOLDER = files("stentor.server.page")
+CODE = {name: (FOLDER / name).read_text() for name in FILES}
+
+
+async def test_every_file_is_open_and_under_the_policy() -> None:
+    async with in_memory(fake_state(door=Door(keyring("key")))) as client:
+        for path, name in PATHS.items():
+            response = await client.get(path)
+            assert response.status_code == 200, path
+            assert response.text == CODE[name]
+            policy = response.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'")
+            assert "unsafe" not in policy
+            assert response.headers["x-content-type-options"] == "nosniff"
+        assert (await client.get("/")).headers["content-type"] == "text/html; charset=utf-8"
+        assert (await client.get("/page/app.js")).headers["content-type"] == "text/javascript; charset=utf-8"
+        assert (await client.get("/page/index.html")).status_code == 401
+        assert (await client.get("/page/__init__.py")).status_code == 401
+        assert (await client.get("/page/../auth.py")).status_code == 401
+        assert (await client.get("/v1/models")).status_code == 401
+
+
+async def test_what_a_browser_has_is_not_sent_again() -> None:
+    async with in_memory(fake_state()) as client:
+        first = await client.get("/page/app.js")
+        assert first.headers["cache-control"] == "no-cache"
+        again = await client.get("/page/app.js", headers={"if-none-match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_addresses_are_relative_to_the_prefix() -> None:
+    async with in_memory(fake_state(door=Door(root_path='/a"b'))) as client:
+        assert '<base href="/a&quot;b/">' in (await client.get("/")).text
+
+
+def test_there_is_nothing_on_disk_that_is_not_served_and_nothing_served_that_is_not_there() -> None:
+    on_disk = {
+        entry.name for entry in FOLDER.iterdir() if entry.name.rpartition(".")[2] in ("html", "css", "js", "svg")
+    }
+    assert on_disk == set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_comes_from_elsewhere(name: str) -> None:
+    code = CODE[name].replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(
+        r"https?://|url\(|@import|<script(?! type=\"module\" src=)|\son\w+=|style=|innerHTML|eval\(", code
+    )
+    for module in re.findall(r'from "\./(.*?)"', code):
+        assert module in FILES
+
+
+def test_every_control_has_a_name_and_every_element_that_code_asks_for_is_there() -> None:
+    page = CODE[INDEX]
+    ids = set(re.findall(r'id="([\w-]+)"', page))
+    asked = set(re.findall(r'element\("([\w-]+)"\)', "".join(CODE.values())))
+    assert asked <= ids
+    labelled = set(re.findall(r'for="([\w-]+)"', page))
+    for control in re.findall(r"<(?:input|select|textarea)[^>]*>", page):
+        (id,) = re.findall(r'id="([\w-]+)"', control)
+        inside = re.search(rf'<label>(?:(?!</label>).)*id="{id}"', page, re.DOTALL)
+        assert id in labelled or inside or "aria-label" in control, control
