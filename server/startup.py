@@ -1,7 +1,7 @@
 """What an operator sees while a model loads, and where its memory went."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from stentor.protocols.actors import EngineReady
+from stentor.protocols.actors import EngineReady, MemoryLine
 from stentor.protocols.actors import Progress as ProgressMessage
+
+from .observe.processes import resident_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -66,29 +68,38 @@ class StartupDisplay:
                 logger.info("%s: done", phase)
 
 
-def report_ready(console: Console, engines: Mapping[str, EngineReady], address: str, seconds: float) -> None:
-    """The start-up summary, by what the models are called; the first is the one that chats."""
+def report_ready(
+    console: Console, engines: Mapping[str, EngineReady], others: Mapping[str, int | None], address: str, seconds: float
+) -> None:
+    """The start-up summary, by what the models are called; the first is the one that chats.
+
+    ``others`` have no engine, but a process of their own, whose pid is given where it is known.
+    """
+    several = len(engines) + len(others) > 1
     for name, ready in engines.items():
-        _report_memory(console, ready, name if len(engines) > 1 else "")
+        for note in ready.notes:
+            logger.info("%s", f"{name}: {note}" if several else note)
+        _report_memory(console, ready.memory, name if several else "")
+    for name, pid in others.items():
+        if pid is not None and (taken := resident_bytes(pid)) is not None:
+            _report_memory(console, [MemoryLine("process", taken, "resident now: voice and code")], name)
     context = next(iter(engines.values())).max_model_len
     logger.info("context of %d tokens; ready in %.1f s on %s", context, seconds, address)
 
 
-def _report_memory(console: Console, ready: EngineReady, name: str) -> None:
+def _report_memory(console: Console, lines: Sequence[MemoryLine], name: str) -> None:
     """A table on a terminal, log lines elsewhere. ``name`` tells one of several models apart."""
     title = f"memory of {name}" if name else "memory"
-    for note in ready.notes:
-        logger.info("%s", f"{name}: {note}" if name else note)
     if console.is_terminal:
         table = Table(title=title, title_justify="left", show_edge=False)
         table.add_column("what")
         table.add_column("size", justify="right")
         table.add_column("")
-        for line in ready.memory:
+        for line in lines:
             table.add_row(line.what, format_bytes(line.bytes), line.note)
         console.print(table)
     else:
-        for line in ready.memory:
+        for line in lines:
             logger.info("%s: %s %s (%s)", title, line.what, format_bytes(line.bytes), line.note)
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from websockets.sync.client import connect
 
 from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS
@@ -179,6 +180,9 @@ def test_every_endpoint_that_is_said_to_work_answers_and_the_others_do_not(serve
 
 
 def _status(url: str, method: str) -> int:
+    if method == "WS":
+        with connect(url.replace("http", "ws", 1), proxy=None) as socket:
+            return socket.response.status_code if socket.response is not None else 0
     request = urllib.request.Request(url, method=method, data=None if method == "GET" else b"{}")
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:

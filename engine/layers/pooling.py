@@ -5,11 +5,11 @@ from typing import Final
 
 import torch
 
-from ..loading.sentence_modules import Dense, DenseActivation, LayerNormed, Module, PoolingMode
+from ..models.sentence_config import Dense, DenseActivation, LayerNormed, Module, PoolingMode
 from .placement import Placement
 from .weights import WeightMap
 
-_ACTIVATE: Final[Mapping[DenseActivation, Callable[[torch.Tensor], torch.Tensor]]] = {
+ACTIVATE: Final[Mapping[DenseActivation, Callable[[torch.Tensor], torch.Tensor]]] = {
     "identity": lambda x: x,
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -57,7 +57,7 @@ class After:
         self._steps = [_step(module, place) for module in modules]
 
     @property
-    def weights(self) -> list[tuple[Module, WeightMap]]:
+    def weights(self) -> list[tuple[Dense | LayerNormed, WeightMap]]:
         """What is to be loaded from each module's own folder."""
         return [(step.module, step.weights) for step in self._steps if not isinstance(step, _Normalize)]
 
@@ -88,7 +88,7 @@ class _Dense:
             self.weights.add("linear.bias", self._bias)
 
     def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
-        return _ACTIVATE[self.module.activation](torch.nn.functional.linear(vectors, self._weight, self._bias))
+        return ACTIVATE[self.module.activation](torch.nn.functional.linear(vectors, self._weight, self._bias))
 
 
 class _Norm:

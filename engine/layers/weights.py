@@ -94,6 +94,10 @@ class WeightMap:
         """Bytes of all destinations."""
         return sum(target.numel() * target.itemsize for target in self._targets.values()) + self._gathered_bytes
 
+    def wants(self, name: str) -> bool:
+        """Whether a stored tensor of this name has a place here that must be filled."""
+        return name in self._targets or name in self._gathered
+
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]], *, ignore: tuple[str, ...] = ()) -> None:
         """Copies every stored tensor to its place, converting the dtype of plain ones.
 

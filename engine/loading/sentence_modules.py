@@ -12,17 +12,22 @@ A folder without them is read by what embedders of its kind do: see :func:`read_
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from ..models.config import ConfigError
 from ..models.config_fields import Fields
+from ..models.sentence_config import (
+    Dense,
+    DenseActivation,
+    LayerNormed,
+    Module,
+    Normalized,
+    PoolingMode,
+    SentenceModules,
+)
 from .errors import CheckpointError
 from .safetensors_index import read_json, read_json_list
-
-PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 
 _OLD_MODES: Final[Mapping[str, PoolingMode]] = {
     "pooling_mode_cls_token": "cls",
@@ -43,56 +48,6 @@ _ACTIVATIONS: Final[Mapping[str, DenseActivation]] = {
 _SILENT: Final = ("Dropout",)
 """Modules that do nothing once a model has been trained."""
 _MOST_MODULES: Final = 16
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A linear layer; its tensors ``linear.weight`` and perhaps ``linear.bias`` are in ``folder``."""
-
-    folder: Path
-    inputs: int
-    outputs: int
-    bias: bool
-    activation: DenseActivation
-
-
-@dataclass(frozen=True)
-class LayerNormed:
-    """A layer norm; its tensors ``norm.weight`` and ``norm.bias`` are in ``folder``."""
-
-    folder: Path
-    size: int
-
-
-@dataclass(frozen=True)
-class Normalized:
-    """Vectors are scaled to length 1."""
-
-
-Module = Dense | LayerNormed | Normalized
-
-
-@dataclass(frozen=True)
-class SentenceModules:
-    """What comes behind a model's hidden states."""
-
-    pooling: tuple[PoolingMode, ...]
-    """Laid one after another, where there are several."""
-    include_prompt: bool = True
-    """Whether a prompt's tokens are pooled with the rest."""
-    after: tuple[Module, ...] = ()
-    """In order."""
-    max_length: int | None = None
-    """Tokens beyond are cut off; None: the model's own limit."""
-    lower_case: bool = False
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    """Put before texts of a task, by its name."""
-    default_prompt: str | None = None
-    """The name of the one that is put before texts of which nothing is said."""
-
-    @property
-    def normalizes(self) -> bool:
-        return any(isinstance(module, Normalized) for module in self.after)
 
 
 def read_sentence_modules(folder: Path, *, causal: bool) -> SentenceModules:

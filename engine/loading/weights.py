@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..models.gguf_config import gguf_architecture
+from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
 from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors
@@ -53,6 +54,8 @@ def iterate_weights(
         case "ct2":
             return _ct2(checkpoint, dtype, device, tell)
         case "dummy":
+            if isinstance(checkpoint.config, VoxtralRealtimeConfig):
+                raise CheckpointError(f"There are no dummy weights for a {checkpoint.config.architecture}.")
             return dummy_weights(checkpoint.config, dtype, device, seed, tell)
 
 

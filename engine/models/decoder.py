@@ -207,18 +207,25 @@ class Decoder:
         positions: torch.Tensor,
         caches: Sequence[LayerCache],
         batch: kernels.AttentionBatch,
+        added: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """tokens and positions int64 [tokens] → final hidden states [tokens, hidden], before the last norm.
+
+        ``added`` [tokens, hidden] is added to the tokens' embeddings; packed weights take none.
 
         The sum is returned un-normed so that only the rows that need logits pay for the norm. Of packed weights it
         is float32, and good until the next pass.
         """
         if (programs := self.programs(caches)) is not None:
+            if added is not None:
+                raise ValueError("packed weights embed tokens alone: nothing can be added")
             return programs.hidden(tokens, positions, batch)
         if isinstance(self._embedding, PackedTable):
             residual = (self._embedding.rows(tokens) * self._embedding_scale).to(self._place.dtype)
         else:
             residual = kernels.embedding(tokens, self._embedding, self._embedding_scale)
+        if added is not None:
+            residual = residual + added
         delta = None
         for block, cache in zip(self._blocks, caches, strict=True):
             delta = block(delta, residual, positions, cache, batch)
@@ -236,6 +243,10 @@ class Decoder:
             product = self._head(self._norm.plain(hidden))
             logits = product.float() if out is None else out.copy_(product)
         return self.finished(logits)
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [rows, hidden] from :meth:`forward` → what the head would get, in their dtype."""
+        return self._norm.plain(hidden)
 
     def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
         """The pass over these caches as programs, where it can be one: made when they are first seen."""

@@ -125,7 +125,7 @@ def canonical(family: EncoderFamily, tensors: Iterable[tuple[str, torch.Tensor]]
         ending = _OLD_ENDINGS.get(ending, ending)
         name = _renamed(patterns, module)
         if name is None:
-            yield stored, tensor
+            yield f"{module}.{ending}" if module else ending, tensor
             continue
         front, _, last = name.rpartition(".")
         parts = _SPLITS.get(last)

@@ -20,7 +20,9 @@ class VitsSynthesizer:
     def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
         """Raises :class:`CannotSpeak`."""
         from transformers import VitsModel, VitsTokenizer
+        from transformers.utils.logging import set_verbosity_error
 
+        set_verbosity_error()  # it quotes what it cannot read
         torch.set_num_threads(threads)
         folder = voices[0].path
         try:

@@ -6,7 +6,8 @@ equal text sounds alike but is not the same to the bit.
 """
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,13 @@ from .backend import CannotSpeak, Stop, Stopped
 
 _PEAK: Final = 32767.0
 _SILENCE: Final = 1e-8
+_MOST_PHONEMES: Final = 320
+"""Of one run of a model, at a speed of 1: some twenty seconds, for which it takes half a gigabyte."""
+_LEAST_PHONEMES: Final = 60
+_RUNS: Final = 4
+"""As many of the longest are made of one sentence. Only a script that the voice cannot read takes more, for it is spelled
+out, letter by letter: the rest of that is left out, for others wait."""
+_WARM_UP: Final = "Good morning, and welcome: this is a sentence of about the usual length."
 
 
 class PiperSynthesizer:
@@ -29,6 +37,7 @@ class PiperSynthesizer:
             from piper.config import PiperConfig
         except ImportError as error:
             raise CannotSpeak(f"piper-tts cannot be imported ({error}): install the extra `speech` again") from error
+        logging.getLogger("piper").setLevel(logging.ERROR)  # it names every sound that a voice lacks
         self._run_options = onnxruntime.RunOptions
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -45,7 +54,11 @@ class PiperSynthesizer:
                 raise CannotSpeak(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
             self._voices[path] = PiperVoice(session=session, config=config)
         for place in {place.path: place for place in voices}.values():
-            self.speak("Hello.", place, 1.0, Stop())  # what is slow the first time: dictionaries, buffers
+            try:
+                self.speak(_WARM_UP, place, 1.0, Stop())  # what is slow the first time: dictionaries, buffers
+            except CannotSpeak as error:
+                why = " ".join(str(error.__cause__).split())
+                raise CannotSpeak(f"{place.path} cannot be used: {error} ({why})") from error
 
     def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
         import numpy as np
@@ -55,8 +68,13 @@ class PiperSynthesizer:
         try:
             sentences = loaded.phonemize(text)
         except Exception as error:
-            raise CannotSpeak(f"the voice cannot make sounds of this text: {error}") from error
-        for phonemes in filter(None, sentences):
+            raise CannotSpeak("the voice cannot make sounds of this text") from error
+        most = max(_LEAST_PHONEMES, int(_MOST_PHONEMES * min(1.0, speed)))
+        left = _RUNS * most
+        for phonemes in (run for sentence in sentences for run in _runs(sentence, most)):
+            left -= len(phonemes)
+            if left < 0:
+                break
             if stop.is_set:
                 raise Stopped
             samples = self._run(loaded, phonemes, voice.speaker, speed, stop)
@@ -89,4 +107,14 @@ class PiperSynthesizer:
         except Exception as error:
             if stop.is_set:
                 raise Stopped from None
-            raise CannotSpeak(f"the voice failed: {' '.join(str(error).split())}") from error
+            raise CannotSpeak("the voice failed on this text") from error
+
+
+def _runs(phonemes: list[str], most: int) -> Iterator[list[str]]:
+    """In parts that end between words, where there is such a place in their second half."""
+    while len(phonemes) > most:
+        end = next((place for place in range(most, most // 2, -1) if phonemes[place - 1] == " "), most)
+        yield phonemes[:end]
+        phonemes = phonemes[end:]
+    if phonemes:
+        yield phonemes

@@ -12,12 +12,9 @@ from stentor.protocols.steps import Encoding, Masks, NewRow, PromptLogprobs, Row
 from ..layers.attention import LayerCache
 from ..models.whisper import Queries, Whisper
 from .batch import Batch, build_batch
-from .masks import NO_MASKS, slot_masks
+from .drawing import Drawing
 from .prompt_logprobs import read_prompt_logprobs
-from .rows import RowTable
 from .runner import Forwarded
-from .sampler import Sampler
-from .token_rules import RuleTable
 
 
 class HearingRunner:
@@ -44,12 +41,12 @@ class HearingRunner:
         self._places = places
         self._device = device
         self._vocab_size = model.config.vocab_size
-        self._rows = RowTable(slots, max_model_len, block_size)
+        self._drawing = Drawing(
+            self._vocab_size, slots=slots, max_model_len=max_model_len, block_size=block_size, device=device
+        )
         self._place_of = np.zeros(slots, dtype=np.int64)
         self._asking: dict[int, NewRow] = {}
         """By slot: rows whose prompt is to say what it has heard."""
-        self._sampler = Sampler(self._vocab_size, slots, device)
-        self._rules = RuleTable(self._vocab_size, device)
         self.breathe: Callable[[], None] | None = None
         """Called between the parts of a step that encodes, with nothing on its way on the device."""
 
@@ -64,7 +61,7 @@ class HearingRunner:
         began = time.perf_counter()
         self._apply(plan)
         self._encode(plan.encodings)
-        batch = build_batch(plan.rows, self._rows, self._device)
+        batch = build_batch(plan.rows, self._drawing.rows, self._device)
         places = np.repeat(self._place_of[[row.slot for row in plan.rows]], [row.count for row in plan.rows])
         queries: Queries | None = {} if any(self._aligns(row.slot) for row in plan.rows) else None
         hidden = self._model.forward(
@@ -83,53 +80,22 @@ class HearingRunner:
 
     @torch.inference_mode()
     def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult:
-        """The second half: draws the tokens. ``masks`` are the step's, where it has masked rows.
-
-        Log-probabilities are those that the rules of transcripts leave, as Whisper's thresholds expect them.
-        """
-        began = time.perf_counter()
-        plan, logits = forwarded.plan, forwarded.logits
-        tokens: list[int] = []
-        logprobs = None
-        if logits is not None:
-            sampled = [row for row in plan.rows if row.sample]
-            slots = [row.slot for row in sampled]
-            self._rules.apply_(logits, slots)
-            allowed = NO_MASKS if masks is None else slot_masks(masks, self._vocab_size)
-            tokens, logprobs = self._sampler.sample(logits, slots, None, allowed)
-            for row, token in zip(sampled, tokens, strict=True):
-                self._rows.tokens[row.slot, row.start + row.count] = token
-                self._rules.append(row.slot, token)
-        return StepResult(
-            epoch=plan.epoch,
-            step=plan.step,
-            tokens=tokens,
-            logprobs=logprobs,
-            prompt_logprobs=forwarded.prompt_logprobs,
-            seconds=forwarded.seconds + time.perf_counter() - began,
-            heard=forwarded.heard,
-        )
+        """The second half: draws the tokens. ``masks`` are the step's, where it has masked rows."""
+        return self._drawing.draw(forwarded, masks)
 
     def release(self, slots: list[int]) -> None:
         """Forgets the rows of these slots; what is encoded stays where it is."""
+        self._drawing.release(slots)
         for slot in slots:
-            self._rows.remove(slot)
-            self._sampler.remove(slot)
-            self._rules.remove(slot)
             self._asking.pop(slot, None)
 
     def _apply(self, plan: StepPlan) -> None:
         self.release(plan.freed)
+        self._drawing.enter(plan)
         for new in plan.new:
-            self._rows.add(new)
-            self._sampler.add(new.slot, new.params, new.seed, new.tokens, new.prompt_len)
-            self._rules.add(new)
             self._place_of[new.slot] = new.encoding
             if new.no_speech is not None or new.align is not None:
                 self._asking[new.slot] = new
-        for row in plan.rows:
-            if row.new_blocks:
-                self._rows.extend(row.slot, row.new_blocks)
 
     def _encode(self, encodings: Sequence[Encoding]) -> None:
         if encodings:
@@ -190,4 +156,5 @@ class HearingRunner:
         return float(self._model.logits(hidden[at : at + 1])[0].softmax(0)[token])
 
     def _prompt_logprobs(self, rows: Sequence[RowStep], batch: Batch, hidden: torch.Tensor) -> list[PromptLogprobs]:
-        return read_prompt_logprobs(rows, batch.starts, self._rows, hidden, self._model.logits, self._sampler)
+        drawing = self._drawing
+        return read_prompt_logprobs(rows, batch.starts, drawing.rows, hidden, self._model.logits, drawing.sampler)

@@ -14,6 +14,7 @@ from ..layers.placement import Placement
 from ..loading.checkpoint import open_checkpoint
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
+from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..models.whisper_config import WhisperConfig
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .cores import granted_cores
@@ -36,6 +37,7 @@ from .setup_parts import (
     placement,
     wanted_length,
 )
+from .setup_streaming import set_up_streaming
 
 _CPU = torch.device("cpu")
 
@@ -45,6 +47,8 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     if isinstance(checkpoint.config, WhisperConfig):
         return set_up_hearing(config, checkpoint, progress, weights_fd=weights_fd)
+    if isinstance(checkpoint.config, VoxtralRealtimeConfig):
+        return set_up_streaming(config, checkpoint, progress)
     config = with_limits(config, "cpu")
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
     model_config = checkpoint.decoder

@@ -13,6 +13,7 @@ from ..layers.attention import LayerCache
 from ..loading.checkpoint import open_checkpoint
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
+from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..models.whisper_config import WhisperConfig
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .cores import granted_cores
@@ -37,6 +38,7 @@ from .setup_parts import (
     placement,
     wanted_length,
 )
+from .setup_streaming import set_up_streaming
 from .warmup import warm_up
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     if isinstance(checkpoint.config, WhisperConfig):
         return set_up_hearing(config, checkpoint, progress, device)
+    if isinstance(checkpoint.config, VoxtralRealtimeConfig):
+        return set_up_streaming(config, checkpoint, progress, device)
     config = with_limits(config, "cuda")
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
     model_config = checkpoint.decoder

@@ -1,22 +1,23 @@
 """What setting up a worker takes on every device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import msgspec
 import torch
 
 from stentor.protocols.actors import WorkerReady
 from stentor.protocols.config import DType, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Encoding, NewRow, RowStep, StepPlan
+from stentor.protocols.steps import Encoding, NewRow, RowInput, RowStep, StepPlan
 
 from ..layers.placement import Placement
-from ..layers.weights import WeightMap
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
+from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..models.whisper_config import WhisperConfig
 from ..quantization.formats import OnlineFormat, QuantizedCheckpoint, Rule
 from .device_runner import DeviceRunner
@@ -24,6 +25,7 @@ from .errors import SetupError
 from .hearing_runner import HearingRunner
 from .memory import GIB
 from .runner import ModelRunner
+from .streaming_runner import StreamingRunner
 
 ProgressCallback = Callable[[str, int, int], None]
 """(phase, done, total); bytes while weights load, steps while warming up."""
@@ -35,7 +37,7 @@ _BLOCK_MULTIPLE = 16
 
 @dataclass(frozen=True)
 class Setup:
-    runner: ModelRunner | DeviceRunner | HearingRunner
+    runner: ModelRunner | DeviceRunner | HearingRunner | StreamingRunner
     ready: WorkerReady
 
 
@@ -52,7 +54,7 @@ def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_inva
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
-def wanted_length(config: WorkerConfig, model: DecoderConfig | WhisperConfig) -> int:
+def wanted_length(config: WorkerConfig, model: DecoderConfig | WhisperConfig | VoxtralRealtimeConfig) -> int:
     """The longest sequence before the cache is known. Raises :class:`SetupError` where the model cannot have it."""
     if config.max_model_len is not None and config.max_model_len > model.max_position:
         raise SetupError(
@@ -113,11 +115,20 @@ def load_model(
     return load_weights(lambda: Decoder(checkpoint.decoder, place, max_model_len), checkpoint, config, place, progress)
 
 
+class Weights(Protocol):
+    """Places for stored tensors, as a :class:`.WeightMap` has them."""
+
+    @property
+    def raw(self) -> frozenset[str]: ...
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]], *, ignore: tuple[str, ...] = ()) -> None: ...
+
+
 class Loadable(Protocol):
     """A model that has been made and has no weights yet."""
 
     @property
-    def weights(self) -> WeightMap: ...
+    def weights(self) -> Weights: ...
 
     @property
     def ignored_weights(self) -> tuple[str, ...]:
@@ -151,16 +162,17 @@ def load_weights(
 
 
 def complete_a_step(
-    runner: ModelRunner | DeviceRunner | HearingRunner,
+    runner: ModelRunner | DeviceRunner | HearingRunner | StreamingRunner,
     vocab_size: int,
     block_size: int,
     max_model_len: int,
     progress: ProgressCallback,
     encodings: list[Encoding] | None = None,
+    inputs: list[RowInput] | None = None,
 ) -> None:
     """Prefills a few tokens and decodes one, so that readiness means a model that ran.
 
-    ``encodings`` are made in the first step; the tokens hear the first of them.
+    ``encodings`` are made in the first step; the tokens hear the first of them. ``inputs`` are given to the row then.
     """
     length = max(1, min(_WARMUP_TOKENS, block_size - 1, max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
@@ -172,7 +184,10 @@ def complete_a_step(
     for number, step in enumerate(steps):
         progress("warming up", number, len(steps))
         first = number == 0
-        runner.step(StepPlan(0, number, [], [row] if first else [], [step], [], (encodings or []) if first else []))
+        plan = StepPlan(0, number, [], [row] if first else [], [step])
+        if first:
+            plan = msgspec.structs.replace(plan, encodings=encodings or [], inputs=inputs or [])
+        runner.step(plan)
     runner.release([0])
     progress("warming up", len(steps), len(steps))
 

@@ -1,4 +1,4 @@
-"""``make voice-loop``: somebody speaks, the model answers aloud, and is interrupted: how long each takes.
+"""``make voice``: somebody speaks, the model answers aloud, and is interrupted: how long each takes.
 
 The time that counts is what a caller notices: from the last sample that was speech to the first audio of the answer,
 with the silence that ends a turn within it.
@@ -44,6 +44,8 @@ class Figures(msgspec.Struct, frozen=True):
     slowest: float
     speech_stopped_median: float
     """From the last speech to the event that says so."""
+    first_word_median: float
+    """From the last speech to the first written word of the answer, which the caller's words must be known for."""
     interruptions: int
     interruption_slowest: float
     """From ``speech_started`` to the last audio of the answer; 0 where none came after it."""
@@ -71,14 +73,18 @@ async def measure(port: int, silence_ms: int, turns: int, interruptions: int) ->
     }
     latencies: list[float] = []
     stops: list[float] = []
+    words: list[float] = []
     cuts: list[float] = []
     missed = 0
     async with session(port, "", **settings) as client:
         for turn in range(turns):
-            latency, stopped = await _ask(client, questions[turn % len(questions)])
-            latencies.append(latency)
+            stopped, word, latency = await _ask(client, questions[turn % len(questions)])
             stops.append(stopped)
-            print(f"  turn {turn + 1}: {latency:.2f} s, of which {stopped:.2f} s until the turn ended", flush=True)
+            words.append(word)
+            latencies.append(latency)
+            print(
+                f"  turn {turn + 1}: ended after {stopped:.2f} s, word {word:.2f} s, audio {latency:.2f} s", flush=True
+            )
             if turn < interruptions:
                 cut = await _interrupt(client, interruption)
                 if cut is None:
@@ -93,14 +99,15 @@ async def measure(port: int, silence_ms: int, turns: int, interruptions: int) ->
         p95=round(percentile(latencies, 0.95), 3),
         slowest=round(max(latencies), 3),
         speech_stopped_median=round(percentile(stops, 0.5), 3),
+        first_word_median=round(percentile(words, 0.5), 3),
         interruptions=len(cuts),
         interruption_slowest=round(max(cuts, default=0.0), 3),
         not_interrupted=missed,
     )
 
 
-async def _ask(client: RealtimeClient, question: Speech) -> tuple[float, float]:
-    """Seconds from the last speech to the first audio of the answer, and to the end of the turn."""
+async def _ask(client: RealtimeClient, question: Speech) -> tuple[float, float, float]:
+    """Seconds from the last speech to the end of the turn, the answer's first word, and its first audio."""
     since = len(client.events)
     spoken_at = await client.speak(question.pcm) + question.voiced_ms / 1000
 
@@ -110,10 +117,11 @@ async def _ask(client: RealtimeClient, question: Speech) -> tuple[float, float]:
     await client.be_silent(audio, _ANSWER_SECONDS)
     answer = client.first("response.output_audio.delta", since)
     stopped = client.first("input_audio_buffer.speech_stopped", since)
-    if answer is None or stopped is None:
+    word = client.first("response.output_audio_transcript.delta", since)
+    if answer is None or stopped is None or word is None:
         told = [event.type for event in client.events[since:]]
         raise RuntimeError(f"no spoken answer to {question.text!r}: {told}, {client.error}")
-    return answer.at - spoken_at, stopped.at - spoken_at
+    return stopped.at - spoken_at, word.at - spoken_at, answer.at - spoken_at
 
 
 async def _interrupt(client: RealtimeClient, speech: Speech) -> float | None:
@@ -155,7 +163,7 @@ def _answered(client: RealtimeClient) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 where the aims are met, else 1."""
-    parser = argparse.ArgumentParser(prog="make voice-loop", description=__doc__)
+    parser = argparse.ArgumentParser(prog="stentor.loadtest.voice.loop", description=__doc__)
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
     parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")

@@ -1,4 +1,4 @@
-"""``make voice-sessions``: many callers at once, each transcribed while it speaks, at the speed of speech.
+"""``make voice``: many callers at once, each transcribed while it speaks, at the speed of speech.
 
 Every session speaks one sentence after another and commits each as it ends. What counts is the time from the commit to
 the final transcript, how often partial transcripts come, whether anything is left over, and the server's memory.
@@ -159,7 +159,7 @@ async def _watch(pid: int, memory: list[int]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 where the aim is met, else 1."""
-    parser = argparse.ArgumentParser(prog="make voice-sessions", description=__doc__)
+    parser = argparse.ArgumentParser(prog="stentor.loadtest.voice.sessions", description=__doc__)
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--aim", type=float, default=2.0, metavar="SECONDS", help="of the lag's 95th percentile")

@@ -25,12 +25,13 @@ MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
 GROWN: Final = 256 << 20
 """Bytes that a job may leave behind."""
-OPEN_SECONDS: Final = 1.5
-"""Of this process's own time, to find the audio in a file and to count how long it is; then the kernel ends it."""
+FIRST_SECONDS: Final = 1.9
+"""Of this process's own time, to find the audio in a file, to count how long it is and to decode the first piece; then
+the kernel ends it."""
 PIECE_SECONDS: Final = 2.0
-"""The same, for each piece."""
-_COUNT_SECONDS: Final = 1.0
-"""Of those for opening, after which counting stops: what is decoded is counted, too."""
+"""The same, for each further piece."""
+_COUNT_SECONDS: Final = 0.8
+"""Of the first, after which nothing is counted any more: what is decoded is counted, too."""
 _PIECE_BYTES: Final = 30 * 2 * RATE
 _BLOCK_BYTES: Final = 64 << 10
 """Of samples as they come from the decoder, that are resampled at a time."""
@@ -83,7 +84,7 @@ def decode(job: Job, piece: Any) -> Answer:
     """The last answer; ``piece`` is called with pcm before it."""
     import av
 
-    _allow(OPEN_SECONDS)
+    _allow(FIRST_SECONDS)
     try:
         output = _Output(job.max_seconds, piece)
         _decode(job, output)
@@ -100,9 +101,9 @@ def decode(job: Job, piece: Any) -> Answer:
 
 def _decode(job: Job, output: "_Output") -> None:
     demuxer = demuxer_of(job.data)
+    until = time.process_time() + _COUNT_SECONDS
     with _opened(job.data, demuxer) as container:
-        _check_length(container, job.max_seconds)
-    _allow(OPEN_SECONDS)
+        _check_length(container, job.max_seconds, until)
     with _opened(job.data, demuxer) as container:
         _decode_stream(container, output)
 
@@ -132,8 +133,11 @@ def _audio_of(container: "InputContainer") -> "av.AudioStream":
     return stream
 
 
-def _check_length(container: "InputContainer", most: float) -> None:
-    """Adds up what the packets say, which costs little: a small file may hold hours of silence."""
+def _check_length(container: "InputContainer", most: float, until: float) -> None:
+    """Adds up what the packets say, which costs little: a small file may hold hours of silence.
+
+    ``until`` that much of this process's time; what has been counted by then is not too long.
+    """
     import av
 
     stream = _audio_of(container)
@@ -141,7 +145,6 @@ def _check_length(container: "InputContainer", most: float) -> None:
     if not unit:
         return
     longest = most / unit
-    until = time.process_time() + _COUNT_SECONDS
     try:
         for at, packet in enumerate(container.demux(stream)):
             ticks += packet.duration or 0
@@ -202,7 +205,7 @@ class _Output:
             self._source = source
         assert self._mixer is not None
         self.seconds += frame.samples / frame.sample_rate
-        if self.seconds > self._most:
+        if self.seconds > self._most * 9:
             raise _too_long(self._most)
         self._block += self._mixer.mix(frame)
         if len(self._block) >= _BLOCK_BYTES:
@@ -211,7 +214,8 @@ class _Output:
     def _change(self, frame: "av.AudioFrame") -> None:
         """The sound goes on in another form."""
         if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
-            raise Refused(f"it has {frame.sample_rate} samples a second")
+            told = f"it has {frame.sample_rate} samples a second"
+            raise Refused(f"{told}; this server takes {MIN_RATE} to {MAX_RATE}")
         self._flush()
         self._mixer = _Mixer(frame)
         self._resampler = Resampler(frame.sample_rate, RATE)
@@ -260,8 +264,11 @@ class _Mixer:
         mixed = []
         for piece in self._floats.resample(frame):
             channels = piece.layout.nb_channels
-            floats = np.frombuffer(memoryview(piece.planes[0]), np.float32, piece.samples * channels).reshape(-1, channels)
-            mixed.append(np.clip(np.rint(floats.mean(axis=1) * 32767), -32768, 32767).astype("<i2").tobytes())
+            floats = np.frombuffer(memoryview(piece.planes[0]), np.float32, piece.samples * channels)
+            floats = floats.reshape(-1, channels)
+            with np.errstate(all="ignore"):  # floats may be anything, infinite too
+                loud = np.nan_to_num(np.rint(floats.mean(axis=1) * 32767))
+            mixed.append(np.clip(loud, -32768, 32767).astype("<i2").tobytes())
         return b"".join(mixed)
 
 

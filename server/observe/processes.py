@@ -52,6 +52,15 @@ class ProcessCollector:
         yield from (resident, fds, count, cpu)
 
 
+def resident_bytes(pid: int) -> int | None:
+    """None once it has ended."""
+    try:
+        _, fields = _stat(Path(f"/proc/{pid}"))
+        return int(fields[_RSS]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def usage_by_role(server: int) -> dict[str, Usage]:
     """``server`` is a process id. A process that ends meanwhile is passed over."""
     found: dict[str, Usage] = defaultdict(Usage)

@@ -48,6 +48,9 @@ async function load() {
     choice.replaceChildren(new Option("the default", ""), ...voices.map(({ id, name }) => new Option(name ?? id, id)));
     if (!speech.length) element("voice-modality").value = "text";
     element("voice-modality").options[0].disabled = !speech.length;
+    element("voice-messages").dataset.empty = transcription.length
+      ? "Start the microphone and say something, or play a recording."
+      : "Nobody can hear you here, but you can write: no transcription model is served (--transcription-model, or --demo).";
     status.textContent = `${data.length} model${data.length === 1 ? "" : "s"} at ${location.host}`;
   } catch (error) {
     status.classList.add("wrong");

@@ -54,6 +54,8 @@ class Answer:
         self._message: Entry | None = None
         """That more text belongs to."""
         self._call: Entry | None = None
+        self._places: dict[str, int] = {}
+        """Of items in the output."""
         self._written: dict[str, list[str]] = {}
         """Texts and arguments of what is open, in pieces."""
         self.has_spoken = False
@@ -77,7 +79,7 @@ class Answer:
         entry = self._message or self._open_message()
         id = entry.item.id
         self._written[id].append(text)
-        place = self.response.output.index(entry.item)
+        place = self._places[entry.item.id]
         kind = TranscriptDelta if self._speaks else TextDelta
         self._emit(kind(response_id=self.id, item_id=id, output_index=place, delta=text))
         return entry
@@ -87,7 +89,7 @@ class Answer:
         if entry not in self._open:
             return
         self.has_spoken = True
-        id, place = entry.item.id, self.response.output.index(entry.item)
+        id, place = entry.item.id, self._places[entry.item.id]
         self._emit(AudioDelta(response_id=self.id, item_id=id, output_index=place, delta=encode_audio(audio)))
 
     def leave_message(self) -> None:
@@ -121,7 +123,7 @@ class Answer:
         item = entry.item
         assert isinstance(item, FunctionCallItem)
         self._written[item.id].append(text)
-        place = self.response.output.index(item)
+        place = self._places[item.id]
         self._emit(
             ArgumentsDelta(response_id=self.id, item_id=item.id, output_index=place, call_id=item.call_id, delta=text)
         )
@@ -134,7 +136,7 @@ class Answer:
 
     def _add(self, entry: Entry) -> int:
         item = entry.item
-        place = len(self.response.output)
+        place = self._places[item.id] = len(self.response.output)
         self._open.append(entry)
         self._written[item.id] = []
         self.response.output.append(item)
@@ -150,7 +152,7 @@ class Answer:
             return
         self._open.remove(entry)
         item = entry.item
-        place = self.response.output.index(item)
+        place = self._places[item.id]
         text = "".join(self._written.pop(item.id))
         if isinstance(item, FunctionCallItem):
             item.arguments = text
@@ -171,6 +173,7 @@ class Answer:
                 self._message = None
         item.status = status
         if self._conversation is not None:
+            self._conversation.count(entry)
             self._emit(ItemDone(previous_item_id=self._conversation.before(entry), item=item))
         self._emit(OutputItemDone(response_id=self.id, output_index=place, item=item))
 

@@ -357,13 +357,17 @@ class Connection:
             return None
         try:
             transcript = await entry.turn.transcript()
-        except Exception:
-            entry.failed = True
+        except Exception as error:
+            entry.failure = error
             raise
         entry.heard = transcript.text
+        self._conversation.count(entry)
         return transcript
 
     async def _hear(self, entry: Entry) -> None:
+        """Until it is known what was said in it. Raises what :meth:`parts.Turn.transcript` does."""
+        if entry.failure is not None:
+            raise entry.failure
         if entry.waits:
             await self._transcript(entry)
 

@@ -25,7 +25,7 @@ MAX_KEPT_AUDIO: Final = 16 << 20
 """Bytes of the client's audio that a conversation keeps; what was said first is forgotten first."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Entry:
     """One item, and what is known of it beyond what is told."""
 
@@ -34,10 +34,12 @@ class Entry:
     """Of the client's audio, until it is forgotten."""
     heard: str | None = None
     """What was said in it, once that is known."""
-    failed: bool = False
-    """It could not be heard."""
+    failure: Exception | None = None
+    """Why it could not be heard."""
     spoken: SpokenText = field(default_factory=SpokenText)
     """What of an answer's audio has been sent."""
+    counted: int = 0
+    """Characters of it that its conversation has counted."""
 
     @property
     def open(self) -> bool:
@@ -58,7 +60,7 @@ class Entry:
     @property
     def waits(self) -> bool:
         """It is not known yet what was said in it."""
-        return self.turn is not None and self.heard is None and not self.failed
+        return self.turn is not None and self.heard is None and self.failure is None
 
 
 class Conversation:
@@ -68,6 +70,8 @@ class Conversation:
         self.id: Final = id
         self._limits = limits
         self._entries: list[Entry] = []
+        self._by_id: dict[str, Entry] = {}
+        self._chars = 0
         self._dropped: set[str] = set()
         """Items that the model is not told of any more, for there is no room for them."""
 
@@ -84,7 +88,7 @@ class Conversation:
 
         Returns the id of the item before it. Raises BadRequest.
         """
-        if any(known.item.id == entry.item.id for known in self._entries):
+        if entry.item.id in self._by_id:
             shown = entry.item.id[:80]
             raise BadRequest(f"`item.id`: there is an item `{shown}` already.", "item.id", "item_already_exists")
         if isinstance(entry.item, FunctionCallOutputItem):
@@ -94,15 +98,25 @@ class Conversation:
         if previous == ROOT:
             place = 0
         elif previous is not None:
-            place = self._place(previous, "previous_item_id") + 1
+            place = self._entries.index(self.find(previous, "previous_item_id")) + 1
         self._entries.insert(place, entry)
+        self._by_id[entry.item.id] = entry
+        self.count(entry)
         return self.before(entry)
 
     def append(self, entry: Entry) -> str | None:
         """As :meth:`insert`, of what the session itself brings: there is always room for it."""
         before = self.last
         self._entries.append(entry)
+        self._by_id[entry.item.id] = entry
+        self.count(entry)
         return before
+
+    def count(self, entry: Entry) -> None:
+        """Whenever it says more than before, or less."""
+        if self._by_id.get(entry.item.id) is entry:
+            self._chars += entry.size - entry.counted
+            entry.counted = entry.size
 
     def _check_call(self, output: FunctionCallOutputItem) -> None:
         calls = (entry.item for entry in self._entries if isinstance(entry.item, FunctionCallItem))
@@ -122,7 +136,7 @@ class Conversation:
                 "item",
                 "array_above_max_length",
             )
-        length = sum(entry.size for entry in self._entries) + chars
+        length = self._chars + chars
         if length > limits.max_prompt_chars:
             raise BadRequest(
                 f"The conversation has {length} characters; this server allows at most {limits.max_prompt_chars}: "
@@ -133,11 +147,14 @@ class Conversation:
 
     def find(self, id: str, field: str = "item_id") -> Entry:
         """Raises BadRequest."""
-        return self._entries[self._place(id, field)]
+        entry = self._by_id.get(id)
+        if entry is None:
+            raise BadRequest(f"`{field}`: the conversation has no item `{id[:80]}`.", field, "item_not_found")
+        return entry
 
     def before(self, entry: Entry) -> str | None:
         """The id of the item in front of it."""
-        place = next(place for place, known in enumerate(self._entries) if known is entry)
+        place = self._entries.index(entry)
         return self._entries[place - 1].item.id if place else None
 
     @property
@@ -147,14 +164,16 @@ class Conversation:
 
     def delete(self, id: str) -> None:
         """Raises BadRequest, also for an item that is still being made."""
-        place = self._place(id, "item_id")
-        if self._entries[place].open:
+        entry = self.find(id)
+        if entry.open:
             raise BadRequest(
                 f"`item_id`: the item `{id[:80]}` is still being made; cancel its response first.",
                 "item_id",
                 "item_in_progress",
             )
-        del self._entries[place]
+        self._entries.remove(entry)
+        del self._by_id[id]
+        self._chars -= entry.counted
         self._dropped.discard(id)
 
     def truncate(self, id: str, content_index: int, audio_end_ms: int) -> None:
@@ -182,12 +201,7 @@ class Conversation:
         part.transcript = entry.spoken.until(audio_end_ms)
         entry.spoken = SpokenText()
         entry.spoken.add(part.transcript, audio_end_ms)
-
-    def _place(self, id: str, field: str) -> int:
-        for place, entry in enumerate(self._entries):
-            if entry.item.id == id:
-                return place
-        raise BadRequest(f"`{field}`: the conversation has no item `{id[:80]}`.", field, "item_not_found")
+        self.count(entry)
 
     # ---- audio
 
@@ -222,13 +236,6 @@ class Conversation:
     def drop(self, entries: Sequence[Entry]) -> None:
         """The model is not told of them any more."""
         self._dropped.update(entry.item.id for entry in entries)
-
-
-def copied(item: Item) -> Item:
-    """As it is now, for those who tell of it later."""
-    if isinstance(item, MessageItem):
-        return msgspec.structs.replace(item, content=[msgspec.structs.replace(part) for part in item.content])
-    return msgspec.structs.replace(item)
 
 
 def text_of(entry: Entry) -> str:

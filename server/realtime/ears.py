@@ -103,8 +103,6 @@ class SessionEars:
         self._voice: Probabilities | None = None
         self._detector: TurnDetector | None = None
         self._longest_pause = 0
-        self._found: list[Heard] | None = None
-        """What :meth:`append` will return, while it looks."""
         self._unsettled: list[TurnHearing] = []
         self._unstarted: list[TurnHearing] = []
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -154,23 +152,17 @@ class SessionEars:
         if self._voice is None:
             self._feed(self._buffer.append(audio))
             return []
-        found = self._found = []
-        try:
-            await self._look_through(audio, found)
-        finally:
-            self._found = None
-        return found
-
-    async def _look_through(self, audio: bytes, found: list[Heard]) -> None:
         step = int(self._buffer.wire.bytes_a_second * PIECE_SECONDS)
         for begin in range(0, len(audio), step):
             pcm = self._buffer.append(audio[begin : begin + step])
             if self._growing is not None:
                 self._growing.hearing.push(pcm)
             for probability in self._voice.push(pcm) if self._voice is not None else ():
-                found += self._look(probability)
+                for heard in self._look(probability):
+                    self._on_heard(heard)  # at once, before anything else can be told of the turn
             self._forget()
             await anyio.lowlevel.checkpoint()
+        return []
 
     def commit(self) -> HeardTurn:
         buffer = self._buffer
@@ -300,13 +292,8 @@ class SessionEars:
         if self._detector is None or not isinstance(detection, SemanticVad):
             return
         stopped = self._detector.judge(wait_ms(said, detection.eagerness, self._longest_pause))
-        if stopped is None:
-            return
-        heard = self._stopped(stopped)
-        if self._found is None:
-            self._on_heard(heard)
-        else:
-            self._found.append(heard)
+        if stopped is not None:
+            self._on_heard(self._stopped(stopped))
 
     # ---- transcription
 

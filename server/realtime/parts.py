@@ -79,7 +79,7 @@ Heard = SpeechStarted | SpeechStopped | TimedOut
 OnPartial = Callable[[str, str, list[TokenProbability] | None], None]
 """Is told (item, more text) while a turn is being transcribed; pieces of an item joined are its transcript."""
 OnHeard = Callable[[Heard], None]
-"""Is told what was found between two calls of :meth:`Ears.append`."""
+"""Is told what was found in the audio, at once."""
 
 
 class Ears(Protocol):
@@ -89,7 +89,10 @@ class Ears(Protocol):
         """After every change of the session, and before anything else."""
 
     async def append(self, audio: bytes) -> list[Heard]:
-        """More of the client's audio, in its format. Raises BadRequest where the buffer would hold too much."""
+        """More of the client's audio, in its format. What is found in it is told on the way, or returned.
+
+        Raises BadRequest where the buffer would hold too much.
+        """
 
     def commit(self) -> Turn:
         """Takes the buffer as a turn of its own. Raises BadRequest (``input_audio_buffer_commit_empty``)."""

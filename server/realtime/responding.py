@@ -24,9 +24,9 @@ from stentor.protocols.openai.realtime.items import ItemStatus
 from stentor.protocols.openai.realtime.server import ResponseFailure, ResponseUsage, StatusDetails
 from stentor.protocols.openai.realtime.session import RealtimeSession
 
-from ..conversation.turn import Turn
 from ..door.keys import Caller
 from ..errors import describe, generation_error
+from ..overload.ticket import Ticket
 from ..speech.model import SpeechModel
 from ..state import ServerState
 from .answer import Answer
@@ -68,6 +68,7 @@ class Responding:
         self._caller = caller
         self._session = session
         self._entries = entries
+        self._unheard = [entry for entry in entries if entry.waits]
         self._conversation = conversation
         self._hear = hear
         self._room = room
@@ -108,32 +109,26 @@ class Responding:
             self.answer.end(StatusDetails("cancelled", "client_cancelled"), self.usage)
 
     async def _make(self) -> StatusDetails:
-        for entry in self._entries:
+        for entry in self._unheard:
             await self._hear(entry)
         if self._answers_speech and not text_of(self._entries[-1]).strip():
             return StatusDetails("completed")
         state = self._state
-        with state.live(state.overload.request_timeout) as ticket, ticket.bounded():
-            turn = await Asking(state, self._caller, self._session).turn(self._entries, self._conversation, ticket)
-            self._asked = True
-            self._given = len(turn.prompt)
-            await self._say(turn)
+        with state.live(state.overload.request_timeout) as ticket:
+            await self._say(ticket)
         if self._finish is None or self._finish.reason not in ("stop", "length"):
             raise generation_error(self._finish)
         if self._finish.reason == "length":
             return StatusDetails("incomplete", "max_output_tokens")
         return StatusDetails("completed")
 
-    async def _say(self, turn: Turn) -> None:
+    async def _say(self, ticket: Ticket) -> None:
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             with closing(_Messages(self, tasks)) as messages:
                 try:
-                    async with aclosing(turn.batches):
-                        async for batch in turn.batches:
-                            for delta in batch:
-                                await self._take(delta, messages)
-                            await self._room()
+                    with ticket.bounded():  # which is no bound for what is spoken of it
+                        await self._generate(messages, ticket)
                     cut = self._finish is not None and self._finish.reason == "length"
                     await messages.leave("incomplete" if cut else "completed")
                 except Exception as error:  # not from within a task group, which would wrap it
@@ -142,6 +137,17 @@ class Responding:
         failure = messages.failure or failure
         if failure is not None:
             raise failure
+
+    async def _generate(self, messages: "_Messages", ticket: Ticket) -> None:
+        asking = Asking(self._state, self._caller, self._session)
+        turn = await asking.turn(self._entries, self._conversation, ticket)
+        self._asked = True
+        self._given = len(turn.prompt)
+        async with aclosing(turn.batches):
+            async for batch in turn.batches:
+                for delta in batch:
+                    await self._take(delta, messages)
+                await self._room()
 
     async def _take(self, delta: Delta, messages: "_Messages") -> None:
         answer = self.answer

@@ -11,12 +11,18 @@ from typing import Final
 FIRST_CHARS: Final = 80
 """Of a text's first piece at most, so that the first sound is early; it may end with a clause."""
 MOST_CHARS: Final = 260
-"""Of every other: some twenty seconds."""
+"""Of every other, at a speed of 1: some twenty seconds. Nobody else is served while a piece is made."""
+LEAST_CHARS: Final = FIRST_CHARS
+"""Of the longest piece at any speed."""
 FIRST_CLAUSE_CHARS: Final = 4
 """Before a comma that ends the first piece; what is shorter would be over before the next can follow."""
 _SLICE: Final = 1024
 
 _CLOSERS: Final = "\"'”’»›)\\]}」』】）*_`"
+# digits, symbols and signs that stand for syllables are said as words
+_LONG: Final = re.compile(r"[0-9%&@#$€£+=/\\^~°§©®\u2e80-\U0010ffff]")
+_LONG_COUNTS: Final = 4
+"""What one of them counts in the length of a piece."""
 _PLACE: Final = re.compile(
     rf"(?P<stop>[.!?…؟۔।॥]{{1,12}})(?P<close>[{_CLOSERS}]{{0,6}})(?P<space>\s{{0,8}})"
     rf"|(?P<wide>[。！？｡．]{{1,12}})[{_CLOSERS}]{{0,6}}\s{{0,8}}"  # these need no white space behind them
@@ -41,7 +47,9 @@ _BEFORE_NUMBERS: Final = re.compile(
 class SentenceSplitter:
     """One text. Not to be used after :meth:`finish`."""
 
-    def __init__(self) -> None:
+    def __init__(self, speed: float = 1.0) -> None:
+        """At a low speed a piece holds less, so that it is made in about the same time."""
+        self._most = max(LEAST_CHARS, int(MOST_CHARS * min(1.0, speed)))
         self._rest = ""
         self._first = True
 
@@ -50,7 +58,7 @@ class SentenceSplitter:
         pieces: list[str] = []
         for start in range(0, len(text), _SLICE):
             self._rest += text[start : start + _SLICE]
-            while end := _end_of_piece(self._rest, self._first):
+            while end := _end_of_piece(self._rest, FIRST_CHARS if self._first else self._most, self._first):
                 piece, self._rest = self._rest[:end], self._rest[end:]
                 pieces.append(piece)
                 self._first = self._first and not any(map(str.isalnum, piece))
@@ -62,12 +70,12 @@ class SentenceSplitter:
         return [rest] if rest else []
 
 
-def _end_of_piece(text: str, first: bool) -> int:
+def _end_of_piece(text: str, most: int, first: bool) -> int:
     """Where the piece ends that ``text`` begins with; 0 where that is not known yet, or is the end of the text.
 
     A place is looked at once a character stands behind it: no more of the text then changes how far it reaches.
     """
-    most = FIRST_CHARS if first else MOST_CHARS
+    most = _within(text, most)
     end = 0
     for match in _PLACE.finditer(text, 0, most + 1):
         if match.end() > most or match.end() == len(text):
@@ -82,6 +90,14 @@ def _end_of_piece(text: str, first: bool) -> int:
     if end or len(text) <= most:
         return end
     return _forced(text, most)
+
+
+def _within(text: str, most: int) -> int:
+    """How many characters of ``text`` count as ``most``."""
+    for number, match in enumerate(_LONG.finditer(text, 0, most), 1):
+        if match.end() + number * (_LONG_COUNTS - 1) >= most:
+            return match.end()
+    return most
 
 
 def _ends_at(text: str, match: re.Match[str]) -> bool:

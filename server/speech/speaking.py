@@ -45,7 +45,7 @@ class Speaking:
         """Whether a sound has been made of it."""
         self._on_change = on_change
         self._on_leave = on_leave
-        self._splitter = SentenceSplitter()
+        self._splitter = SentenceSplitter(speed)
         self._text, self._at = (text, 0) if isinstance(text, str) else ("", 0)
         self._coming = not isinstance(text, str)
         """Whether more of the text may come."""

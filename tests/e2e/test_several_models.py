@@ -55,7 +55,7 @@ def transcribe(client: openai.OpenAI, clip: bytes) -> str:
 class Stream(threading.Thread):
     """A long greedy answer."""
 
-    def __init__(self, client: openai.OpenAI, tokens: int = 300) -> None:
+    def __init__(self, client: openai.OpenAI, tokens: int = 150) -> None:
         super().__init__(daemon=True)
         self._client = client
         self._tokens = tokens
@@ -108,6 +108,12 @@ def figure(server: ServerProcess, name: str, model: str) -> float:
     return float(found[1])
 
 
+@pytest.fixture(scope="module")
+def expected(client: openai.OpenAI, clip: bytes) -> tuple[str, str]:
+    """What is written, and what is heard in the clip, while nothing happens."""
+    return begun(client).whole(), transcribe(client, clip)
+
+
 def test_all_are_listed_and_a_wrong_kind_is_refused_by_what_would_do(client: openai.OpenAI, clip: bytes) -> None:
     assert [model.id for model in client.models.list()] == ["demo", "whisper-1", "ears", "tts-1"]
     with pytest.raises(openai.BadRequestError, match="`ears` is a transcription model; this needs a chat model: use"):
@@ -120,20 +126,20 @@ def test_all_are_listed_and_a_wrong_kind_is_refused_by_what_would_do(client: ope
         client.audio.transcriptions.create(model="nose", file=("clip.wav", clip))
 
 
-def test_what_one_model_says_another_hears_while_a_third_writes(client: openai.OpenAI, clip: bytes) -> None:
-    alone = begun(client).whole()
+def test_what_one_model_says_another_hears_while_a_third_writes(
+    client: openai.OpenAI, clip: bytes, expected: tuple[str, str]
+) -> None:
     stream = begun(client)
-    heard = transcribe(client, clip).lower()
-    assert "quick brown fox" in heard
-    assert "bright cold day" in heard
-    assert stream.whole() == alone
+    heard = transcribe(client, clip)
+    assert "quick brown fox" in heard.lower()
+    assert "bright cold day" in heard.lower()
+    assert (stream.whole(), heard) == expected
 
 
 @pytest.mark.parametrize("victim", ["transcription", "chat"])
 def test_a_worker_that_is_killed_is_replaced_and_the_other_model_notices_nothing(
-    server: ServerProcess, client: openai.OpenAI, clip: bytes, victim: str
+    server: ServerProcess, client: openai.OpenAI, clip: bytes, expected: tuple[str, str], victim: str
 ) -> None:
-    expected, text = begun(client).whole(), transcribe(client, clip)
     restarts = {name: figure(server, "stentor:worker_restarts_total", name) for name in ("demo", "whisper-1")}
     stream = begun(client)
     texts: list[str] = []
@@ -141,12 +147,25 @@ def test_a_worker_that_is_killed_is_replaced_and_the_other_model_notices_nothing
     hearing.start()
     os.kill(worker_of(server, int(victim == "transcription")), signal.SIGKILL)
     hearing.join(60)
-    assert stream.whole() == expected
-    assert texts == [text]
+    assert [(stream.whole(), text) for text in texts] == [expected]
     after = {name: figure(server, "stentor:worker_restarts_total", name) for name in ("demo", "whisper-1")}
     lost = "demo" if victim == "chat" else "whisper-1"
     assert {name: after[name] - restarts[name] for name in after} == {"demo": 0.0, "whisper-1": 0.0} | {lost: 1.0}
     eventually(lambda: _health(server) == 200, 10, "all models can run again")
+
+
+def test_an_engine_that_is_killed_is_replaced_and_the_other_model_notices_nothing(
+    server: ServerProcess, client: openai.OpenAI, clip: bytes, expected: tuple[str, str]
+) -> None:
+    names = ("demo", "whisper-1")
+    before = [figure(server, "stentor:engine_restarts_total", name) for name in names]
+    stream = begun(client)
+    os.kill(below(server.pid, "engine")[1], signal.SIGKILL)
+    heard = transcribe(client, clip)
+    assert (stream.whole(), heard) == expected
+    after = [figure(server, "stentor:engine_restarts_total", name) for name in names]
+    assert sorted(late - early for early, late in zip(before, after, strict=True)) == [0.0, 1.0]
+    eventually(lambda: _health(server) == 200, 20, "all models can run again")
 
 
 def _health(server: ServerProcess) -> int:
@@ -157,7 +176,12 @@ def test_start_up_shows_the_way_of_each_model_and_where_its_memory_went(server: 
     output = server.output()
     for line in ("chat: warming up: done", "transcription: warming up: done"):
         assert line in output
-    for what in ("memory of demo: weights", "memory of whisper-1: weights", "memory of whisper-1: encoded audio"):
+    for what in (
+        "memory of demo: weights",
+        "memory of whisper-1: weights",
+        "memory of whisper-1: encoded audio",
+        "memory of tts-1: ",
+    ):
         assert what in output
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.setup import set_up
-from stentor.protocols.actors import Finished, PromptDone, Submit, TokensBatch
-from stentor.protocols.audio import Audio
+from stentor.protocols.actors import Append, Finished, PromptDone, Submit, TokensBatch
+from stentor.protocols.audio import Audio, Streamed
 from stentor.protocols.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import StepPlan, TokenLogprobs
@@ -51,6 +51,7 @@ class LocalEngine:
             max_model_len=self.ready.max_model_len,
             config=SchedulerConfig(prefix_cache=prefix_cache),
             encodings=self.ready.encodings,
+            stream=self.ready.stream,
             max_encodings=limits.max_encodings or None,
             max_mixed_encodings=limits.max_mixed_encodings or None,
         )
@@ -66,17 +67,23 @@ class LocalEngine:
         seeds: list[int] | None = None,
         salt: str = "",
         audio: Audio | None = None,
+        streamed: Streamed | None = None,
     ) -> int:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
         for index in range(len(seeds)):
             self.outcomes[rid, index] = Outcome()
-        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, audio=audio)
+        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, audio=audio, streamed=streamed)
         refused = self.scheduler.submit(request, self._clock)
         self._clock += 1e-3
         if refused is not None:
             self._take(refused)
         return rid
+
+    def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
+        ended = self.scheduler.append(Append(rid, pcm, last))
+        if ended is not None:
+            self._take(ended)
 
     def run(self, *, check: bool = False, dies: Callable[[], bool] = never) -> None:
         """Before a step of which ``dies`` is true, the worker loses all that it has and the scheduler recovers."""
@@ -91,7 +98,8 @@ class LocalEngine:
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
                 pending.append(plan)
             if not pending:
-                assert not self.scheduler.has_work, "requests live and nothing can be planned"
+                waits = self.ready.stream is not None  # for input
+                assert waits or not self.scheduler.has_work, "requests live and nothing can be planned"
                 return
             self.steps += 1
             self._take(self.scheduler.complete(self.runner.step(pending.popleft()), self._clock))

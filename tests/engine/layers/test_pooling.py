@@ -5,7 +5,7 @@ import torch
 
 from stentor.engine.layers.placement import Placement
 from stentor.engine.layers.pooling import After, pool
-from stentor.engine.loading.sentence_modules import Dense, LayerNormed, Normalized, PoolingMode
+from stentor.engine.models.sentence_config import Dense, LayerNormed, Normalized, PoolingMode
 
 HIDDEN = torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
 STARTS = torch.tensor([0, 1, 6, 9])

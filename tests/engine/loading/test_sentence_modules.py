@@ -5,12 +5,8 @@ from typing import Any
 import pytest
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.sentence_modules import (
-    Dense,
-    Normalized,
-    SentenceModules,
-    read_sentence_modules,
-)
+from stentor.engine.loading.sentence_modules import read_sentence_modules
+from stentor.engine.models.sentence_config import Dense, Normalized, SentenceModules
 
 
 def write(folder: Path, files: dict[str, Any]) -> Path:

@@ -1,7 +1,8 @@
 """A speech process whose sentences say what becomes of it: a real process with a voice that is made up.
 
 A sentence lasts a millisecond of audio (eight samples) a character, and takes no time; "slow", "die", "hang", "refuse"
-and "unready" do what they say, "die once" only in the first of the processes that use its folder.
+and "unready" do what they say, "die once" only in the first of the processes that use its folder, and "ages" is
+interrupted only by who gives it up.
 """
 
 import os
@@ -41,7 +42,7 @@ class FakeVoice:
             raise CannotSpeak("it is too shy")
         if "break" in text:
             raise RuntimeError("a surprise")
-        deadline = time.monotonic() + (3600 if "hang" in text else 0.2 if "slow" in text else 0)
+        deadline = time.monotonic() + (3600 if "hang" in text or "ages" in text else 0.2 if "slow" in text else 0)
         while time.monotonic() < deadline:
             if stop.is_set and "hang" not in text:
                 raise Stopped

@@ -63,10 +63,9 @@ async def test_a_sentence_that_is_given_up_is_stopped_and_the_next_one_is_said(t
     async with running(tmp_path) as client:
         await client.wait_started()
         with anyio.move_on_after(0.05):
-            await client.synthesize("slow", "one", 1.0)
-        began = anyio.current_time()
-        await client.synthesize("next", "one", 1.0)
-        assert anyio.current_time() - began < 0.1
+            await client.synthesize("this takes ages", "one", 1.0)
+        with anyio.fail_after(10):
+            await client.synthesize("next", "one", 1.0)
         assert client.restarts == 0
 
 

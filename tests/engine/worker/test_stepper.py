@@ -281,3 +281,40 @@ def test_what_comes_out_of_turn_ends_the_worker(
     steps.take(_plan(6))
     steps.mask(Masks(0, 6, [], []))
     assert outbox.sent == [Failed(said)]
+
+
+class CountedTurns:
+    def __init__(self, outbox: Outbox) -> None:
+        self.told: list[str] = []
+        self._outbox = outbox
+
+    def begin(self) -> None:
+        self.told.append("begin")
+
+    def end(self) -> None:
+        self.told.append(f"end before result {len(self._outbox.sent)}")
+
+    def breathe(self) -> None:
+        raise AssertionError("only a long step has parts")
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_the_device_is_ours_from_the_launch_of_a_step_to_its_end(
+    runner: ScriptedRunner, outbox: Outbox, ahead: bool
+) -> None:
+    turns = CountedTurns(outbox)
+    make = Ahead if ahead else InTurn
+    steps = make(runner, outbox, turns)  # type: ignore[arg-type]
+    for number in range(3):
+        runner.gates[number] = threading.Event()
+        runner.gates[number].set()
+    steps.take(_plan(0))
+    outbox.wait_for(1)
+    assert turns.told == ["begin", "end before result 0"]
+    steps.take(_masked(1))
+    between = ["begin"] if ahead else ["begin", "end before result 1", "begin"]
+    assert turns.told[2:] == (between if ahead else between[:2]), "a host is idle while it waits for masks"
+    steps.mask(Masks(0, 1, [], []))
+    outbox.wait_for(2)
+    assert turns.told[2:] == [*between, "end before result 1"]
+    steps.close()

@@ -119,7 +119,7 @@ class FakeEars:
             elif sign not in "<>~":
                 self.buffer += bytes([byte])
                 if self.item is not None:
-                    self.on_partial(self.item, sign, None)
+                    asyncio.get_running_loop().call_soon(self.on_partial, self.item, sign, None)
         return found
 
     def commit(self) -> FakeTurn:

@@ -41,6 +41,7 @@ class Session:
     def __init__(self, model: Model, max_seconds: float = math.inf) -> None:
         self.model = model
         self.partials: list[tuple[str, str]] = []
+        self.found: list[Heard] = []
         self.tokens: list[TokenProbability] = []
         self.lags: list[float] = []
         numbers = itertools.count(1)
@@ -49,6 +50,7 @@ class Session:
             LoudnessDetector,
             PartialPace(),
             self._told,
+            self.found.append,
             on_lag=self.lags.append,
             max_seconds=max_seconds,
             new_id=lambda: f"item{next(numbers)}",
@@ -59,13 +61,13 @@ class Session:
         self.tokens += tokens or []
 
     async def send(self, audio: bytes, ms: int = 100) -> list[Heard]:
-        """In pieces, with a moment for the others after each."""
-        found = []
+        """In pieces, with a moment for the others after each; returns what was found meanwhile."""
+        since = len(self.found)
         step = RATE * ms // 1000 * 2
         for at in range(0, len(audio), step):
-            found += await self.ears.append(audio[at : at + step])
+            assert await self.ears.append(audio[at : at + step]) == []
             await anyio.sleep(0)
-        return found
+        return self.found[since:]
 
 
 @asynccontextmanager
@@ -128,6 +130,18 @@ async def test_what_is_said_is_told_while_it_is_said(monkeypatch: pytest.MonkeyP
     assert early
     assert {item_id for item_id, _ in running.partials} == {stopped.item_id}
     assert "".join(piece for _, piece in running.partials) == text == "w1 w2 w3 w4 w5 w6 w7"
+
+
+async def test_nothing_is_told_of_a_turn_before_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_pace, "MIN_SECONDS", 0.0)
+    async with session(AudioInput(transcription=WRITTEN, turn_detection=ServerVad())) as running:
+        told: list[str] = []
+        running.ears._on_partial = lambda item_id, text, tokens: told.append(item_id)
+        running.ears._on_heard = lambda heard: told.append(f"{type(heard).__name__} {heard.item_id}")
+        await running.ears.append(quiet(1000) + speech(*range(8), *range(8)) + quiet(900) + speech(1) + quiet(5000))
+        await until(lambda: told.count("item2") >= 1)
+        for item in ("item1", "item2"):
+            assert told.index(f"SpeechStarted {item}") < told.index(item)
 
 
 async def test_manual_turns_end_where_the_client_says() -> None:
@@ -227,10 +241,9 @@ async def test_audio_in_an_item_is_transcribed_like_any_other() -> None:
 async def test_telephone_audio_is_heard_too() -> None:
     async with session(AudioInput(format=AudioPcmu(), turn_detection=ServerVad())) as running:
         audio = encode("pcmu", silence(400, 8000) + words(3, rate=8000) + silence(1000, 8000))
-        found = []
         for at in range(0, len(audio), 160):
-            found += await running.ears.append(audio[at : at + 160])
-        stopped = found[-1]
+            await running.ears.append(audio[at : at + 160])
+        stopped = running.found[-1]
         assert isinstance(stopped, SpeechStopped)
         assert len(stopped.turn.audio) == stopped.turn.duration_ms * 8
         assert (await stopped.turn.transcript()).text == "w3"
@@ -302,15 +315,15 @@ async def test_when_the_connection_ends_nothing_is_left_running() -> None:
 
 async def heard_of(audio: bytes, pieces: list[int], input: AudioInput) -> list[object]:
     async with session(input) as running:
-        found, at = [], 0
+        at = 0
         for piece in [*pieces, len(audio)]:
-            found += await running.ears.append(audio[at : at + piece])
+            await running.ears.append(audio[at : at + piece])
             at += piece
         return [
             (type(one), one.audio_start_ms)
             if isinstance(one, SpeechStarted)
             else (type(one), one.audio_end_ms, one.turn.audio, (await one.turn.transcript()).text)
-            for one in found
+            for one in running.found
         ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stentor.server.speech.sentences import FIRST_CHARS, MOST_CHARS, SentenceSplitter
+from stentor.server.speech.sentences import FIRST_CHARS, LEAST_CHARS, MOST_CHARS, SentenceSplitter
 
 
 def split(text: str) -> list[str]:
@@ -115,3 +115,17 @@ def test_a_piece_is_known_as_soon_as_the_next_word_begins() -> None:
     assert splitter.push("A") == ["Hello there. "]
     assert splitter.push("nd then, it was over") == []
     assert splitter.finish() == ["And then, it was over"]
+
+
+def test_what_takes_longer_to_say_is_cut_shorter() -> None:
+    def longest(text: str, speed: float) -> int:
+        splitter = SentenceSplitter(speed)
+        return max(map(len, [*splitter.push("Yes. " + text), *splitter.finish()]))
+
+    words, numbers, signs = "word " * 200, "3.14159 " * 100, "你好世界" * 100
+    assert MOST_CHARS - 5 <= longest(words, 1.0) <= MOST_CHARS
+    assert longest(words, 4.0) == longest(words, 1.0)
+    assert longest(words, 0.5) <= MOST_CHARS / 2
+    assert longest(words, 0.25) <= LEAST_CHARS
+    assert longest(numbers, 1.0) < MOST_CHARS / 3
+    assert longest(signs, 1.0) == MOST_CHARS / 4

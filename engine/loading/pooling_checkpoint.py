@@ -1,0 +1,140 @@
+"""Opens a folder as a model that makes vectors and scores: an encoder, or a decoder that is asked for no tokens."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ..models.config import ConfigError, DecoderConfig
+from ..models.config_fields import Fields
+from ..models.encoder_config import EncoderConfig, encoder_config_from_hf, is_encoder
+from ..models.hf_config import decoder_config_from_hf
+from ..models.pooling_config import (
+    PoolingConfig,
+    ScoreHead,
+    SparseHead,
+    TokenVectors,
+    TokenWeights,
+    matryoshka_of,
+    native_dimensions,
+    score_head,
+    sparse_head,
+    yes_no_head,
+)
+from ..models.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
+from .errors import CheckpointError
+from .safetensors_index import read_json, safetensors_index
+from .sentence_modules import read_sentence_modules
+
+_BGE_M3: Final = ("sparse_linear.pt", "colbert_linear.pt")
+_CAUSAL: Final = "ForCausalLM"
+_QWEN3_RERANKER: Final = (9693, 2152)
+"""Qwen3's tokens ``yes`` and ``no``."""
+
+
+def pooling_config(folder: Path, pooling: PoolingMode | None = None) -> PoolingConfig:
+    """What the folder's files say; ``pooling`` is used instead of what they say of it.
+
+    Raises :class:`CheckpointError` with one line for what is no such model or cannot be run.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
+    try:
+        return _read(folder, read_json(file), pooling)
+    except ConfigError as error:
+        raise CheckpointError(f"Cannot load {folder}: {error}.") from error
+
+
+def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | None) -> PoolingConfig:
+    causal = not is_encoder(config)
+    backbone = _decoder(config) if causal else encoder_config_from_hf(config)
+    modules = read_sentence_modules(folder, causal=causal)
+    if not (folder / "modules.json").is_file() and _has_cls_vectors(folder):
+        modules = replace(modules, pooling=("cls",))
+    if pooling is not None:
+        modules = replace(modules, pooling=(pooling,))
+    score = score_head(config, backbone) or _yes_no(folder, config, backbone)
+    sparse: SparseHead | TokenWeights | None = None
+    vectors: TokenVectors | None = None
+    if all((folder / name).is_file() for name in _BGE_M3):
+        sparse = TokenWeights(_BGE_M3[0])
+        vectors = TokenVectors(_BGE_M3[1], backbone.hidden_size, bias=True, skip_first=True)
+    elif isinstance(backbone, EncoderConfig) and backbone.architecture.endswith("ForMaskedLM") and _is_splade(folder):
+        sparse = sparse_head(config, backbone)
+    elif (found := _colbert(folder, config, backbone, modules)) is not None:
+        vectors, modules = found
+    return PoolingConfig(
+        backbone=backbone,
+        modules=modules,
+        dimensions=native_dimensions(backbone, modules),
+        score=score,
+        sparse=sparse,
+        vectors=vectors,
+        matryoshka=matryoshka_of(config),
+    )
+
+
+def _decoder(config: Mapping[str, object]) -> DecoderConfig:
+    """The head that draws tokens is not needed: what is stored without one loads all the same."""
+    named = config.get("architectures")
+    as_causal = dict(config)
+    if isinstance(named, list) and named:
+        stem = str(named[0])
+        for ending in ("ForSequenceClassification", "ForTokenClassification", "Model"):
+            if stem.endswith(ending):
+                as_causal["architectures"] = [stem.removesuffix(ending) + _CAUSAL]
+    made = decoder_config_from_hf(as_causal)
+    own = str(named[0])[:80] if isinstance(named, list) and named else made.architecture
+    return replace(made, architecture=own, tie_embeddings=True)
+
+
+def _yes_no(folder: Path, config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead | None:
+    """A reranker that answers yes or no, by sentence-transformers' module or by the name that Qwen3's go by."""
+    if isinstance(backbone, EncoderConfig) or not backbone.architecture.endswith(_CAUSAL):
+        return None
+    embedding = "model.embed_tokens" if config.get("tie_word_embeddings") else "lm_head"
+    module = next(iter(sorted(folder.glob("*_LogitScore/config.json"))), None)
+    if module is not None:
+        fields = Fields(read_json(module))
+        false = fields.integer("false_token_id", least=0) if fields.has("false_token_id") else None
+        return yes_no_head(fields.integer("true_token_id", least=0), false, embedding)
+    if "reranker" in folder.name.lower() and config.get("model_type") == "qwen3":
+        return yes_no_head(*_QWEN3_RERANKER, embedding)
+    return None
+
+
+def _is_splade(folder: Path) -> bool:
+    """Whether sentence-transformers' files, or the folder's name where it has none, say so."""
+    listed = folder / "modules.json"
+    if listed.is_file():
+        return "Splade" in listed.read_text(encoding="utf-8", errors="replace")
+    return "splade" in str(folder).lower()
+
+
+def _has_cls_vectors(folder: Path) -> bool:
+    """BGE-M3 is read by its own library, and says nothing of pooling."""
+    return all((folder / name).is_file() for name in _BGE_M3)
+
+
+def _colbert(
+    folder: Path, config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig, modules: SentenceModules
+) -> tuple[TokenVectors, SentenceModules] | None:
+    """A layer on every token: ``linear`` of Stanford's files, or the first dense module of PyLate's."""
+    names = config.get("architectures")
+    if isinstance(names, list) and any("ColBERT" in str(name) for name in names):
+        shapes = {tensor.name: tensor.shape for tensor in safetensors_index(folder)}
+        shape = shapes.get("linear.weight")
+        if shape is None or len(shape) != 2:
+            raise ConfigError("linear.weight is missing, which makes the vectors of a ColBERT")
+        return TokenVectors("linear", shape[0], bias="linear.bias" in shapes), modules
+    listed = folder / "modules.json"
+    text = listed.read_text(encoding="utf-8", errors="replace") if listed.is_file() else ""
+    if "pylate" not in text and "MultiVector" not in text:
+        return None
+    dense = next((module for module in modules.after if isinstance(module, Dense)), None)
+    if dense is None:
+        return None
+    file = dense.folder.relative_to(folder) / "model.safetensors"
+    left = replace(modules, after=(Normalized(),))
+    return TokenVectors(str(file), dense.outputs, bias=dense.bias), left

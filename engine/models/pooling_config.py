@@ -1,0 +1,253 @@
+"""What makes vectors and scores of hidden states, read from a model's folder. Torch-free.
+
+A model for pooling is a backbone (an encoder, or a decoder that is asked for no tokens) and what comes behind it: the
+modules of sentence-transformers, and perhaps a head that scores.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .config import ConfigError, DecoderConfig
+from .config_fields import Fields
+from .encoder_config import EncoderConfig
+from .sentence_config import DenseActivation, PoolingMode, SentenceModules
+
+ScoreActivation = Literal["softmax", "sigmoid", "identity"]
+_MOST_LABELS: Final = 100_000
+
+
+@dataclass(frozen=True)
+class ScoreHead:
+    """out(norm(act(dense(pooled)))), of which only ``out`` is always there."""
+
+    pooling: PoolingMode | None
+    """None scores each token."""
+    out: str
+    """Name of the last layer's tensors in the checkpoint."""
+    labels: tuple[str, ...]
+    activate: ScoreActivation
+    out_bias: bool = True
+    dense: str = ""
+    dense_bias: bool = True
+    activation: DenseActivation = "tanh"
+    norm: str = ""
+    norm_bias: bool = True
+    norm_eps: float = 1e-5
+    against: tuple[int, ...] = ()
+    """Instead of a layer of its own, rows of the model's output embedding: (true, false) scores by the difference of
+    the two tokens' logits, (true,) by its logit. ``out`` is then the embedding's name."""
+
+
+@dataclass(frozen=True)
+class SparseHead:
+    """log(1 + relu(logits)), the largest of all tokens of a text: SPLADE (arXiv:2109.10086)."""
+
+    dense: str
+    norm: str
+    bias: str
+    """Name of the bias of logits, whose weight is the word embedding."""
+    activation: DenseActivation
+    norm_eps: float
+
+
+@dataclass(frozen=True)
+class TokenWeights:
+    """relu of one number a token (BGE-M3, arXiv:2402.03216), whose tensors are in ``file``."""
+
+    file: str
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """A linear layer on every token, normalised (ColBERT, arXiv:2004.12832)."""
+
+    name: str
+    """Of its tensors; or their file, where it ends in ``.pt`` or ``.safetensors``."""
+    outputs: int
+    bias: bool
+    skip_first: bool = False
+    """The first token's vector is left out (BGE-M3)."""
+
+
+@dataclass(frozen=True)
+class PoolingConfig:
+    backbone: EncoderConfig | DecoderConfig
+    modules: SentenceModules
+    dimensions: int
+    """Of a text's vector."""
+    score: ScoreHead | None = None
+    sparse: SparseHead | TokenWeights | None = None
+    vectors: TokenVectors | None = None
+    """None: the hidden states themselves."""
+    matryoshka: bool | tuple[int, ...] = False
+    """Whether vectors may be cut, and to which lengths where the model names them."""
+
+    @property
+    def architecture(self) -> str:
+        return self.backbone.architecture
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backbone.vocab_size
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of one text."""
+        own = self.backbone.max_position
+        return own if self.modules.max_length is None else min(own, self.modules.max_length)
+
+
+def score_head(config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead | None:
+    """The head that ``architectures`` names; None where it names none. Raises :class:`ConfigError`."""
+    if backbone.architecture.endswith("ForSequenceClassification"):
+        return _sequence_head(config, backbone)
+    if backbone.architecture.endswith("ForTokenClassification"):
+        return _token_head(config, backbone)
+    return None
+
+
+def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead:
+    labels, activate = _labels(config), _activation(config)
+    if isinstance(backbone, DecoderConfig):
+        return ScoreHead("lasttoken", "score", labels, activate, out_bias=False)
+    match backbone.family:
+        case "bert" | "nomic_bert" | "gte":
+            return ScoreHead("cls", "classifier", labels, activate, dense="pooler.dense")
+        case "roberta" | "mpnet" | "jina":
+            return ScoreHead("cls", "classifier.out_proj", labels, activate, dense="classifier.dense")
+        case "distilbert":
+            return ScoreHead("cls", "classifier", labels, activate, dense="pre_classifier", activation="relu")
+        case "modernbert":
+            return _modernbert_head(config, backbone, labels, activate, each=False)
+
+
+def _token_head(config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead:
+    labels = _labels(config)
+    if isinstance(backbone, DecoderConfig):
+        return ScoreHead(None, "score", labels, "softmax")
+    if backbone.family == "modernbert":
+        return _modernbert_head(config, backbone, labels, "softmax", each=True)
+    return ScoreHead(None, "classifier", labels, "softmax")
+
+
+def _modernbert_head(
+    config: Mapping[str, object],
+    backbone: EncoderConfig,
+    labels: tuple[str, ...],
+    activate: ScoreActivation,
+    *,
+    each: bool,
+) -> ScoreHead:
+    fields = Fields(config)
+    how = fields.text("classifier_pooling", "cls")
+    if how not in ("cls", "mean"):
+        raise ConfigError(f"classifier_pooling is {how[:40]!r}, expected 'cls' or 'mean'")
+    pooling: PoolingMode | None = None if each else "mean" if how == "mean" else "cls"
+    return ScoreHead(
+        pooling,
+        "classifier",
+        labels,
+        activate,
+        dense="head.dense",
+        dense_bias=fields.flag("classifier_bias"),
+        activation=dense_activation(fields.text("classifier_activation", "gelu")),
+        norm="head.norm",
+        norm_bias=backbone.norm_bias,
+        norm_eps=backbone.norm_eps,
+    )
+
+
+def dense_activation(name: str) -> DenseActivation:
+    """By transformers' name. Raises :class:`ConfigError`."""
+    known: Mapping[str, DenseActivation] = {
+        "gelu": "gelu",
+        "relu": "relu",
+        "tanh": "tanh",
+        "silu": "silu",
+        "swish": "silu",
+        "sigmoid": "sigmoid",
+        "linear": "identity",
+    }
+    if name not in known:
+        raise ConfigError(f"an activation {name[:40]!r} is not known here, expected one of {', '.join(known)}")
+    return known[name]
+
+
+def _labels(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of classes, in their order."""
+    given = config.get("id2label")
+    if isinstance(given, Mapping) and given:
+        names = {str(key): str(value) for key, value in given.items()}
+        count = len(names)
+        if count > _MOST_LABELS or any(str(number) not in names for number in range(count)):
+            raise ConfigError(f"id2label names {count} classes, expected numbers from 0 without gaps")
+        return tuple(names[str(number)] for number in range(count))
+    count = Fields(config).integer("num_labels", 2, most=_MOST_LABELS)
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
+def _activation(config: Mapping[str, object]) -> ScoreActivation:
+    """As sentence-transformers says where it does, else by what the model was trained for."""
+    own = config.get("sentence_transformers")
+    named = own.get("activation_fn") if isinstance(own, Mapping) else None
+    named = named or config.get("sbert_ce_default_activation_function")
+    if isinstance(named, str):
+        last = named.rpartition(".")[2]
+        known: Mapping[str, ScoreActivation] = {"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"}
+        if last not in known:
+            raise ConfigError(f"activation_fn is {named[:60]!r}, expected one of {', '.join(known)}")
+        return known[last]
+    if config.get("problem_type") == "multi_label_classification" or len(_labels(config)) == 1:
+        return "sigmoid"
+    return "softmax"
+
+
+def yes_no_head(true_token: int, false_token: int | None, embedding: str) -> ScoreHead:
+    """A language model that says yes or no: one score, the probability of yes among the two."""
+    against = (true_token,) if false_token is None else (true_token, false_token)
+    return ScoreHead("lasttoken", embedding, ("LABEL_0",), "sigmoid", out_bias=False, against=against)
+
+
+def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:
+    """The masked-language head of a SPLADE model. Raises :class:`ConfigError` where none is known."""
+    activation: DenseActivation = "relu" if backbone.activation == "relu" else "gelu"
+    eps = backbone.norm_eps
+    match backbone.family:
+        case "bert" | "nomic_bert":
+            front = "cls.predictions"
+            activation = dense_activation(Fields(config).text("hidden_act", "gelu"))
+            norm = "LayerNorm" if backbone.family == "bert" else "layer_norm"
+            return SparseHead(f"{front}.transform.dense", f"{front}.transform.{norm}", f"{front}.bias", activation, eps)
+        case "roberta" | "jina":
+            return SparseHead("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "gelu", eps)
+        case "distilbert":
+            return SparseHead("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", activation, 1e-12)
+        case "mpnet":
+            return SparseHead("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "gelu", eps)
+        case "modernbert":
+            return SparseHead("head.dense", "head.norm", "decoder.bias", activation, eps)
+        case other:
+            raise ConfigError(f"a masked-language head of {other} is not known")
+
+
+def native_dimensions(backbone: EncoderConfig | DecoderConfig, modules: SentenceModules) -> int:
+    """Of a text's vector: what the modules make of hidden states."""
+    size = backbone.hidden_size * len(modules.pooling)
+    for module in modules.after:
+        inputs = getattr(module, "inputs", getattr(module, "size", size))
+        if inputs != size:
+            raise ConfigError(f"a module behind the pooling takes {inputs} numbers, and gets {size}")
+        size = getattr(module, "outputs", size)
+    return size
+
+
+def matryoshka_of(config: Mapping[str, object]) -> bool | tuple[int, ...]:
+    """What a config.json says of cutting vectors, in the fields that vLLM reads."""
+    given = config.get("matryoshka_dimensions")
+    if isinstance(given, Sequence) and not isinstance(given, str) and given:
+        sizes = [each for each in given if isinstance(each, int) and not isinstance(each, bool) and each > 0]
+        if len(sizes) != len(given):
+            raise ConfigError(f"matryoshka_dimensions is {str(given)[:60]}, expected whole numbers above 0")
+        return tuple(sorted(sizes))
+    return config.get("is_matryoshka") is True

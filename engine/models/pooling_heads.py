@@ -1,0 +1,138 @@
+"""What scores hidden states, weighs tokens, or makes vectors of them. Everything is float32."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import torch
+
+from ..layers.placement import Placement
+from ..layers.pooling import ACTIVATE, normalize, pool
+from ..layers.weights import WeightMap
+from .pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
+
+_TOKENS: Final = 128
+"""Of which logits are held at once: a vocabulary of 250k in float32 is then 128 MB."""
+
+_SCORE: Final[Mapping[ScoreActivation, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "identity": lambda logits: logits,
+    "sigmoid": torch.sigmoid,
+    "softmax": lambda logits: logits.softmax(-1),
+}
+
+
+class _Layer:
+    """x Wᵀ + b."""
+
+    def __init__(
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, place: Placement, *, bias: bool
+    ) -> None:
+        self.weight = torch.empty(outputs, inputs, device=place.device)
+        self.bias = torch.zeros(outputs, device=place.device)
+        weights.add(f"{name}.weight", self.weight)
+        if bias:
+            weights.add(f"{name}.bias", self.bias)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+
+class _Norm:
+    def __init__(
+        self, weights: WeightMap, name: str, size: int, eps: float, place: Placement, *, bias: bool = True
+    ) -> None:
+        self._weight = torch.empty(size, device=place.device)
+        self._bias = torch.zeros(size, device=place.device)
+        self._eps = eps
+        weights.add(f"{name}.weight", self._weight)
+        if bias:
+            weights.add(f"{name}.bias", self._bias)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, self._weight.shape, self._weight, self._bias, self._eps)
+
+
+class Scorer:
+    """Scores of classes, of each text or of each token."""
+
+    def __init__(self, head: ScoreHead, size: int, place: Placement) -> None:
+        self.head = head
+        self.weights = WeightMap()
+        self._dense = _Layer(self.weights, head.dense, size, size, place, bias=head.dense_bias) if head.dense else None
+        self._norm = (
+            _Norm(self.weights, head.norm, size, head.norm_eps, place, bias=head.norm_bias) if head.norm else None
+        )
+        self._out: _Layer | torch.Tensor
+        if head.against:
+            self._out = torch.empty(1, size, device=place.device)
+        else:
+            self._out = _Layer(self.weights, head.out, size, len(head.labels), place, bias=head.out_bias)
+
+    def take_rows(self, embedding: torch.Tensor) -> None:
+        """Where the head is the difference of two rows of the output embedding: that embedding, as stored."""
+        assert isinstance(self._out, torch.Tensor)
+        rows = embedding[list(self.head.against)].float()
+        self._out.copy_(rows[:1] if len(rows) == 1 else rows[:1] - rows[1:])
+
+    def __call__(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        """hidden [tokens, size], starts int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
+        x = hidden.float() if self.head.pooling is None else pool(hidden, starts, (self.head.pooling,))
+        if self._dense is not None:
+            x = ACTIVATE[self.head.activation](self._dense(x))
+        if self._norm is not None:
+            x = self._norm(x)
+        return x @ self._out.T if isinstance(self._out, torch.Tensor) else self._out(x)
+
+    def activated(self, logits: torch.Tensor) -> torch.Tensor:
+        return _SCORE[self.head.activate](logits)
+
+
+class SpladeWeights:
+    """Weights over the vocabulary."""
+
+    def __init__(self, head: SparseHead, size: int, vocabulary: int, place: Placement) -> None:
+        self.weights = WeightMap()
+        self._dense = _Layer(self.weights, head.dense, size, size, place, bias=True)
+        self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, place)
+        self._bias = torch.empty(vocabulary, device=place.device)
+        self.weights.add(head.bias, self._bias)
+        self._activation = head.activation
+        self.words = torch.empty(0)
+        """The word embeddings [vocabulary, size], which are the output layer too; given by who has them."""
+
+    def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """hidden [tokens, size] of one text → (ids int64 [n], weights float32 [n]), those above 0."""
+        x = self._norm(ACTIVATE[self._activation](self._dense(hidden.float())))
+        best = torch.zeros_like(self._bias)
+        for piece in x.split(_TOKENS):
+            best = torch.maximum(best, (piece @ self.words.T + self._bias).amax(0))
+        ids = best.nonzero()[:, 0]
+        return ids, best[ids].log1p()
+
+
+class LexicalWeights:
+    """Weights of the tokens that a text has: of each the largest."""
+
+    def __init__(self, head: TokenWeights, size: int, place: Placement) -> None:
+        self.weights = WeightMap()
+        self.file = head.file
+        self._layer = _Layer(self.weights, "linear", size, 1, place, bias=True)
+
+    def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`SpladeWeights.__call__`; special tokens are among them."""
+        given = torch.relu(self._layer(hidden.float()))[:, 0]
+        ids, places = tokens.unique(return_inverse=True)
+        best = torch.zeros(len(ids), device=given.device).scatter_reduce_(0, places, given, "amax")
+        return ids[best > 0], best[best > 0]
+
+
+class TokenVectorsLayer:
+    """A vector of length 1 for every token."""
+
+    def __init__(self, head: TokenVectors, size: int, place: Placement) -> None:
+        self.head = head
+        self.weights = WeightMap()
+        self._layer = _Layer(self.weights, head.name, size, head.outputs, place, bias=head.bias)
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[tokens, size] → float32 [tokens, outputs]"""
+        return normalize(self._layer(hidden.float()))

@@ -1,0 +1,236 @@
+"""A model that makes vectors and scores: a backbone, and what comes behind it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stentor.protocols.pooling import Pooling, PoolingTask
+
+from ..layers.placement import Placement
+from ..layers.pooling import After, normalize, pool
+from ..layers.weights import WeightMap
+from .decoder import Decoder
+from .encoder import Encoder
+from .encoder_config import EncoderConfig
+from .encoder_names import canonical
+from .pooling_config import PoolingConfig, SparseHead, TokenWeights
+from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer
+
+Tensors = Iterable[tuple[str, torch.Tensor]]
+
+_UNUSED = (
+    "position_ids",
+    "inv_freq",
+    "attention.self.distance_embedding.weight",
+)
+_OTHER_HEADS = (
+    "pooler.",
+    "cls.",
+    "lm_head.",
+    "classifier.",
+    "pre_classifier.",
+    "score.",
+    "qa_outputs.",
+    "vocab_transform.",
+    "vocab_layer_norm.",
+    "vocab_projector.",
+    "head.",
+    "decoder.",
+)
+"""What may be stored beside a backbone, and is not asked for."""
+
+
+@dataclass(frozen=True)
+class PooledTensor:
+    """What was made of one prompt."""
+
+    values: torch.Tensor
+    """float32 [rows, columns]"""
+    ids: torch.Tensor | None = None
+    """Of ``sparse``: int64 [columns]"""
+
+
+class PoolingModel:
+    """The backbone is run by whoever owns the batch; :meth:`pool` makes of its hidden states what was asked for."""
+
+    def __init__(self, config: PoolingConfig, place: Placement, max_model_len: int) -> None:
+        self.config = config
+        size = config.backbone.hidden_size
+        self.encoder: Encoder | None = None
+        self.decoder: Decoder | None = None
+        if isinstance(config.backbone, EncoderConfig):
+            self.encoder = Encoder(config.backbone, place, max_model_len)
+        else:
+            self.decoder = Decoder(config.backbone, place, max_model_len)
+        self.after = After(config.modules.after, place)
+        self.scorer = None if config.score is None else Scorer(config.score, size, place)
+        self.sparse: SpladeWeights | LexicalWeights | None = None
+        match config.sparse:
+            case SparseHead() as head:
+                self.sparse = SpladeWeights(head, size, config.vocab_size, place)
+            case TokenWeights() as head:
+                self.sparse = LexicalWeights(head, size, place)
+        self.vectors = None if config.vectors is None else TokenVectorsLayer(config.vectors, size, place)
+
+    @property
+    def weights(self) -> WeightMap:
+        """Of the backbone."""
+        backbone = self.encoder or self.decoder
+        assert backbone is not None
+        return backbone.weights
+
+    @property
+    def tasks(self) -> tuple[PoolingTask, ...]:
+        """What can be asked for."""
+        return tasks_of(self.config)
+
+    def load(self, tensors: Tensors, files: Callable[[str], Tensors]) -> None:
+        """Fills everything from the checkpoint's ``tensors``; ``files`` reads one beside it, by its name or folder.
+
+        Raises :class:`.weights.WeightError`.
+        """
+        kept: dict[WeightMap, list[tuple[str, torch.Tensor]]] = {weights: [] for weights in self._heads()}
+        words: list[torch.Tensor] = []
+
+        def backbone() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in self._named(tensors):
+                if name in ("embeddings.word.weight", "model.embed_tokens.weight") or self._is_output(name):
+                    words.append(tensor)
+                owner = next((weights for weights in kept if weights.wants(name)), None)
+                if owner is not None:
+                    kept[owner].append((name, tensor))
+                elif not name.startswith(_OTHER_HEADS):
+                    yield name, tensor
+
+        self.weights.load(backbone(), ignore=_UNUSED)
+        for weights, found in kept.items():
+            weights.load(found)
+        if isinstance(self.sparse, SpladeWeights):
+            self.sparse.words = words[0].float()
+        if self.scorer is not None and self.scorer.head.against:
+            self.scorer.take_rows(words[-1])
+        for module, weights in self.after.weights:
+            weights.load(files(str(module.folder)))
+        if isinstance(self.sparse, LexicalWeights):
+            weights = self.sparse.weights
+            weights.load((f"linear.{name}", tensor) for name, tensor in files(self.sparse.file))
+        if self.vectors is not None and _is_file(self.vectors.head.name):
+            name = self.vectors.head.name
+            self.vectors.weights.load((f"{name}.{part}", tensor) for part, tensor in files(name))
+
+    def _heads(self) -> list[WeightMap]:
+        """Those whose tensors are among the checkpoint's own."""
+        found = []
+        if self.scorer is not None and not self.scorer.head.against:
+            found.append(self.scorer.weights)
+        if isinstance(self.sparse, SpladeWeights):
+            found.append(self.sparse.weights)
+        if self.vectors is not None and not _is_file(self.vectors.head.name):
+            found.append(self.vectors.weights)
+        return found
+
+    def _is_output(self, name: str) -> bool:
+        head = None if self.scorer is None else self.scorer.head
+        return head is not None and bool(head.against) and name == f"{head.out}.weight"
+
+    def _named(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+        """Under the names that the backbone knows, whether it was stored with a head or alone."""
+        if isinstance(self.config.backbone, EncoderConfig):
+            yield from canonical(self.config.backbone.family, tensors)
+            return
+        for name, tensor in tensors:
+            alone = name.startswith(("layers.", "embed_tokens.", "norm."))
+            yield (f"model.{name}" if alone else name), tensor
+
+    def pool(
+        self, hidden: torch.Tensor, tokens: torch.Tensor, starts: torch.Tensor, requests: Sequence[Pooling]
+    ) -> list[PooledTensor]:
+        """hidden [tokens, size] and tokens int64 [tokens] of texts that begin at ``starts`` (int64 [texts + 1]), of
+        which each has its request; a text may be its last token alone, where its request looks at nothing else."""
+        made: list[PooledTensor | None] = [None] * len(requests)
+        embedding = [number for number, request in enumerate(requests) if request.task == "embed"]
+        if embedding:
+            for number, vector in zip(embedding, self._embed(hidden, starts, requests, embedding), strict=True):
+                made[number] = PooledTensor(vector)
+        scored = self._scored(hidden, starts) if any("classify" in request.task for request in requests) else None
+        bounds = starts.tolist()
+        for number, request in enumerate(requests):
+            rows = slice(bounds[number] + request.skip, bounds[number + 1])
+            match request.task:
+                case "embed":
+                    continue
+                case "token_embed":
+                    made[number] = PooledTensor(self._token_vectors(hidden[rows], request))
+                case "sparse":
+                    assert self.sparse is not None
+                    ids, weights = self.sparse(hidden[rows], tokens[rows])
+                    made[number] = PooledTensor(weights.unsqueeze(0), ids)
+                case "classify" | "token_classify":
+                    assert scored is not None
+                    assert self.scorer is not None
+                    each = self.scorer.head.pooling is None
+                    logits = scored[rows] if each else scored[number : number + 1]
+                    made[number] = PooledTensor(self.scorer.activated(logits) if request.activate else logits)
+        return [each for each in made if each is not None]
+
+    def _embed(
+        self, hidden: torch.Tensor, starts: torch.Tensor, requests: Sequence[Pooling], wanted: Sequence[int]
+    ) -> Iterator[torch.Tensor]:
+        """The vectors [1, dimensions] of the texts ``wanted``, in order."""
+        begins = starts[:-1] + torch.tensor([request.skip for request in requests], device=starts.device)
+        if len(wanted) == len(requests) and bool((begins == starts[:-1]).all()):
+            kept, bounds = hidden, starts
+        else:
+            rows = [torch.arange(int(begins[t]), int(starts[t + 1]), device=hidden.device) for t in wanted]
+            kept = hidden[torch.cat(rows)]
+            lengths = torch.tensor([0, *map(len, rows)], device=starts.device)
+            bounds = lengths.cumsum(0)
+        vectors = self.after(pool(kept, bounds, self.config.modules.pooling))
+        for vector, number in zip(vectors.split(1), wanted, strict=True):
+            request = requests[number]
+            if request.dimensions and request.dimensions < vector.shape[1]:
+                vector = vector[:, : request.dimensions]
+                if self.config.modules.normalizes and request.normalize is None:
+                    vector = normalize(vector)
+            yield normalize(vector) if request.normalize else vector
+
+    def _token_vectors(self, hidden: torch.Tensor, request: Pooling) -> torch.Tensor:
+        if self.vectors is None:
+            return normalize(hidden.float()) if request.normalize else hidden.float()
+        made = self.vectors(hidden)
+        if request.dimensions and request.dimensions < made.shape[1]:
+            made = normalize(made[:, : request.dimensions])
+        return made[1:] if self.vectors.head.skip_first else made
+
+    def _scored(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        assert self.scorer is not None
+        return self.scorer(hidden, starts)
+
+
+def tasks_of(config: PoolingConfig) -> tuple[PoolingTask, ...]:
+    """What can be asked of such a model, what it was made for first."""
+    tasks: list[PoolingTask] = []
+    if config.score is not None:
+        tasks.append("token_classify" if config.score.pooling is None else "classify")
+    if config.sparse is not None and config.vectors is None and config.score is None:
+        tasks.append("sparse")
+    tasks += ["embed", "token_embed"]
+    if config.sparse is not None and "sparse" not in tasks:
+        tasks.append("sparse")
+    return tuple(tasks)
+
+
+def looks_at_all(config: PoolingConfig, request: Pooling) -> bool:
+    """Whether a request needs the hidden states of all its tokens, not of the last alone."""
+    match request.task:
+        case "embed":
+            return config.modules.pooling != ("lasttoken",)
+        case "classify":
+            return config.score is None or config.score.pooling != "lasttoken"
+        case _:
+            return True
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith((".pt", ".safetensors"))

@@ -1,0 +1,229 @@
+"""A causal encoder of speech that hears as it is spoken to, as Voxtral Realtime has one.
+
+What it keeps of each stream between two pieces is bounded: samples that the next frame needs, the ends of what the
+convolutions saw, and keys and values of as many positions as its window holds.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ..layers.linear import Linear
+from ..layers.log_mel import HOP, WINDOW, mel_filters
+from ..layers.norm import RMSNorm
+from ..layers.placement import Placement
+from ..layers.weights import WeightMap
+from .voxtral_realtime_config import HALF_WINDOW, VoxtralRealtimeConfig
+
+_FLOOR = 1e-10
+_LOUDEST = 1.5
+"""Power of ten that the loudest point of any speech is taken to have: a window's own is not known yet."""
+_RANGE = 8.0
+
+
+@dataclass
+class Listening:
+    """One stream, between two pieces."""
+
+    samples: torch.Tensor
+    """float32: those that a later frame needs, the first of which is number ``start``."""
+    start: int = 0
+    position: int = 0
+    """Positions of the decoder that have been heard."""
+    ended: bool = False
+    before: list[torch.Tensor] = field(default_factory=list)
+    """What each convolution saw last, [channels, steps]."""
+    keys: list[torch.Tensor] = field(default_factory=list)
+    """Of each layer, [positions, heads, head_dim]; at most as many as a position sees beside itself."""
+    values: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """Number of the sample that comes next."""
+        return self.start + len(self.samples)
+
+
+class _Features:
+    """Log-mel frames of a stream."""
+
+    def __init__(self, bins: int, device: torch.device) -> None:
+        self._window = torch.hann_window(WINDOW, device=device)
+        self._filters = mel_filters(bins).to(device)
+
+    def __call__(self, samples: torch.Tensor) -> torch.Tensor:
+        """float32 [WINDOW + (frames - 1) * HOP] → [bins, frames]"""
+        spectrum = torch.fft.rfft(samples.unfold(0, WINDOW, HOP) * self._window)
+        mel = torch.view_as_real(spectrum).square().sum(-1) @ self._filters
+        return mel.clamp_(min=_FLOOR).log10_().clamp_(min=_LOUDEST - _RANGE).add_(4.0).div_(4.0).T
+
+
+class _CausalConvolution:
+    """A convolution of three steps that sees none that has yet to come; before the first there are zeros."""
+
+    WIDTH = 3
+
+    def __init__(
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, place: Placement, *, stride: int = 1
+    ) -> None:
+        self._weight, self._bias = place.empty(outputs, inputs, self.WIDTH), place.empty(outputs)
+        weights.add(f"{name}.weight", self._weight)
+        weights.add(f"{name}.bias", self._bias)
+        self._stride = stride
+        self.kept = self.WIDTH - stride
+        """Steps that the next piece sees again."""
+        self.inputs = inputs
+
+    def __call__(self, x: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [inputs, steps] after ``before`` → [outputs, steps / stride], and what comes before the next."""
+        x = torch.cat((before, x), dim=1)
+        out = torch.nn.functional.conv1d(x.unsqueeze(0), self._weight, self._bias, stride=self._stride)[0]
+        return torch.nn.functional.gelu(out), x[:, x.shape[1] - self.kept :].clone()
+
+
+class _Layer:
+    def __init__(self, weights: WeightMap, prefix: str, config: VoxtralRealtimeConfig, place: Placement) -> None:
+        encoder = config.encoder
+        hidden, inner = encoder.hidden_size, encoder.intermediate_size
+        self._heads, self._head_dim, self._reach = encoder.num_heads, encoder.head_dim, encoder.window - 1
+        width = self._heads * self._head_dim
+        attention = f"{prefix}.self_attn"
+        names = [f"{attention}.{which}_proj" for which in ("q", "k", "v")]
+        self._attention_norm = RMSNorm(weights, f"{prefix}.self_attn_layer_norm", hidden, encoder.rms_eps, place)
+        self._qkv = Linear(weights, dict.fromkeys(names, width), hidden, place, bias=(names[0], names[2]))
+        self._out = Linear(weights, {f"{attention}.o_proj": hidden}, width, place, bias=True)
+        self._mlp_norm = RMSNorm(weights, f"{prefix}.final_layer_norm", hidden, encoder.rms_eps, place)
+        gates = {f"{prefix}.mlp.gate_proj": inner, f"{prefix}.mlp.up_proj": inner}
+        self._gate_up = Linear(weights, gates, hidden, place)
+        self._down = Linear(weights, {f"{prefix}.mlp.down_proj": hidden}, inner, place, bias=True)
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        rotary: tuple[torch.Tensor, torch.Tensor],
+        seen: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x [positions, hidden] after ``keys`` and ``values`` of those before → the same shape, and what to keep.
+
+        ``seen`` bool [positions, all positions] says which sees which.
+        """
+        count = len(x)
+        qkv = self._qkv(self._attention_norm.plain(x)).view(count, 3, self._heads, self._head_dim)
+        q, k, v = qkv.unbind(1)
+        q, keys = _rotated(q, *rotary), torch.cat((keys, _rotated(k, *rotary)))
+        values = torch.cat((values, v))
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            q.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1), attn_mask=seen
+        )
+        x = x + self._out(attended.transpose(0, 1).reshape(count, -1))
+        gate, up = self._gate_up(self._mlp_norm.plain(x)).chunk(2, dim=1)
+        x = x + self._down(torch.nn.functional.silu(gate) * up)
+        kept = max(0, len(keys) - self._reach)
+        return x, keys[kept:].clone(), values[kept:].clone()
+
+
+class StreamEncoder:
+    """Samples of a stream in, one embedding a position of the decoder out."""
+
+    def __init__(self, weights: WeightMap, config: VoxtralRealtimeConfig, place: Placement) -> None:
+        encoder = config.encoder
+        hidden, tower, projector = encoder.hidden_size, "audio_tower", "multi_modal_projector"
+        self._config, self._place = config, place
+        self._convolutions = (
+            _CausalConvolution(weights, f"{tower}.embedder.conv1", encoder.mel_bins, hidden, place),
+            _CausalConvolution(weights, f"{tower}.embedder.conv2", hidden, hidden, place, stride=2),
+        )
+        self._layers = [
+            _Layer(weights, f"{tower}.layers.{layer}", config, place) for layer in range(encoder.num_layers)
+        ]
+        self._norm = RMSNorm(weights, f"{tower}.norm", hidden, encoder.rms_eps, place)
+        inputs, outputs = hidden * config.downsample, config.decoder.hidden_size
+        self._projector_in = Linear(weights, {f"{projector}.linear_1": outputs}, inputs, place)
+        self._projector_out = Linear(weights, {f"{projector}.linear_2": outputs}, outputs, place)
+        self._features: _Features | None = None
+
+    @property
+    def stream_bytes(self) -> int:
+        """What a long stream keeps, nearly all of it keys and values."""
+        encoder = self._config.encoder
+        width = encoder.num_heads * encoder.head_dim
+        return 2 * encoder.num_layers * (encoder.window - 1) * width * self._place.dtype.itemsize
+
+    def begin(self) -> Listening:
+        """A stream of which nothing has been heard."""
+        encoder, place = self._config.encoder, self._place
+
+        def nothing() -> torch.Tensor:
+            return torch.zeros(0, encoder.num_heads, encoder.head_dim, dtype=place.dtype, device=place.device)
+
+        return Listening(
+            samples=torch.zeros(0, device=place.device),
+            before=[
+                torch.zeros(convolution.inputs, convolution.kept, dtype=place.dtype, device=place.device)
+                for convolution in self._convolutions
+            ],
+            keys=[nothing() for _ in self._layers],
+            values=[nothing() for _ in self._layers],
+        )
+
+    def feed(self, stream: Listening, pcm: bytes, *, ended: bool) -> None:
+        """More samples (s16le, 16 kHz, mono); after the end there is silence."""
+        if pcm:
+            more = torch.frombuffer(bytearray(pcm), dtype=torch.int16).to(self._place.device).float() / 32768.0
+            stream.samples = torch.cat((stream.samples, more))
+        stream.ended = ended
+
+    def listen(self, stream: Listening, count: int) -> torch.Tensor:
+        """The embeddings of the next ``count`` positions, [count, the decoder's hidden size]; mutates the stream.
+
+        Raises ValueError where samples for them have yet to come.
+        """
+        x = self._frames(stream, count * self._config.frames).to(self._place.dtype)
+        for number, convolution in enumerate(self._convolutions):
+            x, stream.before[number] = convolution(x, stream.before[number])
+        x = x.T.contiguous()
+        rotary, seen = self._positions(stream, len(x))
+        for number, layer in enumerate(self._layers):
+            x, stream.keys[number], stream.values[number] = layer(
+                x, rotary, seen, stream.keys[number], stream.values[number]
+            )
+        stream.position += count
+        grouped = self._norm.plain(x).reshape(count, -1)
+        return self._projector_out(torch.nn.functional.gelu(self._projector_in(grouped)))
+
+    def _frames(self, stream: Listening, count: int) -> torch.Tensor:
+        """The next frames, [bins, count]; samples that no later frame needs are dropped."""
+        first = stream.position * self._config.frames
+        needed = (first + count - 1) * HOP + HALF_WINDOW
+        if (lacking := needed - stream.end) > 0:
+            if not stream.ended:
+                raise ValueError(f"position {stream.position} needs {lacking} samples that have yet to come")
+            stream.samples = torch.nn.functional.pad(stream.samples, (0, lacking))
+        samples = stream.samples[: needed - stream.start]
+        if not first:
+            samples = torch.cat((samples[1 : HALF_WINDOW + 1].flip(0), samples))  # mirrored, as the model was trained
+        if self._features is None:
+            self._features = _Features(self._config.encoder.mel_bins, self._place.device)
+        found = self._features(samples)
+        begin = (first + count) * HOP - HALF_WINDOW
+        stream.samples = stream.samples[begin - stream.start :].clone()
+        stream.start = begin
+        return found
+
+    def _positions(self, stream: Listening, count: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """Rotary factors of the next encoder positions, float32 [count, 1, head_dim / 2] each, and who sees whom."""
+        encoder, device = self._config.encoder, self._place.device
+        start = stream.position * self._config.downsample
+        at = torch.arange(start, start + count, device=device)
+        half = torch.arange(0, encoder.head_dim, 2, dtype=torch.float32, device=device) / encoder.head_dim
+        angles = (at.unsqueeze(1).float() * encoder.rope_theta**-half).unsqueeze(1)
+        before = start - min(start, encoder.window - 1)
+        back = at.unsqueeze(1) - torch.arange(before, start + count, device=device)
+        return (angles.cos(), angles.sin()), (back >= 0) & (back < encoder.window)
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x [positions, heads, head_dim], its halves as pairs."""
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

