@@ -30,6 +30,7 @@ from stentor.protocols.actors import (
 from stentor.protocols.audio import Audio, Streamed
 from stentor.protocols.codec import decode_client, encoder
 from stentor.protocols.config import EngineConfig
+from stentor.protocols.pooling import Pooling
 from stentor.protocols.sampling import SamplingParams
 
 from .channel import ChannelError, Endpoint, PeerDied
@@ -145,6 +146,7 @@ class EngineClient:
         thinking: Thinking | None = None,
         audio: Audio | None = None,
         streamed: Streamed | None = None,
+        pooling: Pooling | None = None,
         resumed: list[list[int]] | None = None,
     ) -> RequestStream:
         """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
@@ -156,6 +158,7 @@ class EngineClient:
 
         ``audio`` is what a model that hears is to hear, ``streamed`` the beginning of what one hears while it is spoken
         to, which goes on by :meth:`.RequestStream.append`; such requests have one choice.
+        ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens.
         """
         if self._failure is not None:
             raise EngineUnavailable(self._failure)
@@ -174,6 +177,7 @@ class EngineClient:
             thinking=thinking,
             audio=audio,
             streamed=streamed,
+            pooling=pooling,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
         frame = encoder.encode(request)  # also while it waits: what cannot be sent is refused now

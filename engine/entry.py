@@ -99,6 +99,7 @@ async def _run_worker(
             max_model_len=ready.max_model_len,
             encodings=ready.encodings,
             stream=ready.stream,
+            pools=ready.pools,
             max_encodings=ready.limits.max_encodings or None,
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             config=config.scheduler,

@@ -7,6 +7,7 @@ import msgspec
 
 from stentor.protocols.actors import FinishReason, Resumed, Submit
 from stentor.protocols.audio import Heard, StreamShape
+from stentor.protocols.pooling import Pooled, Reach
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import RowInput, TokenLogprobs
 
@@ -53,6 +54,9 @@ class Request:
         "name",
         "params",
         "plain_params",
+        "pooled",
+        "pooling",
+        "pools",
         "prompt",
         "prompt_digests",
         "prompt_done",
@@ -72,10 +76,12 @@ class Request:
         aging_seconds: float,
         rules: Sequence[ChoiceRule | None] | None = None,
         stream: StreamShape | None = None,
+        pools: Reach = "",
     ) -> None:
         """``rules``: what each choice follows, one fed with what has been resumed; None where they follow nothing.
 
-        ``stream`` says how a model hears that is spoken to while it runs.
+        ``stream`` says how a model hears that is spoken to while it runs, ``pools`` what tokens see where they are
+        pooled.
         """
         params = submit.params
         self.rid = submit.rid
@@ -95,6 +101,9 @@ class Request:
         )
         self.salt = submit.salt
         self.audio = submit.audio
+        self.pooling = submit.pooling
+        self.pooled: Pooled | None = None
+        self.pools = pools
         self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
         self.arrival = submit.arrival
         self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
@@ -181,6 +190,8 @@ class Request:
     def cacheable_len(self) -> int:
         """Prompt positions before this one may come from the prefix cache: what is asked of later ones is known only
         where they are computed."""
+        if self.pooling is not None:
+            return self.prompt_len if self.pooling.last else 0
         if self.prompt_done or self.audio is None:
             return self.limit_len
         if self.audio.align is not None:
@@ -190,11 +201,15 @@ class Request:
     @property
     def whole(self) -> bool:
         """Whether its row enters in one step, however many tokens are known."""
+        if self.pools == "all":
+            return True
         return self.audio is not None and self.audio.align is not None and not self.prompt_done
 
     @property
     def lacks(self) -> str:
-        """What of the prompt's :class:`Heard` was asked for and has not come; "" where nothing."""
+        """What of the prompt was asked for and has not come; "" where nothing."""
+        if self.pooling is not None and self.pooled is None:
+            return "nothing for a prompt"
         if self.audio is None:
             return ""
         heard = self.heard or Heard()
@@ -216,6 +231,7 @@ class Request:
         """The prompt is computed anew: drop what has been gathered of it."""
         self.prompt_logprobs = None
         self.heard = None
+        self.pooled = None
 
     def root_digest(self) -> bytes:
         """The parent of its first block."""

@@ -11,7 +11,7 @@ import msgspec
 
 from .audio import Audio, Heard, Streamed, StreamShape
 from .config import EngineConfig, StepLimits, WorkerConfig
-from .pooling import Pooled, Pooling
+from .pooling import Pooled, Pooling, Reach
 from .sampling import SamplingParams
 from .steps import Masks, StepPlan, StepResult, TokenLogprobs
 
@@ -91,6 +91,8 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     """What the choices hear, where the model does; such a request has one choice."""
     streamed: Streamed | None = None
     """For a model that hears while it is spoken to; such a request has one choice."""
+    pooling: Pooling | None = None
+    """What is made of the prompt, by a model that draws no tokens; such a request has one choice and wants none."""
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
@@ -101,8 +103,6 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
     """See :attr:`.audio.Audio.pcm`; may be empty."""
     last: bool
     """Whether nothing follows. The request ends when all of it has been heard."""
-    pooling: Pooling | None = None
-    """What is made of the prompt, by a model that draws no tokens; such a request has one choice and wants none."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):
@@ -258,6 +258,9 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     """Windows of encoded audio that it keeps; 0: the model does not hear."""
     stream: StreamShape | None = None
     """Where the model hears while it is spoken to."""
+    pools: Reach = ""
+    """Whether the model makes vectors or scores, and draws no tokens. Where tokens see all others it keeps no cache:
+    ``num_blocks`` only bounds what runs at once."""
 
 
 EngineWorkerInbox = Progress | WorkerReady | Failed | StepResult

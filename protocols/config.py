@@ -19,6 +19,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: str
     """Local path: a folder or a ``.gguf`` file."""
+    pools: bool = False
+    """Whether the model is asked for vectors or scores of its prompts, not for tokens."""
+    pooler: str = ""
+    """A :data:`stentor.engine.models.sentence_config.PoolingMode` in place of what the model's files say."""
     load_format: LoadFormat = "auto"
     device: Device = "auto"
     dtype: DType = "auto"

@@ -8,6 +8,10 @@ PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "spa
 """A vector of the text, or of each token; scores of the text's classes, or of each token's; weights of tokens."""
 
 
+Reach = Literal["", "before", "all"]
+"""What a model that pools lets each token see: those before it, or all; "" draws tokens."""
+
+
 class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """In place of tokens to be drawn: what is to be made of the hidden states of a prompt."""
 
@@ -20,6 +24,8 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether scores go through the model's activation (softmax, sigmoid); raw logits otherwise."""
     second: int = 0
     """Position in the prompt at which the second text of a pair begins, for models that tell them apart; 0: none."""
+    last: bool = False
+    """Whether it looks at the last token alone: what comes before may then be known already."""
     skip: int = 0
     """Tokens at the beginning that take part in attention and are not pooled."""
     adapter: str = ""

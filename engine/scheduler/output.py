@@ -100,6 +100,8 @@ class Output:
             self._gather_prompt_logprobs(flight, result)
         if result.heard:
             self._gather_heard(flight, result)
+        if result.pooled:
+            self._gather_pooled(flight, result)
         block_size = self.memory.block_size
         cache_enabled = self.memory.prefix.enabled
         sampled = -1
@@ -148,7 +150,7 @@ class Output:
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """The leader's last prompt position has been computed: tell the client, and let the other choices go."""
         logprobs = request.prompt_logprobs
-        heard, lacks = request.heard, request.lacks
+        heard, pooled, lacks = request.heard, request.pooled, request.lacks
         request.forget_prompt()
         if lacks:
             batch.finished.extend(self.finish_all(request, "error", f"the worker returned {lacks}"))
@@ -173,6 +175,7 @@ class Output:
                 max(0.0, now - scheduled),
                 logprobs,
                 heard,
+                pooled,
             )
         )
         leader = request.leader
@@ -200,6 +203,13 @@ class Output:
         for piece in result.prompt_logprobs:
             if _gathers(owners[piece.slot]):
                 owners[piece.slot][0].request.gather_logprobs(piece.start, piece.positions)
+
+    def _gather_pooled(self, flight: Flight, result: StepResult) -> None:
+        """The same for what was made of the whole of it."""
+        owners = flight.by_slot()
+        for row in result.pooled:
+            if _gathers(owners[row.slot]):
+                owners[row.slot][0].request.pooled = row.pooled
 
     def _gather_heard(self, flight: Flight, result: StepResult) -> None:
         """The same for what the prompt's positions say of the audio."""

@@ -32,6 +32,8 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
         request = choice.request
         if request.whole and draft.room < choice.length:
             return
+        if request.pools == "all" and draft.rows and draft.budget < choice.length:
+            return  # a step goes beyond its budget only for a prompt that has it for itself
         prefix = _find_room(choice, memory)
         if prefix is None or not _find_place(choice, draft, memory):
             return
@@ -51,6 +53,7 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
                 None if request.audio is None else request.audio.rules,
                 None if request.audio is None or request.prompt_done else request.audio.no_speech,
                 None if request.audio is None or request.prompt_done else request.audio.align,
+                request.pooling,
             )
         )
         if request.whole:

@@ -9,6 +9,7 @@ from stentor.protocols.audio import (
     Audio,
     StreamShape,
 )
+from stentor.protocols.pooling import Reach
 
 from ..cache.prefix import MAX_TOKEN_ID
 from ..input import InputStream
@@ -72,6 +73,25 @@ def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
     if submit.params.max_tokens < 1:
         return "a request with streamed audio draws at least one token"
     return _refuse_pcm(len(streamed.pcm))
+
+
+def pooling_refusal_of(submit: Submit, pools: Reach, max_num_batched_tokens: int) -> str | None:
+    """What is wrong with what is to be made of a prompt; None where nothing is."""
+    pooling = submit.pooling
+    if pooling is None:
+        return "the model makes vectors and scores: it draws no tokens" if pools else None
+    if not pools:
+        return "the model draws tokens: it makes no vectors and scores"
+    if len(submit.seeds) != 1 or submit.params.max_tokens:
+        return "a request for vectors or scores has one choice, and no tokens"
+    if not 0 <= pooling.skip < len(submit.prompt) or not 0 <= pooling.second <= len(submit.prompt):
+        return f"nothing of a prompt of {len(submit.prompt)} tokens is left behind token {pooling.skip}"
+    if pools == "all" and len(submit.prompt) > max_num_batched_tokens:
+        return (
+            f"a prompt of {len(submit.prompt)} tokens does not fit into a step of {max_num_batched_tokens}: shorten it, "
+            "or raise --max-num-batched-tokens"
+        )
+    return None
 
 
 def append_refusal_of(heard: InputStream | None, more: Append) -> str | None:

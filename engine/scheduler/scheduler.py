@@ -8,6 +8,7 @@ from typing import NamedTuple
 from stentor.protocols.actors import Append, Finished, FinishReason, Stats, Submit, TokensBatch
 from stentor.protocols.audio import StreamShape
 from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.pooling import Reach
 from stentor.protocols.steps import Masks, StepPlan, StepResult
 
 from ..grammar.rule import ChoiceRule
@@ -18,7 +19,15 @@ from .masks import write_masks
 from .output import Output
 from .preemption import Memory
 from .prefill import admit_waiting, plan_chunks
-from .refusals import append_refusal_of, audio_refusal_of, refusal_of, stream_refusal_of, too_long, wrong_kind
+from .refusals import (
+    append_refusal_of,
+    audio_refusal_of,
+    pooling_refusal_of,
+    refusal_of,
+    stream_refusal_of,
+    too_long,
+    wrong_kind,
+)
 from .rows import RowTable
 from .step import Flight, StepDraft
 from .suspicion import Flown, Suspicion
@@ -91,6 +100,7 @@ class Scheduler:
         max_encodings: int | None = None,
         max_mixed_encodings: int | None = None,
         stream: StreamShape | None = None,
+        pools: Reach = "",
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step; None leaves them the whole budget.
@@ -98,7 +108,7 @@ class Scheduler:
         ``encodings`` are the windows of audio that the worker keeps encoded, 0 where the model does not hear;
         ``max_encodings`` and ``max_mixed_encodings`` bound those that one step makes, in all and beside rows that
         decode; None lets it make as many as there are places. ``stream`` says how a model hears that is spoken to
-        while it runs.
+        while it runs, and ``pools`` what the tokens of one see that makes vectors or scores.
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
@@ -126,6 +136,7 @@ class Scheduler:
         self._max_prefill_chunk = chunk
         self._max_model_len = max_model_len
         self._stream = stream
+        self._pools: Reach = pools
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
         self._max_encodings, self._max_mixed_encodings = most, beside
@@ -167,6 +178,7 @@ class Scheduler:
             aging_seconds=self._aging_seconds,
             rules=rules,
             stream=self._stream,
+            pools=self._pools,
         )
         if not accepted.live:
             return None
@@ -229,6 +241,8 @@ class Scheduler:
         unfinished = plan_decodes(draft, memory)
         if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
             draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
+        if self._pools == "all":
+            draft.budget = min(draft.budget, self._max_prefill_chunk)
         draft.max_encodings = self._max_mixed_encodings if crowded or draft.rows else self._max_encodings
         plan_chunks(draft, unfinished)
         admit_waiting(draft, memory, now)
@@ -444,6 +458,7 @@ class Scheduler:
         why = refusal_of(submit, self._max_model_len)
         why = why or audio_refusal_of(submit, self._memory.encodings.places, self._max_num_batched_tokens)
         why = why or stream_refusal_of(submit, self._stream)
+        why = why or pooling_refusal_of(submit, self._pools, self._max_num_batched_tokens)
         return why or self._too_long(min(len(submit.prompt) + submit.params.max_tokens, self._max_model_len))
 
     def _too_long(self, needed: int) -> str | None:

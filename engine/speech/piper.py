@@ -21,8 +21,8 @@ _MOST_PHONEMES: Final = 320
 """Of one run of a model, at a speed of 1: some twenty seconds, for which it takes half a gigabyte."""
 _LEAST_PHONEMES: Final = 60
 _RUNS: Final = 4
-"""As many of the longest are made of one sentence. Only a script that the voice cannot read takes more, for it is spelled
-out, letter by letter: the rest of that is left out, for others wait."""
+"""As many of the longest are made of one sentence. Only a script that the voice cannot read takes more, for it is
+spelled out, letter by letter: the rest of that is left out, for others wait."""
 _WARM_UP: Final = "Good morning, and welcome: this is a sentence of about the usual length."
 
 

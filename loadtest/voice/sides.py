@@ -1,7 +1,9 @@
 """Whoever transcribes files: our server over HTTP, or faster-whisper in a process of its own."""
 
+import contextlib
 import http.client
 import json
+import os
 import subprocess
 import time
 import uuid
@@ -14,6 +16,8 @@ from typing import Any, Final, Protocol, Self
 import msgspec
 
 from ..peers.places import root
+from ..processes import tree
+from ..server_process import ServerProcess
 
 _TIMEOUT: Final = 600.0
 
@@ -22,6 +26,8 @@ class Transcribed(msgspec.Struct, frozen=True):
     """What came of some files, in order, and how long all of them took together."""
 
     seconds: float
+    cpu_seconds: float
+    """Of all threads of all processes of the side: on a machine with neighbours a steadier figure than the time."""
     texts: list[str]
 
 
@@ -38,19 +44,21 @@ class Ours:
 
     name = "stentor"
 
-    def __init__(self, port: int, fields: Sequence[tuple[str, str]] = ()) -> None:
-        self._port = port
+    def __init__(self, server: ServerProcess, fields: Sequence[tuple[str, str]] = ()) -> None:
+        self._server = server
         self._fields = fields
 
     def transcribe(self, files: Sequence[Path], parallel: int) -> Transcribed:
         bodies = [_form(file, self._fields) for file in files]
+        used = _cpu_seconds(self._server.pid)
         began = time.perf_counter()
         with ThreadPoolExecutor(parallel) as threads:
             texts = list(threads.map(self._ask, bodies))
-        return Transcribed(time.perf_counter() - began, texts)
+        seconds = time.perf_counter() - began
+        return Transcribed(seconds, _cpu_seconds(self._server.pid) - used, texts)
 
     def _ask(self, body: tuple[str, bytes]) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT)
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=_TIMEOUT)
         try:
             connection.request("POST", "/v1/audio/transcriptions", body[1], {"content-type": body[0]})
             answer = connection.getresponse()
@@ -93,10 +101,11 @@ class FasterWhisper:
     def transcribe(self, files: Sequence[Path], parallel: int) -> Transcribed:
         assert self._process is not None
         assert self._process.stdin is not None
+        used = _cpu_seconds(self._process.pid)
         self._process.stdin.write(json.dumps({"files": [str(file) for file in files], "parallel": parallel}) + "\n")
         self._process.stdin.flush()
         answer = self._read()
-        return Transcribed(answer["seconds"], answer["texts"])
+        return Transcribed(answer["seconds"], _cpu_seconds(self._process.pid) - used, answer["texts"])
 
     def _read(self) -> dict[str, Any]:
         assert self._process is not None
@@ -106,6 +115,16 @@ class FasterWhisper:
             raise RuntimeError(f"faster-whisper ended with {self._process.wait()}; its words are above")
         found: dict[str, Any] = json.loads(line)
         return found
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of a process and all below it, threads that have ended included."""
+    ticks = 0
+    for each in tree(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _form(file: Path, fields: Sequence[tuple[str, str]]) -> tuple[str, bytes]:

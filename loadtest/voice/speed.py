@@ -20,7 +20,7 @@ from ..serving.machine import describe_machine
 from .accuracy import MODEL, folder_of
 from .clips import Clip, joined, spoken
 from .sentences import SENTENCES
-from .sides import FasterWhisper, Ours, Side
+from .sides import FasterWhisper, Ours, Side, Transcribed
 
 _FILES: Final = 8
 _SENTENCES_EACH: Final = 8
@@ -40,6 +40,9 @@ class Timed(msgspec.Struct, frozen=True):
     """Seconds of work for a second of audio."""
     ratio: float
     """Median, over rounds, of this side's time over ours."""
+    cpu_seconds: list[float]
+    cpu_ratio: float
+    """As ``ratio``, of the processor time that was used."""
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -76,12 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             # files side by side, each on its own thread
             at_end.enter_context(FasterWhisper(folder, "int8", 1, workers=args.threads)),
         ]
-        sides: list[Side] = [Ours(server.port), *peers]
+        sides: list[Side] = [Ours(server), *peers]
         rounds = run_rounds(sides, loads, args.rounds)
         version = peers[0].version
     timed = summary(rounds, loads)
     for one in timed:
-        print(f"{one.side:<26} x{one.files}  rtf {one.median_rtf:.4f}  {one.ratio:5.2f} times ours")
+        print(
+            f"{one.side:<26} x{one.files}  rtf {one.median_rtf:.4f}  {one.ratio:5.2f} times ours, "
+                f"CPU {one.cpu_ratio:5.2f}"
+        )
     if args.output is not None:
         command = ["python", "-P", "-m", "stentor.loadtest.voice.speed", *(sys.argv[1:] if argv is None else argv)]
         record = Speed(command, now_iso(), describe_machine(), args.model, arguments, version, args.rounds, timed)
@@ -89,31 +95,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-Rounds = Mapping[tuple[str, int], Sequence[float]]
-"""Seconds of each round, by side and number of files."""
+Rounds = Mapping[tuple[str, int], Sequence[Transcribed]]
+"""What came of each round, by side and number of files."""
 
 
 def run_rounds(sides: Sequence[Side], loads: Mapping[int, Sequence[Clip]], rounds: int) -> Rounds:
     """Every side under every load, in turn, after one round that does not count."""
-    found: dict[tuple[str, int], list[float]] = {(side.name, count): [] for side in sides for count in loads}
+    found: dict[tuple[str, int], list[Transcribed]] = {(side.name, count): [] for side in sides for count in loads}
     for number in range(rounds + 1):
         for count, clips in loads.items():
             for side in sides:
-                seconds = side.transcribe([clip.path for clip in clips], parallel=count).seconds
+                done = side.transcribe([clip.path for clip in clips], parallel=count)
+                print(
+                    f"{number} {side.name:<26} x{count}  {done.seconds:.2f} s, {done.cpu_seconds:.2f} s of CPU",
+                    flush=True,
+                )
                 if number:
-                    found[side.name, count].append(seconds)
+                    found[side.name, count].append(done)
     return found
 
 
 def summary(rounds: Rounds, loads: Mapping[int, Sequence[Clip]]) -> list[Timed]:
     timed = []
-    for (side, count), seconds in rounds.items():
+    for (side, count), done in rounds.items():
         audio = sum(clip.seconds for clip in loads[count])
         ours = rounds[Ours.name, count]
-        ratio = statistics.median(theirs / own for theirs, own in zip(seconds, ours, strict=True))
-        rtf = statistics.median(seconds) / audio
-        rounded = [round(one, 4) for one in seconds]
-        timed.append(Timed(side, count, round(audio, 2), rounded, round(rtf, 5), round(ratio, 3)))
+        pairs = list(zip(done, ours, strict=True))
+        timed.append(
+            Timed(
+                side,
+                count,
+                round(audio, 2),
+                [round(one.seconds, 4) for one in done],
+                round(statistics.median(one.seconds for one in done) / audio, 5),
+                round(statistics.median(theirs.seconds / own.seconds for theirs, own in pairs), 3),
+                [round(one.cpu_seconds, 2) for one in done],
+                round(statistics.median(theirs.cpu_seconds / max(own.cpu_seconds, 0.01) for theirs, own in pairs), 3),
+            )
+        )
     return sorted(timed, key=lambda one: one.files)
 
 

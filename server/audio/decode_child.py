@@ -205,7 +205,7 @@ class _Output:
             self._source = source
         assert self._mixer is not None
         self.seconds += frame.samples / frame.sample_rate
-        if self.seconds > self._most * 9:
+        if self.seconds > self._most:
             raise _too_long(self._most)
         self._block += self._mixer.mix(frame)
         if len(self._block) >= _BLOCK_BYTES:

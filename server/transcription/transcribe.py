@@ -9,7 +9,7 @@ import msgspec
 
 from .chunks import Span, chunks_of
 from .draft import draft_window, is_silence
-from .hearing import Ear, window_of
+from .hearing import Ear, is_soundless, window_of
 from .language import Detected, detect_language
 from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
@@ -141,6 +141,8 @@ async def transcribe_turn(
     :meth:`.hearing.Ear.hear`.
     """
     pcm = pcm[-WINDOW_FRAMES * BYTES_A_FRAME :]
+    if is_soundless(pcm):
+        return Turn(model.vocabulary.decode([*after]).strip(), [*after], [], 0.0, 1.0, options.language or "en")
     ear = Ear(model.client, options, open_account)
     window = window_of(pcm, options.salt)
     detected = (

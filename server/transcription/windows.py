@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from .draft import Draft, draft_window, is_silence
-from .hearing import Ear, Window, window_of
+from .hearing import Ear, Window, is_soundless, window_of
 from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import (
@@ -58,7 +58,11 @@ class Stretch:
         windows = _SPARE_WINDOWS + _WINDOWS_AT_MOST * -(-(self._end - self._begin) // WINDOW_FRAMES)
         while seek < self._end:
             frames = min(WINDOW_FRAMES, self._end - seek)
-            window = window_of(self._pcm[seek * BYTES_A_FRAME : (seek + frames) * BYTES_A_FRAME], self._options.salt)
+            pcm = self._pcm[seek * BYTES_A_FRAME : (seek + frames) * BYTES_A_FRAME]
+            if is_soundless(pcm):
+                seek += frames
+                continue
+            window = window_of(pcm, self._options.salt)
             draft = await draft_window(
                 self._ear, self._model, window, self._options, self._language, self._said[self._told_from :]
             )

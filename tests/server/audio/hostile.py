@@ -14,8 +14,8 @@ SILENT_OPUS = b"\x18"
 SILENT_SECONDS = 0.06
 
 
-def silent_opus(seconds: float, container: str = "ogg") -> bytes:
-    """Silence in a byte for each 60 ms, and what the container adds."""
+def silent_opus(seconds: float, container: str = "ogg", ticks: int = 2880) -> bytes:
+    """Silence in a byte for each 60 ms, and what the container adds, which may say otherwise: ``ticks`` of 48 kHz."""
     written = io.BytesIO()
     with av.open(written, "w", format=container) as file:
         stream = file.add_stream("libopus", rate=48_000, layout="mono")
@@ -25,8 +25,8 @@ def silent_opus(seconds: float, container: str = "ogg") -> bytes:
             packet = av.Packet(SILENT_OPUS)
             packet.stream = stream
             packet.time_base = stream.codec_context.time_base
-            packet.pts = packet.dts = number * 2880
-            packet.duration = 2880
+            packet.pts = packet.dts = number * ticks
+            packet.duration = ticks
             file.mux(packet)
     return written.getvalue()
 

@@ -180,5 +180,6 @@ def in_turn(*said: Said) -> Script:
     return script
 
 
-def silence(seconds: float) -> bytes:
-    return bytes(round(seconds * 16_000) * 2)
+def sound(seconds: float) -> bytes:
+    """Of whatever: the script says what is heard in it."""
+    return b"\x01\x00" * round(seconds * 16_000)

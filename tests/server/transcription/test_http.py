@@ -29,7 +29,7 @@ from stentor.tests.server.transcription.scripted import (
     engine_of,
     model_of,
     says,
-    silence,
+    sound,
 )
 from stentor.tests.wire.validate import check_event, check_object, frames_of
 
@@ -96,7 +96,7 @@ async def post(
     state: ServerState, fields: Fields = (), pcm: bytes | None = None, path: str = TRANSCRIPTIONS
 ) -> httpx.Response:
     parts: list[tuple[str, Any]] = [(name, (None, value.encode())) for name, value in fields]
-    parts.append(("file", ("a.wav", wav(silence(2) if pcm is None else pcm), "audio/wav")))
+    parts.append(("file", ("a.wav", wav(sound(2) if pcm is None else pcm), "audio/wav")))
     async with in_memory(state) as client:
         return await client.post(path, files=parts)
 
@@ -191,7 +191,7 @@ async def test_a_failure_before_the_first_event_has_its_own_status() -> None:
 
 async def test_a_failure_within_a_stream_ends_it_with_an_error() -> None:
     said = iter([Said(says(0.0, " one", 30.0, 30.0)), Said([], reason="error")])
-    answer = await post(state_with(lambda _: next(said)), [("stream", "true"), ("language", "en")], silence(40))
+    answer = await post(state_with(lambda _: next(said)), [("stream", "true"), ("language", "en")], sound(40))
     frames = [json.loads(frame.data) for frame in frames_of(answer.content)]
     assert frames[0]["type"] == "transcript.text.delta"
     assert frames[1]["error"]["code"] == "generation_failed"
@@ -286,12 +286,12 @@ async def test_a_server_that_hears_nothing_says_what_would_change_it() -> None:
 
 async def test_a_file_is_bounded_while_it_comes_in_and_counted_in_all_bodies() -> None:
     small = state_with(audio=WavReader(64 << 10))
-    answer = await post(small, pcm=silence(10))
+    answer = await post(small, pcm=sound(10))
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "file_too_large")
     full = state_with(overload=OverloadConfig(max_held_body_bytes=1 << 20))
     with full.bodies.share() as share:
         share.add(1 << 20)
-        answer = await post(full, pcm=silence(10))
+        answer = await post(full, pcm=sound(10))
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "bodies_full")
     assert full.bodies.bytes == 0
 
@@ -308,7 +308,7 @@ async def test_a_client_that_goes_away_is_heard_no_more() -> None:
     async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
         for fields in ({}, {"stream": "true"}):
             asking = asyncio.create_task(
-                client.post(TRANSCRIPTIONS, data={"language": "en", **fields}, files={"file": wav(silence(2))})
+                client.post(TRANSCRIPTIONS, data={"language": "en", **fields}, files={"file": wav(sound(2))})
             )
             await until(lambda: state.live_requests == 1 and engine.asked)
             asking.cancel()
@@ -339,6 +339,6 @@ async def test_a_request_leaves_the_queue_once_its_first_window_is_heard() -> No
         return Said(says(0.0, " x", 30.0, 30.0))
 
     state = state_with(script)
-    assert (await post(state, [("language", "en")], silence(60))).status_code == 200
+    assert (await post(state, [("language", "en")], sound(60))).status_code == 200
     assert waiting == [1, 0]
     assert (state.queue.requests, state.queue.tokens) == (0, 0)

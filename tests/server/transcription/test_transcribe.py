@@ -26,7 +26,7 @@ from stentor.tests.server.transcription.scripted import (
     in_turn,
     model_of,
     says,
-    silence,
+    sound,
 )
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def test_each_window_begins_where_the_last_one_was_understood_up_to() -> N
             Said(says(0.0, " three", 9.0)),
         )
     )
-    found = await segments_of(model, silence(40))
+    found = await segments_of(model, sound(40))
     assert [(segment.id, segment.seek, segment.start, segment.end, segment.text) for segment in found] == [
         (0, 0, 0.0, 20.0, " one"),
         (1, 0, 20.0, 25.0, " two"),
@@ -60,7 +60,7 @@ async def test_the_next_window_is_told_what_was_said_before_it() -> None:
     said = (says(0.0, " one", 20.0, 20.0, " two", 30.0, 30.0), says(0.0, " three", 9.0))
     model = model_of(in_turn(*(Said(tokens) for tokens in said)))
     options = TranscriptionOptions(language="de", prompt="hint", task="translate")
-    await segments_of(model, silence(40), options)
+    await segments_of(model, sound(40), options)
     first, second = engine_of(model).asked
     hint = VOCABULARY.encode(" hint")
     assert first.before_start == [VOCABULARY.sot_prev, *hint]
@@ -70,9 +70,7 @@ async def test_the_next_window_is_told_what_was_said_before_it() -> None:
 
 async def test_what_was_said_before_is_cut_to_half_of_the_context() -> None:
     model = model_of(in_turn(Said(says(0.0, " x" * 100, 30.0, 30.0)), Said(says(0.0, " y", 1.0))))
-    await segments_of(
-        model, silence(40), TranscriptionOptions(language="en", prompt="long " * 200, temperatures=(0.0,))
-    )
+    await segments_of(model, sound(40), TranscriptionOptions(language="en", prompt="long " * 200, temperatures=(0.0,)))
     for asked in engine_of(model).asked:
         assert len(asked.before_start) == 224
         assert len(asked.prompt) + asked.params.max_tokens <= 448
@@ -82,14 +80,14 @@ async def test_nothing_is_told_where_it_is_not_wanted_or_was_guessed() -> None:
     tokens = says(0.0, " one", 30.0, 30.0)
     quiet = TranscriptionOptions(language="en", condition_on_previous_text=False)
     model = model_of(in_turn(Said(tokens), Said(tokens)))
-    await segments_of(model, silence(40), quiet)
+    await segments_of(model, sound(40), quiet)
     assert engine_of(model).asked[1].before_start == []
 
     def guessed(asked: Asked) -> Said:
         return Said(tokens, logprob=-0.1 if asked.params.temperature > 0.5 else -3.0)
 
     model = model_of(guessed)
-    await segments_of(model, silence(40))
+    await segments_of(model, sound(40))
     assert [asked.params.temperature for asked in engine_of(model).asked] == [0.0, 0.2, 0.4, 0.6] * 2
     assert engine_of(model).asked[4].before_start == []
 
@@ -102,7 +100,7 @@ async def test_unlikely_and_repetitive_transcripts_are_drawn_again_at_higher_tem
             Said(says(0.0, " fine", 9.0)),
         )
     )
-    (segment,) = await segments_of(model, silence(10))
+    (segment,) = await segments_of(model, sound(10))
     assert segment.text == " fine"
     assert segment.temperature == 0.4
     asked = engine_of(model).asked
@@ -113,14 +111,14 @@ async def test_unlikely_and_repetitive_transcripts_are_drawn_again_at_higher_tem
 async def test_where_no_temperature_is_good_enough_the_likeliest_counts() -> None:
     logprobs = iter([-3.0, -2.0, -1.5, -1.2, -4.0, -5.0])
     model = model_of(lambda asked: Said(says(0.0, f" at {asked.params.temperature}", 9.0), logprob=next(logprobs)))
-    (segment,) = await segments_of(model, silence(10))
+    (segment,) = await segments_of(model, sound(10))
     assert segment.text == " at 0.6"
     assert segment.temperature == LADDER[-1], "nothing may be built on it"
 
 
 async def test_a_temperature_that_the_client_names_is_the_only_one() -> None:
     model = model_of(in_turn(Said(says(0.0, " unlikely", 9.0), logprob=-5.0)))
-    (segment,) = await segments_of(model, silence(10), TranscriptionOptions(language="en", temperatures=(0.7,)))
+    (segment,) = await segments_of(model, sound(10), TranscriptionOptions(language="en", temperatures=(0.7,)))
     assert segment.temperature == 0.7
 
 
@@ -128,24 +126,33 @@ async def test_silence_is_passed_over_without_another_try() -> None:
     model = model_of(
         in_turn(Said(says(0.0, " Thank you.", 2.0), logprob=-2.0, no_speech=0.9), Said(says(0.0, " hello", 5.0)))
     )
-    (segment,) = await segments_of(model, silence(36))
+    (segment,) = await segments_of(model, sound(36))
     assert (segment.text, segment.start) == (" hello", 30.0)
     assert engine_of(model).asked[0].audio.no_speech == (0, VOCABULARY.no_speech)
 
 
+async def test_a_muted_window_is_not_even_heard() -> None:
+    model = model_of(in_turn(Said(says(0.0, " hello", 5.0))), ENGLISH)
+    (segment,) = await segments_of(model, bytes(30 * 32_000) + sound(6))
+    assert (segment.text, segment.start) == (" hello", 30.0)
+    turn = await transcribe_turn(model, bytes(32_000), TranscriptionOptions())
+    assert turn.text == ""
+    assert len(engine_of(model).asked) == 1
+
+
 async def test_what_is_likely_is_no_silence_whatever_else_is_said() -> None:
     model = model_of(in_turn(Said(says(0.0, " quiet", 2.0), no_speech=0.95)))
-    assert len(await segments_of(model, silence(3))) == 1
+    assert len(await segments_of(model, sound(3))) == 1
 
 
 async def test_segments_of_no_time_and_of_no_text_are_left_out() -> None:
     model = model_of(in_turn(Said(says(0.0, " a", 0.0, 0.0, " ", 2.0, 2.0, " b", 3.0))))
-    assert [segment.text for segment in await segments_of(model, silence(4))] == [" b"]
+    assert [segment.text for segment in await segments_of(model, sound(4))] == [" b"]
 
 
 async def test_average_and_compression_are_those_of_whisper() -> None:
     model = model_of(in_turn(Said(says(0.0, " hi", 1.0), logprob=-0.5)))
-    (segment,) = await segments_of(model, silence(3))
+    (segment,) = await segments_of(model, sound(3))
     assert segment.avg_logprob == pytest.approx(-0.5), "the end of the transcript counts, too"
     assert segment.tokens == says(0.0, " hi", 1.0)
 
@@ -159,7 +166,7 @@ async def test_the_language_is_detected_once_on_the_first_window() -> None:
         return Said(says(0.0, " hai", 30.0, 30.0))
 
     model = model_of(script)
-    heard = Transcription(model, silence(60), TranscriptionOptions())
+    heard = Transcription(model, sound(60), TranscriptionOptions())
     async with aclosing(heard.segments()) as segments:
         assert len([segment async for segment in segments]) == 2
     assert heard.language == "ja"
@@ -171,7 +178,7 @@ async def test_the_language_is_detected_once_on_the_first_window() -> None:
 
 async def test_an_english_model_is_told_no_language() -> None:
     model = model_of(in_turn(Said(says(0.0, " hi", 1.0))), ENGLISH)
-    heard = Transcription(model, silence(3), TranscriptionOptions())
+    heard = Transcription(model, sound(3), TranscriptionOptions())
     async with aclosing(heard.segments()) as segments:
         assert [segment.text async for segment in segments] == [" hi"]
     assert heard.language == "en"
@@ -180,7 +187,7 @@ async def test_an_english_model_is_told_no_language() -> None:
 
 async def test_rules_and_bounds_reach_the_engine() -> None:
     model = model_of(in_turn(Said(says(0.0, " hi", 1.0))))
-    await segments_of(model, silence(3), TranscriptionOptions(language="en", salt="mine", name="req-1", max_tokens=50))
+    await segments_of(model, sound(3), TranscriptionOptions(language="en", salt="mine", name="req-1", max_tokens=50))
     (asked,) = engine_of(model).asked
     rules = asked.audio.rules
     assert rules is not None
@@ -197,7 +204,7 @@ async def test_rules_and_bounds_reach_the_engine() -> None:
 async def test_windows_of_other_callers_share_nothing() -> None:
     model = model_of(lambda _asked: Said(says(0.0, " hi", 1.0)))
     for salt in ("one", "two", "one"):
-        await segments_of(model, silence(3), TranscriptionOptions(language="en", salt=salt))
+        await segments_of(model, sound(3), TranscriptionOptions(language="en", salt=salt))
     digests = [asked.audio.digest for asked in engine_of(model).asked]
     assert digests[0] == digests[2] != digests[1]
 
@@ -215,7 +222,7 @@ async def test_words_get_their_times_and_move_the_bounds_of_segments() -> None:
         return Said([1], times=[0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 1.1], probabilities=[0.5] * 6, ended=False)
 
     model = model_of(script)
-    (segment,) = await segments_of(model, silence(3), TranscriptionOptions(language="en", word_times=True))
+    (segment,) = await segments_of(model, sound(3), TranscriptionOptions(language="en", word_times=True))
     assert [(word.word, word.start, word.end) for word in segment.words or ()] == [(" ab", 0.2, 0.6), (" cd", 0.6, 1.1)]
     assert (segment.start, segment.end) == (0.2, 1.1)
 
@@ -227,23 +234,23 @@ async def test_words_say_where_the_next_window_begins() -> None:
         return Said(says(0.0, " x", 20.0, 20.0)) if asked.seconds > 29 else Said(says(0.0, " y", 1.0))
 
     model = model_of(script)
-    found = await segments_of(model, silence(31), TranscriptionOptions(language="en", word_times=True))
+    found = await segments_of(model, sound(31), TranscriptionOptions(language="en", word_times=True))
     assert found[1].seek == 450
 
 
 async def test_logprobs_are_those_of_each_segment() -> None:
     model = model_of(in_turn(Said(says(0.0, " a", 1.0, 1.0, " bc", 2.0))))
-    found = await segments_of(model, silence(3), TranscriptionOptions(language="en", logprobs=True))
+    found = await segments_of(model, sound(3), TranscriptionOptions(language="en", logprobs=True))
     told = [[one.token for one in segment.logprobs or ()] for segment in found]
     assert told == [says(0.0, " a", 1.0), [*says(1.0, " bc", 2.0), VOCABULARY.eot]]
 
 
 async def test_a_model_that_gets_nowhere_comes_to_an_end() -> None:
     model = model_of(lambda _asked: Said(says(0.0, " a", 0.02, 0.02, " b", 0.04, 0.04)))
-    await segments_of(model, silence(300))
+    await segments_of(model, sound(300))
     assert len(engine_of(model).asked) < 80
     model = model_of(lambda _asked: Said([at(0), at(0)]))
-    await segments_of(model, silence(60))
+    await segments_of(model, sound(60))
     assert len(engine_of(model).asked) == 2
 
 
@@ -258,7 +265,7 @@ async def test_any_transcript_ends_in_order_within_the_audio(
     again = cycle(said)
     model = model_of(lambda _asked: Said(*next(again)))
     options = TranscriptionOptions(language="en", temperatures=(0.0,))
-    found = await segments_of(model, silence(seconds), options)
+    found = await segments_of(model, sound(seconds), options)
     assert [segment.id for segment in found] == list(range(len(found)))
     assert all(first.seek <= second.seek for first, second in pairwise(found))
     assert all(0 <= segment.seek <= seconds * 100 for segment in found)
@@ -272,11 +279,11 @@ async def test_no_audio_says_nothing() -> None:
 async def test_what_the_engine_cannot_finish_is_an_error_that_tells_nothing() -> None:
     model = model_of(in_turn(Said([], reason="error")))
     with pytest.raises(GenerationFailed) as caught:
-        await segments_of(model, silence(3))
+        await segments_of(model, sound(3))
     assert "worker.py" not in str(caught.value)
     engine_of(model).failure = "gone"
     with pytest.raises(EngineUnavailable):
-        await segments_of(model, silence(3))
+        await segments_of(model, sound(3))
 
 
 # ---- side by side
@@ -299,7 +306,7 @@ async def test_chunks_are_heard_side_by_side_and_told_in_order(monkeypatch: pyte
     model = model_of(lambda asked: Said(says(0.0, " x", 1.0)))
     engine_of(model).gate = gate
     options = TranscriptionOptions(language="en", chunking=Chunking())
-    found = await segments_of(model, silence(600), options)
+    found = await segments_of(model, sound(600), options)
     assert [segment.start for segment in found] == [1.0 + 30 * place for place in range(20)]
     assert [segment.id for segment in found] == list(range(20))
     assert most == model.parallel_windows
@@ -324,7 +331,7 @@ async def test_closing_a_transcript_takes_back_what_runs(monkeypatch: pytest.Mon
     engine_of(model).gate = gate
     options = TranscriptionOptions(language="en", chunking=Chunking())
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(segments_of(model, silence(120), options), 0.05)
+        await asyncio.wait_for(segments_of(model, sound(120), options), 0.05)
     assert [asked.aborted for asked in engine_of(model).asked].count(True) >= 2
 
 
@@ -353,7 +360,7 @@ def test_no_chunk_is_longer_than_a_window_and_none_overlap(gaps: list[tuple[int,
 
 async def test_a_turn_is_one_request_without_timestamps() -> None:
     model = model_of(in_turn(Said(VOCABULARY.encode(" Hello there."))))
-    turn = await transcribe_turn(model, silence(2), TranscriptionOptions(language="de", prompt="names"))
+    turn = await transcribe_turn(model, sound(2), TranscriptionOptions(language="de", prompt="names"))
     assert turn.text == "Hello there."
     (asked,) = engine_of(model).asked
     assert asked.after_start == [VOCABULARY.languages["de"], VOCABULARY.transcribe, VOCABULARY.no_timestamps]
@@ -365,7 +372,7 @@ async def test_a_turn_is_one_request_without_timestamps() -> None:
 async def test_a_guess_goes_on_after_what_is_agreed() -> None:
     model = model_of(in_turn(Said(VOCABULARY.encode(" there."))), ENGLISH)
     agreed = VOCABULARY.encode(" Hello")
-    turn = await transcribe_turn(model, silence(2), TranscriptionOptions(), after=agreed)
+    turn = await transcribe_turn(model, sound(2), TranscriptionOptions(), after=agreed)
     assert turn.text == "Hello there."
     (asked,) = engine_of(model).asked
     assert asked.after_start == [VOCABULARY.no_timestamps, *agreed]
@@ -375,6 +382,6 @@ async def test_a_guess_goes_on_after_what_is_agreed() -> None:
 
 async def test_only_the_end_of_a_long_turn_is_heard_and_silence_says_nothing() -> None:
     model = model_of(in_turn(Said(VOCABULARY.encode(" Thanks."), logprob=-3.0, no_speech=0.9)), ENGLISH)
-    turn = await transcribe_turn(model, silence(40), TranscriptionOptions())
+    turn = await transcribe_turn(model, sound(40), TranscriptionOptions())
     assert turn.text == ""
     assert engine_of(model).asked[0].seconds == 30.0

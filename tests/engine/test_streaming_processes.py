@@ -1,0 +1,113 @@
+"""Real engine and worker processes that hear while they are spoken to, and are killed in the middle of it."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from stentor.engine.client import EngineClient
+from stentor.engine.stream import RequestStream
+from stentor.loadtest.processes import tree
+from stentor.protocols.actors import ChoiceTokens, Finished
+from stentor.protocols.audio import Streamed
+from stentor.protocols.config import EngineConfig
+from stentor.protocols.sampling import SamplingParams
+from stentor.tests.engine.local import model_config
+from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, speech, write_voxtral
+
+pytestmark = pytest.mark.anyio
+PROMPT = [BOS, PAD, PAD]
+PARAMS = SamplingParams(max_tokens=100, temperature=0.7)
+POSITIONS = 40
+STREAMS = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_voxtral(tmp_path_factory.mktemp("voxtral"))
+
+
+@asynccontextmanager
+async def listening(folder: Path) -> AsyncIterator[EngineClient]:
+    client = EngineClient(EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.run)
+        await client.wait_started()
+        try:
+            yield client
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+class Speaker:
+    """Says a third, waits until the rest is wanted, and reads what is written meanwhile."""
+
+    def __init__(self, client: EngineClient, seed: int) -> None:
+        self.stream: RequestStream = client.submit(PROMPT, PARAMS, [seed], streamed=Streamed())
+        self.pcm = speech(POSITIONS, seed)
+        self.tokens: list[int] = []
+        self.ends: list[Finished] = []
+        self.heard_some = anyio.Event()
+
+    async def read(self) -> None:
+        async for events in self.stream:
+            for event in events:
+                if isinstance(event, ChoiceTokens):
+                    self.tokens += event.tokens
+                    self.heard_some.set()
+                elif isinstance(event, Finished):
+                    self.ends.append(event)
+
+    def say(self, begin: float, end: float) -> None:
+        first, last = (int(part * POSITIONS) * 2 * STEP for part in (begin, end))
+        for at in range(first, last, 1000):
+            self.stream.append(self.pcm[at : min(at + 1000, last)])
+        if end == 1.0:
+            self.stream.append(b"", last=True)
+
+
+async def speak(client: EngineClient, *victims: str) -> list[list[int]]:
+    """All at once; after the first third a process whose name ends so is killed, while more is said."""
+    speakers = [Speaker(client, seed) for seed in range(STREAMS)]
+    async with anyio.create_task_group() as tasks:
+        for speaker in speakers:
+            tasks.start_soon(speaker.read)
+            speaker.say(0.0, 0.3)
+        await speakers[0].heard_some.wait()
+        for number, victim in enumerate(victims):
+            (pid,) = (pid for pid in tree(os.getpid()) if comm(pid).endswith(victim))
+            os.kill(pid, signal.SIGKILL)
+            before = len(speakers[0].tokens)
+            for speaker in speakers:
+                speaker.say(0.3 + 0.2 * number, 0.5 + 0.2 * number)
+            while len(speakers[0].tokens) == before:
+                await anyio.sleep(0.02)
+        for speaker in speakers:
+            speaker.say(0.3 + 0.2 * len(victims), 1.0)
+    assert all([end.reason for end in speaker.ends] == ["stop"] for speaker in speakers)
+    return [speaker.tokens for speaker in speakers]
+
+
+def comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+async def test_streams_go_on_after_their_worker_and_their_engine_were_killed(folder: Path) -> None:
+    async with listening(folder) as client:
+        expected = await speak(client)
+        assert [len(tokens) for tokens in expected] == [POSITIONS - len(PROMPT) + 1] * STREAMS
+        assert await speak(client, "-worker", "-engine") == expected
+        assert client.engine_restarts == 1
+        silent = client.submit(PROMPT, PARAMS, [1], streamed=Streamed(bytes(10 * STEP)))
+        await anyio.sleep(0.2)
+        silent.abort()
+        ends = [event for events in [events async for events in silent] for event in events]
+        assert isinstance(ends[-1], Finished)
+        assert ends[-1].reason == "abort"
