@@ -39,6 +39,8 @@ class _Piece:
     weight: PackedWeight
     column: int
     """Of its first output in the layer."""
+    bias: torch.Tensor | None
+    """float32, of these outputs."""
 
 
 class PackedLinear:
@@ -57,10 +59,11 @@ class PackedLinear:
         formats: Mapping[str, Format | None],
         chosen: Mapping[str, Format],
     ) -> None:
-        """``chosen``: the formats that are multiplied as they are stored, of all parts or of none."""
-        self._bias = bias
+        """``chosen``: the formats that are multiplied as they are stored, of all parts or of none.
+
+        ``bias`` is float32 [outputs].
+        """
         self._pieces: list[_Piece] = []
-        self._outputs = sum(parts.values())
         runs: list[tuple[PackedKind, list[str]]] = []
         for part in parts:
             kind = _kind(chosen.get(part), placement)
@@ -79,7 +82,7 @@ class PackedLinear:
                 device=placement.packed_device,
                 take=placement.take,
             )
-            self._pieces.append(_Piece(weight, column))
+            self._pieces.append(_Piece(weight, column, None if bias is None else bias[column : column + outputs]))
             column += outputs
             first = 0
             for name in names:
@@ -97,18 +100,13 @@ class PackedLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [tokens, inputs] → [tokens, outputs]."""
-        outputs = [linear_packed(x, piece.weight, self._bias_of(piece)) for piece in self._pieces]
+        outputs = [linear_packed(x, piece.weight, piece.bias) for piece in self._pieces]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def record(self, program: Program, dst: int) -> None:
         """Appends the product with the prepared input to ``program``, into buffer ``dst``."""
         for piece in self._pieces:
-            program.linear(dst, piece.weight, column=piece.column, bias=self._bias_of(piece))
-
-    def _bias_of(self, piece: _Piece) -> torch.Tensor | None:
-        if self._bias is None:
-            return None
-        return self._bias[piece.column : piece.column + piece.weight.shape[0]].float()
+            program.linear(dst, piece.weight, column=piece.column, bias=piece.bias)
 
 
 class PackedTable:

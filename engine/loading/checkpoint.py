@@ -14,6 +14,7 @@ from stentor.protocols.config import LoadFormat
 from ..models.config import ConfigError, DecoderConfig
 from ..models.gguf_config import decoder_config_from_gguf, gguf_architecture
 from ..models.hf_config import decoder_config_from_hf
+from ..models.pooling_config import PoolingConfig
 from ..models.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
 from ..models.voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
 from ..models.whisper_config import WhisperConfig, whisper_config_from_hf
@@ -50,7 +51,7 @@ class Checkpoint:
     folder: Path
     files: tuple[Path, ...]
     """Weight files in the order in which they are read; none for dummy weights."""
-    config: DecoderConfig | WhisperConfig | VoxtralRealtimeConfig
+    config: DecoderConfig | WhisperConfig | VoxtralRealtimeConfig | PoolingConfig
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for quantised blocks."""
     defaults: GenerationDefaults
@@ -72,6 +73,13 @@ class Checkpoint:
                 f"{self.folder} is a speech recognition model ({self.config.architecture}), and a language model is "
                 "expected here: give it as --transcription-model, beside a language model."
             )
+        return self.config
+
+    @property
+    def pooling(self) -> PoolingConfig:
+        """What a model that makes vectors and scores is made of. Raises :class:`CheckpointError` for another."""
+        if not isinstance(self.config, PoolingConfig):
+            raise CheckpointError(f"{self.folder} is a {self.config.architecture}, opened to draw tokens.")
         return self.config
 
     @property
@@ -122,11 +130,11 @@ def open_checkpoint(path: Path, load_format: LoadFormat = "auto") -> Checkpoint:
 
 def _open_safetensors(folder: Path) -> Checkpoint:
     config, generation = _read_configs(folder)
-    quantized = _described(folder, config)
+    quantized = described_quantization(folder, config)
     tensors = safetensors_index(folder)
     if quantized is not None:
         quantized = settle(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
-    stored = _by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
+    stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     odd = next((tensor for tensor in tensors if tensor.dtype not in readable), None)
     if odd is not None:
@@ -155,7 +163,7 @@ def _config_from_hf(
     return whisper_config_from_hf(config, generation) if hears else decoder_config_from_hf(config)
 
 
-def _described(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:
+def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:
     """The quantisation that config.json or a file beside it describes."""
     found = next((name for name in FILES if (folder / name).is_file()), None)
     return parse_quantization(config, read_json(folder / found), FILES[found]) if found else parse_quantization(config)
@@ -173,7 +181,7 @@ def _open_gguf(file: Path) -> Checkpoint:
         config = decoder_config_from_gguf(gguf.metadata, shapes, lambda name: read_floats(gguf, name))
         defaults = defaults_from_gguf(gguf.metadata)
         kinds = {kind: _GGUF_DTYPES[kind] if kind in FLOATS else kind.name for kind in GGMLType}
-        stored = _by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())
+        stored = by_size((kinds[tensor.type], tensor.nbytes) for tensor in gguf.tensors.values())
         quantized = _gguf_formats(gguf)
     return Checkpoint(
         format="gguf",
@@ -190,7 +198,7 @@ def _open_gguf(file: Path) -> Checkpoint:
 def _open_ct2(file: Path) -> Checkpoint:
     found = read_ct2(file)
     config = whisper_config(found)
-    stored = _by_size((variable.dtype, variable.nbytes) for variable, _, _ in ct2_tensors(found))
+    stored = by_size((variable.dtype, variable.nbytes) for variable, _, _ in ct2_tensors(found))
     if not stored:
         raise CheckpointError(f"Cannot load {file}: it holds no weights.")
     return Checkpoint(
@@ -267,7 +275,8 @@ def _gguf_in(folder: Path) -> Path:
     )
 
 
-def _by_size(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+def by_size(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Bytes by type, of (type, bytes) of each tensor; most first."""
     sizes: Counter[str] = Counter()
     for name, size in pairs:
         sizes[name] += size

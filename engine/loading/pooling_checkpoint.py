@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from ..models.config import ConfigError, DecoderConfig
 from ..models.config_fields import Fields
@@ -22,8 +22,11 @@ from ..models.pooling_config import (
     yes_no_head,
 )
 from ..models.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
+from ..quantization.settle import settle
+from .checkpoint import Checkpoint, by_size, described_quantization
 from .errors import CheckpointError
-from .safetensors_index import read_json, safetensors_index
+from .generation_defaults import GenerationDefaults
+from .safetensors_index import DTYPES, read_json, safetensors_index
 from .sentence_modules import read_sentence_modules
 
 _BGE_M3: Final = ("sparse_linear.pt", "colbert_linear.pt")
@@ -44,6 +47,32 @@ def pooling_config(folder: Path, pooling: PoolingMode | None = None) -> PoolingC
         return _read(folder, read_json(file), pooling)
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {folder}: {error}.") from error
+
+
+def open_pooling(folder: Path, pooler: str = "") -> Checkpoint:
+    """Opens a folder with safetensors; ``pooler`` as :func:`pooling_config` takes it, "" is none."""
+    named: PoolingMode | None = next((mode for mode in get_args(PoolingMode) if mode == pooler), None)
+    if pooler and named is None:
+        raise CheckpointError(
+            f"There is no pooling {pooler[:40]!r}: expected one of {', '.join(get_args(PoolingMode))}."
+        )
+    config = pooling_config(folder, named)
+    described = read_json(folder / "config.json")
+    quantized = described_quantization(folder, described)
+    tensors = safetensors_index(folder)
+    if quantized is not None:
+        quantized = settle(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
+    stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
+    return Checkpoint(
+        format="safetensors",
+        folder=folder,
+        files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
+        config=config,
+        dtype=next(iter(stored)),
+        defaults=GenerationDefaults(()),
+        stored_bytes=stored,
+        quantized=quantized,
+    )
 
 
 def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | None) -> PoolingConfig:

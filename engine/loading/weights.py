@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..models.gguf_config import gguf_architecture
+from ..models.pooling_config import PoolingConfig
 from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
 from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
@@ -54,7 +55,7 @@ def iterate_weights(
         case "ct2":
             return _ct2(checkpoint, dtype, device, tell)
         case "dummy":
-            if isinstance(checkpoint.config, VoxtralRealtimeConfig):
+            if isinstance(checkpoint.config, VoxtralRealtimeConfig | PoolingConfig):
                 raise CheckpointError(f"There are no dummy weights for a {checkpoint.config.architecture}.")
             return dummy_weights(checkpoint.config, dtype, device, seed, tell)
 

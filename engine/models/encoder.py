@@ -4,8 +4,7 @@ They differ by :class:`.encoder_config.EncoderConfig`, not by code. Texts stand 
 """
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
 import torch
 
@@ -17,14 +16,7 @@ from ..layers.packed import PackedTable
 from ..layers.placement import Placement
 from ..layers.rotary import rotary_table
 from ..layers.weights import WeightMap
-from .encoder_config import EncoderActivation, EncoderConfig
-
-_ACTIVATE: Mapping[EncoderActivation, Callable[[torch.Tensor], torch.Tensor]] = {
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
-    "relu": torch.relu,
-    "silu": torch.nn.functional.silu,
-}
+from .encoder_config import EncoderConfig
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
 
@@ -204,7 +196,8 @@ class _Layer:
         entered = self._up(x)
         if self._config.gated:
             return self._down(kernels.gated_activation(entered, self._config.gated_activation))
-        return self._down(_ACTIVATE[self._config.activation](entered))
+        kind = self._config.activation
+        return self._down(entered.relu_() if kind == "relu" else kernels.activate_(entered, kind))
 
 
 def _attend_biased(

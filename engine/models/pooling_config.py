@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from stentor.protocols.pooling import Pooling, PoolingTask
+
 from .config import ConfigError, DecoderConfig
 from .config_fields import Fields
 from .encoder_config import EncoderConfig
@@ -251,3 +253,27 @@ def matryoshka_of(config: Mapping[str, object]) -> bool | tuple[int, ...]:
             raise ConfigError(f"matryoshka_dimensions is {str(given)[:60]}, expected whole numbers above 0")
         return tuple(sorted(sizes))
     return config.get("is_matryoshka") is True
+
+
+def tasks_of(config: PoolingConfig) -> tuple[PoolingTask, ...]:
+    """What can be asked of such a model, what it was made for first."""
+    tasks: list[PoolingTask] = []
+    if config.score is not None:
+        tasks.append("token_classify" if config.score.pooling is None else "classify")
+    if config.sparse is not None and config.vectors is None and config.score is None:
+        tasks.append("sparse")
+    tasks += ["embed", "token_embed"]
+    if config.sparse is not None and "sparse" not in tasks:
+        tasks.append("sparse")
+    return tuple(tasks)
+
+
+def looks_at_all(config: PoolingConfig, request: Pooling) -> bool:
+    """Whether a request needs the hidden states of all its tokens, not of the last alone."""
+    match request.task:
+        case "embed":
+            return config.modules.pooling != ("lasttoken",)
+        case "classify":
+            return config.score is None or config.score.pooling != "lasttoken"
+        case _:
+            return True

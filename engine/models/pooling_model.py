@@ -14,8 +14,10 @@ from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_config import EncoderConfig
 from .encoder_names import canonical
-from .pooling_config import PoolingConfig, SparseHead, TokenWeights
+from .pooling_config import PoolingConfig, SparseHead, TokenWeights, looks_at_all, tasks_of
 from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer
+
+__all__ = ["PooledTensor", "PoolingModel", "looks_at_all", "tasks_of"]
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
 
@@ -206,30 +208,6 @@ class PoolingModel:
     def _scored(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
         assert self.scorer is not None
         return self.scorer(hidden, starts)
-
-
-def tasks_of(config: PoolingConfig) -> tuple[PoolingTask, ...]:
-    """What can be asked of such a model, what it was made for first."""
-    tasks: list[PoolingTask] = []
-    if config.score is not None:
-        tasks.append("token_classify" if config.score.pooling is None else "classify")
-    if config.sparse is not None and config.vectors is None and config.score is None:
-        tasks.append("sparse")
-    tasks += ["embed", "token_embed"]
-    if config.sparse is not None and "sparse" not in tasks:
-        tasks.append("sparse")
-    return tuple(tasks)
-
-
-def looks_at_all(config: PoolingConfig, request: Pooling) -> bool:
-    """Whether a request needs the hidden states of all its tokens, not of the last alone."""
-    match request.task:
-        case "embed":
-            return config.modules.pooling != ("lasttoken",)
-        case "classify":
-            return config.score is None or config.score.pooling != "lasttoken"
-        case _:
-            return True
 
 
 def _is_file(name: str) -> bool:

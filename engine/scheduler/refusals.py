@@ -88,8 +88,8 @@ def pooling_refusal_of(submit: Submit, pools: Reach, max_num_batched_tokens: int
         return f"nothing of a prompt of {len(submit.prompt)} tokens is left behind token {pooling.skip}"
     if pools == "all" and len(submit.prompt) > max_num_batched_tokens:
         return (
-            f"a prompt of {len(submit.prompt)} tokens does not fit into a step of {max_num_batched_tokens}: shorten it, "
-            "or raise --max-num-batched-tokens"
+            f"a prompt of {len(submit.prompt)} tokens does not fit into a step of {max_num_batched_tokens}: "
+            "shorten it, or raise --max-num-batched-tokens"
         )
     return None
 

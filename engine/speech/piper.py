@@ -38,6 +38,7 @@ class PiperSynthesizer:
         except ImportError as error:
             raise CannotSpeak(f"piper-tts cannot be imported ({error}): install the extra `speech` again") from error
         logging.getLogger("piper").setLevel(logging.ERROR)  # it names every sound that a voice lacks
+        onnxruntime.set_default_logger_severity(3)  # errors: it writes past our log
         self._run_options = onnxruntime.RunOptions
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

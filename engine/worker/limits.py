@@ -48,6 +48,25 @@ HEARING = {
 }
 """For models that hear."""
 
+POOLING = {
+    # a step of so many tokens takes some 20 ms of a small model: chat beside it waits no longer
+    "cpu": StepLimits(
+        block_size=16,
+        max_num_seqs=256,
+        max_num_batched_tokens=1024,
+        max_mixed_prefill_tokens=512,
+        max_prefill_chunk=1024,
+    ),
+    "cuda": StepLimits(
+        block_size=64,
+        max_num_seqs=1024,
+        max_num_batched_tokens=16384,
+        max_mixed_prefill_tokens=8192,
+        max_prefill_chunk=16384,
+    ),
+}
+"""For models that make vectors and scores."""
+
 _NAMED = frozenset(WorkerConfig.__struct_fields__)
 """Limits that an operator may name are among these."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stentor.protocols.steps import Masks, PromptLogprobs, RowHeard, RowStep, StepPlan, StepResult
+from stentor.protocols.steps import Masks, PromptLogprobs, RowHeard, RowPooled, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
@@ -31,6 +31,8 @@ class Forwarded:
     """What rows have brought of their audio."""
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     """Those that were read as soon as the forward had run."""
+    pooled: list[RowPooled] = field(default_factory=list)
+    """What was made of prompts."""
 
 
 class ModelRunner:

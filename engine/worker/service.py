@@ -19,6 +19,7 @@ from ..logs import set_up_logging
 from .device_runner import DeviceRunner
 from .errors import SetupError
 from .hearing_runner import HearingRunner
+from .pooling_runner import PoolingRunner
 from .setup import set_up
 from .stepper import Ahead, InTurn, Stepper
 from .turns import AloneOnDevice, SharedDevice, Turns
@@ -84,7 +85,7 @@ class Worker:
         # ready first: from here on only the stepper sends
         self._send(setup.ready)
         runner = setup.runner
-        if isinstance(runner, HearingRunner) and member is not None:
+        if isinstance(runner, HearingRunner | PoolingRunner) and member is not None:
             runner.breathe = turns.breathe
         if isinstance(runner, DeviceRunner):
             self._steps = Ahead(runner, self._send, turns)

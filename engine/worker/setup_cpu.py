@@ -37,6 +37,7 @@ from .setup_parts import (
     placement,
     wanted_length,
 )
+from .setup_pooling import set_up_pooling
 from .setup_streaming import set_up_streaming
 
 _CPU = torch.device("cpu")
@@ -44,6 +45,8 @@ _CPU = torch.device("cpu")
 
 def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int | None = None) -> Setup:
     """See :func:`.setup.set_up`."""
+    if config.pools:
+        return set_up_pooling(config, progress)
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     if isinstance(checkpoint.config, WhisperConfig):
         return set_up_hearing(config, checkpoint, progress, weights_fd=weights_fd)

@@ -38,6 +38,7 @@ from .setup_parts import (
     placement,
     wanted_length,
 )
+from .setup_pooling import set_up_pooling
 from .setup_streaming import set_up_streaming
 from .warmup import warm_up
 
@@ -50,6 +51,8 @@ def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Devi
     The model is made for the longest context wanted, before the cache is sized; where the cache then holds less,
     a rotary stretch that depends on the length stays that of the longer one.
     """
+    if config.pools:
+        return set_up_pooling(config, progress, device)
     checkpoint = open_checkpoint(Path(config.model), config.load_format)
     if isinstance(checkpoint.config, WhisperConfig):
         return set_up_hearing(config, checkpoint, progress, device)

@@ -18,7 +18,6 @@ from ..loading.checkpoint import Checkpoint
 from ..models.whisper import Whisper
 from ..models.whisper_config import WhisperConfig
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
-from .cores import granted_cores
 from .device import Device
 from .errors import SetupError
 from .hearing_runner import HearingRunner
@@ -33,6 +32,7 @@ from .setup_parts import (
     dtype_name,
     load_weights,
     placement,
+    prepare_kernels,
     wanted_length,
 )
 
@@ -55,7 +55,7 @@ def set_up_hearing(
     _check(config, model_config)
     dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
-    notes = _prepare_kernels(config, progress) if device is None else []
+    notes = prepare_kernels(config, progress) if device is None else []
     place = placement(checkpoint, config, at, dtype)
     packed = device is None and native.library() is not None and dtype in PLAIN
     place = replace(place, packed=packed)
@@ -145,18 +145,6 @@ def _check(config: WorkerConfig, model: WhisperConfig) -> None:
             f"--max-num-batched-tokens {config.max_num_batched_tokens}: an alignment is computed in one step, of up to "
             f"{model.max_position} tokens"
         )
-
-
-def _prepare_kernels(config: WorkerConfig, progress: ProgressCallback) -> list[str]:
-    """Whatever is large runs in our kernels, so threads are theirs; torch gets them where there are none."""
-    native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
-    count = config.threads or min(native.threads(), granted_cores())
-    if (reason := native.unavailable_reason()) is not None:
-        torch.set_num_threads(count)
-        return [f"CPU kernels run in plain torch, several times slower: {reason}"]
-    native.set_threads(count)
-    torch.set_num_threads(1)
-    return []
 
 
 def _load(

@@ -7,6 +7,8 @@ from typing import Protocol, TypeVar
 import msgspec
 import torch
 
+from stentor.kernels import native
+from stentor.kernels.native.memory import keep_freed_memory
 from stentor.protocols.actors import WorkerReady
 from stentor.protocols.config import DType, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
@@ -20,10 +22,12 @@ from ..models.decoder import Decoder
 from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..models.whisper_config import WhisperConfig
 from ..quantization.formats import OnlineFormat, QuantizedCheckpoint, Rule
+from .cores import granted_cores
 from .device_runner import DeviceRunner
 from .errors import SetupError
 from .hearing_runner import HearingRunner
 from .memory import GIB
+from .pooling_runner import PoolingRunner
 from .runner import ModelRunner
 from .streaming_runner import StreamingRunner
 
@@ -37,7 +41,7 @@ _BLOCK_MULTIPLE = 16
 
 @dataclass(frozen=True)
 class Setup:
-    runner: ModelRunner | DeviceRunner | HearingRunner | StreamingRunner
+    runner: ModelRunner | DeviceRunner | HearingRunner | StreamingRunner | PoolingRunner
     ready: WorkerReady
 
 
@@ -107,6 +111,19 @@ def placement(checkpoint: Checkpoint, config: WorkerConfig, device: torch.device
         rule = Rule(("Linear",), OnlineFormat(wanted))
         quantized = QuantizedCheckpoint(f"--quantization {wanted}", (rule,), ignore=("lm_head",))
     return Placement(device, dtype, config.batch_invariant, quantized)
+
+
+def prepare_kernels(config: WorkerConfig, progress: ProgressCallback) -> list[str]:
+    """Whatever is large runs in our kernels, so threads are theirs; torch gets them where there are none."""
+    native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
+    keep_freed_memory()
+    count = config.threads or min(native.threads(), granted_cores())
+    if (reason := native.unavailable_reason()) is not None:
+        torch.set_num_threads(count)
+        return [f"CPU kernels run in plain torch, several times slower: {reason}"]
+    native.set_threads(count)
+    torch.set_num_threads(1)
+    return []
 
 
 def load_model(

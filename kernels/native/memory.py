@@ -15,6 +15,8 @@ _MAP_FIXED: Final = 0x10
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _MADV_COLLAPSE: Final = 25
 """Linux 6.1."""
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 
 _P, _N, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,6 +42,15 @@ def empty_huge(nbytes: int) -> torch.Tensor:
         with contextlib.suppress(OSError):  # a kernel without large pages: small ones do
             memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes)
+
+
+def keep_freed_memory() -> None:
+    """Lets the allocator keep what this process frees, up to 256 MiB: tensors of some megabytes that come and go are
+    not faulted in anew each time. Where the C library is not glibc, nothing happens."""
+    mallopt = getattr(_libc, "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that it takes
+        mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
 class SharedHuge:

@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for one in timed:
         print(
             f"{one.side:<26} x{one.files}  rtf {one.median_rtf:.4f}  {one.ratio:5.2f} times ours, "
-                f"CPU {one.cpu_ratio:5.2f}"
+            f"CPU {one.cpu_ratio:5.2f}"
         )
     if args.output is not None:
         command = ["python", "-P", "-m", "stentor.loadtest.voice.speed", *(sys.argv[1:] if argv is None else argv)]

@@ -149,7 +149,8 @@ class SessionEars:
     async def append(self, audio: bytes) -> list[Heard]:
         while sum(hearing.waiting_ms for hearing in self._unsettled) > BACKLOG_MS:
             await self._settled.wait()
-        if self._voice is None:
+        voice = self._voice
+        if voice is None:
             self._feed(self._buffer.append(audio))
             return []
         step = int(self._buffer.wire.bytes_a_second * PIECE_SECONDS)
@@ -157,7 +158,7 @@ class SessionEars:
             pcm = self._buffer.append(audio[begin : begin + step])
             if self._growing is not None:
                 self._growing.hearing.push(pcm)
-            for probability in self._voice.push(pcm) if self._voice is not None else ():
+            for probability in voice.push(pcm):
                 for heard in self._look(probability):
                     self._on_heard(heard)  # at once, before anything else can be told of the turn
             self._forget()

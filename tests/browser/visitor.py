@@ -39,8 +39,11 @@ def browser_flags(microphone: Path | None) -> list[str]:
 
 
 @contextmanager
-def visiting(url: str, microphone: Path | None = None) -> Iterator["Page"]:
-    """The page, in a browser that hears ``microphone``, a wav, again and again. Errors on the page are raised."""
+def visiting(url: str, microphone: Path | None = None, key: str = "") -> Iterator["Page"]:
+    """The page, in a browser that hears ``microphone``, a wav, again and again; ``key`` is typed in.
+
+    Errors on the page are raised.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -53,6 +56,9 @@ def visiting(url: str, microphone: Path | None = None) -> Iterator["Page"]:
                 "console", lambda message: wrong.append(message.text) if _is_wrong(message.text, message.type) else None
             )
             page.goto(url)
+            if key:
+                page.fill("#key", key)
+                page.press("#key", "Enter")
             yield page
             assert not wrong, wrong
         finally:
@@ -64,9 +70,10 @@ def _is_wrong(text: str, kind: str) -> bool:
     return kind == "error" and not text.startswith("Failed to load resource")
 
 
-def spoken(address: str, text: str, before: float, after: float) -> bytes:
+def spoken(address: str, text: str, before: float, after: float, key: str = "unused") -> bytes:
     """A wav in which the server's own voice says ``text`` between so many seconds of silence."""
-    answer = httpx.post(f"{address}/v1/audio/speech", json={"input": text, "response_format": "pcm"}, timeout=60)
+    headers, body = {"authorization": f"Bearer {key}"}, {"input": text, "response_format": "pcm"}
+    answer = httpx.post(f"{address}/v1/audio/speech", json=body, headers=headers, timeout=60)
     answer.raise_for_status()
     pcm = resample(answer.content, 24_000, RATE)
     return encode_whole(bytes(2 * int(before * RATE)) + pcm + bytes(2 * int(after * RATE)), "wav", RATE)

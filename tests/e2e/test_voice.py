@@ -142,11 +142,11 @@ def test_a_worker_that_dies_in_the_middle_of_a_turn_costs_the_session_nothing(
             check_all(client)
 
     async def _item(client: RealtimeClient, number: int) -> str:
-        since = 0
+        since, item_id = 0, ""
         for _ in range(number):
             event = await client.wait("input_audio_buffer.committed", since)
-            since = client.events.index(event) + 1
-        return str(event.body["item_id"])
+            since, item_id = client.events.index(event) + 1, event.body["item_id"]
+        return item_id
 
     asyncio.run(run())
 

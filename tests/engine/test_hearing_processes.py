@@ -33,13 +33,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def hearing(folder: Path) -> AsyncIterator[EngineClient]:
     worker = model_config(folder, max_num_seqs=4, max_num_batched_tokens=0)
     client = EngineClient(EngineConfig(worker))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client.run)
-        await client.wait_started()
-        try:
-            yield client
-        finally:
-            tasks.cancel_scope.cancel()
+    with anyio.fail_after(90):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.run)
+            await client.wait_started()
+            try:
+                yield client
+            finally:
+                tasks.cancel_scope.cancel()
 
 
 class Transcript:

@@ -34,13 +34,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def listening(folder: Path) -> AsyncIterator[EngineClient]:
     client = EngineClient(EngineConfig(model_config(folder, max_num_seqs=3, max_num_batched_tokens=0)))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client.run)
-        await client.wait_started()
-        try:
-            yield client
-        finally:
-            tasks.cancel_scope.cancel()
+    with anyio.fail_after(90):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.run)
+            await client.wait_started()
+            try:
+                yield client
+            finally:
+                tasks.cancel_scope.cancel()
 
 
 class Speaker:

@@ -14,9 +14,10 @@ from stentor.server.audio.g711 import Law, encode
 from stentor.server.audio.resample import resample
 from stentor.server.audio.vad import SpeechProbabilities
 from stentor.server.realtime.ears import SessionEars
+from stentor.server.realtime.hypotheses import Hearing, Hypothesis
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped
-from stentor.tests.server.realtime.sounds import Model, silence
+from stentor.tests.server.realtime.sounds import silence
 
 pytest.importorskip("piper", reason="what is heard here is read out by a voice of Piper's")
 pytestmark = pytest.mark.anyio
@@ -33,7 +34,7 @@ def speeches() -> list[Speech]:
 
 async def heard(audio: bytes, pieces: list[int], input: AudioInput) -> list[Heard]:
     found: list[Heard] = []
-    ears = SessionEars(Silent(), SpeechProbabilities, PartialPace(), on_heard=found.append)
+    ears = SessionEars(never, SpeechProbabilities, PartialPace(), on_heard=found.append)
     ears.configure(input, logprobs=False)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ears.run)
@@ -45,11 +46,10 @@ async def heard(audio: bytes, pieces: list[int], input: AudioInput) -> list[Hear
     return found
 
 
-class Silent(Model):
+async def never(pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
     """Nobody is interested in what is said."""
-
-    async def __call__(self, *_: object, **__: object) -> object:  # type: ignore[override]
-        return await anyio.sleep_forever()
+    await anyio.sleep_forever()
+    return Hypothesis("")
 
 
 def conversation(speeches: list[Speech]) -> tuple[bytes, list[tuple[float, float]]]:

@@ -1,0 +1,169 @@
+"""A worker whose model makes vectors and scores of prompts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import load_file
+
+from stentor.kernels import native
+from stentor.kernels.linear_packed import PLAIN
+from stentor.protocols.actors import MemoryLine, WorkerReady
+from stentor.protocols.config import WorkerConfig
+from stentor.protocols.pooling import Pooling, Reach
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow, RowStep, StepPlan
+
+from ..layers.attention import LayerCache
+from ..layers.placement import Placement
+from ..layers.weights import WeightError
+from ..loading.errors import CheckpointError
+from ..loading.pooling_checkpoint import open_pooling
+from ..loading.weights import iterate_weights
+from ..models.config import DecoderConfig
+from ..models.pooling_config import PoolingConfig
+from ..models.pooling_model import PoolingModel, Tensors
+from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
+from .device import Device
+from .errors import SetupError
+from .limits import POOLING, limits_of, with_limits
+from .memory import GIB, default_kv_bytes, resident_bytes
+from .pooling_runner import PoolingRunner
+from .setup_parts import ProgressCallback, Setup, choose_dtype, dtype_name, placement, prepare_kernels
+
+_CPU = torch.device("cpu")
+_TRIAL_TOKENS = 16
+
+
+def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Device | None = None) -> Setup:
+    """See :func:`.setup.set_up`; ``device`` is None on the host's own cores."""
+    at = _CPU if device is None else device.place
+    checkpoint = open_pooling(Path(config.model), config.pooler)
+    model_config = checkpoint.pooling
+    config = with_limits(config, POOLING[at.type])
+    max_model_len = _longest(config, model_config)
+    whole = not isinstance(model_config.backbone, DecoderConfig)
+    if whole:  # a prompt is computed at once, however long it is
+        room = max(config.max_num_batched_tokens, max_model_len)
+        config = msgspec.structs.replace(config, max_num_batched_tokens=room)
+    dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
+    notes = prepare_kernels(config, progress) if device is None else []
+    place = placement(checkpoint, config, at, dtype)
+    place = replace(place, packed=device is None and native.library() is not None and dtype in PLAIN)
+    model = _load(config, model_config, place, max_model_len, progress)
+    caches: list[LayerCache] = []
+    blocks = config.max_num_seqs * -(-max_model_len // config.block_size)
+    kv_bytes = 0
+    if not whole:
+        blocks, caches, kv_bytes = _caches(config, model_config, at, dtype, max_model_len, device)
+    runner = PoolingRunner(
+        model,
+        caches,
+        slots=config.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        device=at,
+    )
+    _complete_a_step(runner, model, max_model_len, config.block_size, progress)
+    notes += model.weights.note_lines()
+    where = at if device is None else device.name
+    memory = [MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {where}")]
+    if kv_bytes:
+        memory.append(MemoryLine("KV cache", kv_bytes, f"{blocks} blocks of {config.block_size} tokens"))
+    if device is None:
+        memory.append(MemoryLine("worker process", resident_bytes(), "resident now: weights and code"))
+    pools: Reach = "all" if whole else "before"
+    return Setup(runner, WorkerReady(blocks, max_model_len, memory, notes, limits_of(config), pools=pools))
+
+
+def _longest(config: WorkerConfig, model: PoolingConfig) -> int:
+    if config.max_model_len is not None and config.max_model_len > model.backbone.max_position:
+        raise SetupError(
+            f"--max-model-len {config.max_model_len}: {model.architecture} was made for at most "
+            f"{model.backbone.max_position}"
+        )
+    return config.max_model_len or model.max_length
+
+
+def _load(
+    config: WorkerConfig, model_config: PoolingConfig, place: Placement, longest: int, progress: ProgressCallback
+) -> PoolingModel:
+    checkpoint = open_pooling(Path(config.model), config.pooler)
+    try:
+        model = PoolingModel(model_config, place, longest)
+        tensors = iterate_weights(
+            checkpoint,
+            place.dtype,
+            raw=model.weights.raw,
+            progress=lambda done, total: progress("loading weights", done, total),
+        )
+        with torch.inference_mode():
+            model.load(tensors, lambda name: _file(checkpoint.folder, name))
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise SetupError(f"the weights do not fit into the memory of {place.device}: choose a smaller model") from error
+    return model
+
+
+def _file(folder: Path, name: str) -> Tensors:
+    """The tensors of a file beside the model, or of a module's folder."""
+    path = folder / name
+    if path.is_dir():
+        path = path / "model.safetensors"
+        if not path.is_file():
+            path = path.with_name("pytorch_model.bin")
+    try:
+        if path.suffix == ".safetensors":
+            return [*load_file(path).items()]
+        loaded: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        return [*loaded.items()]
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"Cannot read {path}: {str(error).splitlines()[0]}.") from error
+    except Exception as error:  # the library that reads pickled weights without running them has errors of its own
+        raise WeightError(f"{path} holds more than tensors, which is not read") from error
+
+
+def _caches(
+    config: WorkerConfig,
+    model: PoolingConfig,
+    at: torch.device,
+    dtype: torch.dtype,
+    longest: int,
+    device: Device | None,
+) -> tuple[int, list[LayerCache], int]:
+    """Blocks, and the memory that they lie in: for as many prompts as run at once, as far as memory goes."""
+    assert isinstance(model.backbone, DecoderConfig)
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
+    block_bytes = kv_block_bytes(model.backbone, config.block_size, cache_dtype)
+    each = -(-longest // config.block_size)
+    if config.kv_cache_memory is not None:
+        budget = config.kv_cache_memory
+    elif device is None:
+        budget = default_kv_bytes(0, config.memory_share)
+    else:
+        found = device.memory()
+        budget = int(found.total * config.gpu_memory_fraction * config.memory_share) - found.reserved - found.outside
+        budget //= 2  # the rest is for activations, which are as large as a step is
+    blocks = min(budget // block_bytes, config.max_num_seqs * each)
+    if blocks < each:
+        raise SetupError(
+            f"{max(budget, 0) / GIB:.2f} GiB of KV cache do not hold one prompt of {longest} tokens, which needs "
+            f"{each * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or lower --max-model-len"
+        )
+    try:
+        return blocks, allocate_caches(model.backbone, blocks, config.block_size, at, cache_dtype), blocks * block_bytes
+    except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+        raise SetupError(f"{at} has no room for the KV cache: lower --kv-cache-memory") from error
+
+
+def _complete_a_step(
+    runner: PoolingRunner, model: PoolingModel, longest: int, block_size: int, progress: ProgressCallback
+) -> None:
+    """Pools a few tokens, so that readiness means a model that ran."""
+    progress("warming up", 0, 1)
+    length = max(1, min(_TRIAL_TOKENS, block_size, longest))
+    tokens = [token % model.config.vocab_size for token in range(1, length + 1)]
+    row = NewRow(0, tokens, length, SamplingParams(max_tokens=0), 0, [0], pooling=Pooling(model.tasks[0]))
+    runner.step(StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], False)]))
+    runner.release([0])
+    progress("warming up", 1, 1)
