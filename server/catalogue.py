@@ -18,7 +18,7 @@ OPTIONS_OF: Final[Mapping[Kind, str]] = {
     "chat": "MODEL",
     "transcription": "--transcription-model",
     "speech": "--speech-model",
-    "embedding": "a server of such models",
+    "embedding": "--embedding-model",
 }
 _SHOWN_CHARS: Final = 128
 

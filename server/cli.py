@@ -27,7 +27,7 @@ from .option import Option
 from .option_tables import OPTIONS
 from .options import CONFIG_FILE, ConfigError, nearest, read_config
 
-PULL_OPTIONS: Final = ("model", "revision", "tokenizer", "transcription-model", "speech-model", "demo")
+PULL_OPTIONS: Final = ("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo")
 GROUPS: Final = {
     "model": "the model",
     "models": "models of other kinds, beside it",
@@ -139,7 +139,7 @@ def _told_to_end() -> Iterator[None]:
 
 def _pull(config: Config) -> int:
     located = fetch(config)
-    for path in (located.engine.worker.model, located.transcription.path, located.speech.path):
+    for path in (located.engine.worker.model, located.transcription.path, located.embedding.path, located.speech.path):
         if path:
             print(path)
     return 0

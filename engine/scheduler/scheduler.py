@@ -237,7 +237,7 @@ class Scheduler:
         if self._group != self._suspicion.group and not self._change_group():
             return None
         memory = self._memory
-        draft = StepDraft(self._max_num_batched_tokens, self._max_prefill_chunk)
+        draft = StepDraft(self._max_num_batched_tokens, self._max_prefill_chunk, streams=self._stream is not None)
         unfinished = plan_decodes(draft, memory)
         if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
             draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
@@ -248,6 +248,8 @@ class Scheduler:
         admit_waiting(draft, memory, now)
         if not draft.rows:
             return None
+        if self._stream is not None:
+            draft.feed()
         plan = StepPlan(
             self._epoch,
             self._steps,

@@ -58,11 +58,12 @@ class Flight(NamedTuple):
 class StepDraft:
     """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row.
 
-    ``room`` is what is left of the largest step there may be: a row that enters whole may go beyond the budget.
-    ``waiting`` counts rows that have nothing to compute now, and may all have something in the next step.
+    ``streams`` says that rows may have to wait for what they hear; ``waiting`` counts rows that have nothing to compute now, and may all have something in the next step.
     """
 
     __slots__ = (
+        "_counted",
+        "_room",
         "budget",
         "chunk",
         "encodings",
@@ -71,15 +72,17 @@ class StepDraft:
         "max_encodings",
         "new",
         "owners",
-        "room",
         "rows",
         "sampled",
+        "streams",
         "waiting",
     )
 
-    def __init__(self, budget: int, chunk: int) -> None:
-        self.budget = self.room = budget
+    def __init__(self, budget: int, chunk: int, *, streams: bool = False) -> None:
+        self.budget = self._room = budget
+        self._counted = 0
         self.chunk = chunk
+        self.streams = streams
         self.max_encodings = 0
         self.encodings: list[Encoding] = []
         self.inputs: list[RowInput] = []
@@ -88,6 +91,21 @@ class StepDraft:
         self.owners: list[Owner] = []
         self.sampled = self.waiting = 0
         self.masked: list[int] = []
+
+    @property
+    def room(self) -> int:
+        """What is left of the largest step there may be: a row that enters whole may go beyond the budget."""
+        # rows that decode need not know: counting happens when somebody asks
+        for row in self.rows[self._counted :]:
+            self._room -= row.count
+        self._counted = len(self.rows)
+        return self._room
+
+    def feed(self) -> None:
+        """Hands the rows of the step what has come of their input."""
+        for choice, _, _, _ in self.owners:
+            if (given := choice.feed()) is not None:
+                self.inputs.append(given)
 
     def add(self, choice: Choice, count: int, new_blocks: list[int]) -> None:
         """Plan the next ``count`` positions of a running choice, and a token where they reach its end; mutates it."""
@@ -107,9 +125,6 @@ class StepDraft:
                 choice.exhausted = end + 1 == choice.limit_len
             else:
                 choice.exhausted = True
-        if choice.request.input is not None and (given := choice.feed()) is not None:
-            self.inputs.append(given)
         self.budget -= count
-        self.room -= count
         self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample))
         self.owners.append((choice, choice.incarnation, end, sample))

@@ -2,7 +2,6 @@
 
 import torch
 
-from stentor.kernels import native
 from stentor.protocols.actors import MemoryLine, WorkerReady
 from stentor.protocols.audio import StreamShape
 from stentor.protocols.config import WorkerConfig
@@ -12,7 +11,6 @@ from stentor.protocols.steps import NewRow, RowInput, RowStep, StepPlan
 from ..loading.checkpoint import Checkpoint
 from ..models.voxtral_realtime import VoxtralRealtime
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
-from .cores import granted_cores
 from .device import Device
 from .errors import SetupError
 from .limits import HEARING, limits_of, with_limits
@@ -27,6 +25,7 @@ from .setup_parts import (
     fit_length,
     load_weights,
     placement,
+    prepare_kernels,
     wanted_length,
 )
 from .streaming_runner import StreamingRunner
@@ -45,9 +44,7 @@ def set_up_streaming(
         raise SetupError("--kv-cache-dtype fp8: models that hear have no scales for it; leave it out")
     dtype = choose_dtype(config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
-    torch.set_num_threads(config.threads or min(torch.get_num_threads(), granted_cores()))
-    if device is None:
-        native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
+    notes = prepare_kernels(config, progress) if device is None else []
     wanted = wanted_length(config, model_config)
     place = placement(checkpoint, config, at, dtype)
     model = load_weights(lambda: VoxtralRealtime(model_config, place, wanted), checkpoint, config, place, progress)
@@ -78,7 +75,7 @@ def set_up_streaming(
     ]
     if device is None:
         memory.append(MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched"))
-    notes = [*cut_note(max_model_len, wanted), *model.weights.note_lines()]
+    notes += [*cut_note(max_model_len, wanted), *model.weights.note_lines()]
     shape = StreamShape(model_config.first, model_config.step)
     return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config), stream=shape))
 

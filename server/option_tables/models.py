@@ -1,8 +1,9 @@
 """Models of other kinds than the chat model, on the same port."""
 
-from typing import Final
+from typing import Final, get_args
 
 from stentor.engine.lease import MAX_WEIGHT
+from stentor.engine.models.sentence_config import PoolingMode
 
 from .. import option_kinds as kinds
 from ..option import Option
@@ -34,6 +35,41 @@ OPTIONS: Final = (
         "transcription.share",
         kinds.integer(1, MAX_WEIGHT),
         "its part of the device's time while it and the chat model both have work, against --share",
+        "models",
+    ),
+    Option(
+        "embedding-model",
+        "embedding.model",
+        kinds.text(),
+        "an embedder, reranker or classifier, named as MODEL is; otherwise none is served",
+        "models",
+    ),
+    Option(
+        "embedding-model-name",
+        "embedding.served_as",
+        kinds.texts(),
+        "a name that clients use for it; may be repeated",
+        "models",
+    ),
+    Option(
+        "embedding-memory-share",
+        "embedding.memory_share",
+        kinds.part(),
+        "its part of the memory that models take, as --transcription-memory-share",
+        "models",
+    ),
+    Option(
+        "embedding-share",
+        "embedding.share",
+        kinds.integer(1, MAX_WEIGHT),
+        "its part of the device's time while it and others have work, against --share",
+        "models",
+    ),
+    Option(
+        "pooler",
+        "embedding.pooler",
+        kinds.choice(get_args(PoolingMode)),
+        "how its hidden states become one vector, instead of what the model's files say",
         "models",
     ),
     Option(

@@ -180,14 +180,17 @@ async function begin(open) {
         }
       },
     });
-    session = await Session.open(element("voice-model").value, {
+    let opened = null; // what comes of a session that has been ended here is no longer of interest
+    session = opened = await Session.open(element("voice-model").value, {
       onEvent: (event) => {
+        if (session !== opened) return;
         log.add(event, false);
         HANDLERS[event.type]?.(event);
       },
       onSent: (event) => log.add(event, true),
       onClose: (why) => {
-        if (why && session) complain(`The session has ended: ${why}`);
+        if (opened === null || session !== opened) return;
+        if (why) complain(`The session has ended: ${why}`);
         end();
       },
     });

@@ -35,6 +35,8 @@ from .turns import TurnDetector, TurnRules
 
 KEPT_MS: Final = 15_000
 """Of silence, for a client that commits although the server looks for turns."""
+_PROMPT_CHARS: Final = 2000
+"""Of what a session says about its words; the model takes some 220 tokens."""
 BACKLOG_MS: Final = 1_200_000
 """Of audio that waits to be transcribed; the next is not taken before there is less."""
 PIECE_SECONDS: Final = 1.0
@@ -336,6 +338,10 @@ def _hearing_of(written: Transcription | None, *, logprobs: bool) -> Hearing:
     if written is None:
         return Hearing()
     prompt = ", ".join(filter(None, (written.prompt, *(written.keywords or ()))))
-    languages = written.languages or []
-    language = written.language or (languages[0] if len(languages) == 1 else None)
-    return Hearing(language, prompt, logprobs=logprobs, partials=True)
+    return Hearing(
+        written.language,
+        tuple(written.languages or ()),
+        prompt[-_PROMPT_CHARS:],
+        logprobs=logprobs,
+        partials=True,
+    )

@@ -7,6 +7,7 @@ where it is quietest, and what follows is heard by itself: so the cost is bounde
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -23,6 +24,8 @@ from .input_buffer import Track
 from .partial_pace import PartialPace
 from .parts import TokenProbability, Transcript
 from .quiet import quietest
+
+logger = logging.getLogger(__name__)
 
 MAX_WINDOW_MS: Final = 26_000
 """Is settled where it is quietest in its last :data:`QUIET_MS`."""
@@ -161,6 +164,8 @@ class TurnHearing:
                 self.lag = anyio.current_time() - self._ended_at
         except (BadRequest, ServerError) as error:
             self._failure = error
+        except Exception:
+            logger.exception("a turn could not be transcribed")
         finally:
             self._done.set()
             self._tell_less()

@@ -21,6 +21,8 @@ class Hearing:
     """How one session wants to be heard."""
 
     language: str | None = None
+    languages: tuple[str, ...] = ()
+    """One of these, where none is settled; empty: any."""
     prompt: str = ""
     logprobs: bool = False
     partials: bool = False

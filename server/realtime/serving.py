@@ -8,18 +8,21 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
+from ..audio.vad import prepare
 from ..auth import caller_of, secret_of
 from ..door.keys import Caller
 from ..errors import describe
 from ..observe.realtime_figures import SessionKind
 from ..responses.ids import random_id
 from ..state import ServerState
+from ..transcription.languages import code_of
 from .beta import Beta
 from .connection import APPENDS, Connection, Receive
 from .machine import State
@@ -68,6 +71,14 @@ class ServedModels:
     def transcription_model(self, name: str | None, field: str) -> str:
         return self._state.catalogue.resolve(name, "transcription", field)
 
+    def language(self, name: str, field: str) -> str:
+        model = self._state.transcription
+        code = code_of(name)
+        if model is None or code in model.languages:
+            return code or name
+        hears = f"{len(model.languages)} languages" if model.multilingual else "English alone"
+        raise BadRequest(f"`{field}`: the model does not hear `{name[:40]}`; it hears {hears}.", field, "invalid_value")
+
 
 class RealtimeServing:
     """The sessions of one server."""
@@ -81,6 +92,8 @@ class RealtimeServing:
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end."""
         with self._state.metrics.server.websocket():
+            if self._state.transcription is not None:
+                await anyio.to_thread.run_sync(prepare)  # once it takes a moment
             offered: Sequence[str] = socket.scope.get("subprotocols", ())
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
             beta = BETA_SUBPROTOCOL in offered or socket.headers.get("openai-beta") == _BETA_HEADER

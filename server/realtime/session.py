@@ -70,6 +70,9 @@ class Models(Protocol):
     def transcription_model(self, name: str | None, field: str) -> str:
         """The served name. Raises BadRequest, also where nothing hears."""
 
+    def language(self, name: str, field: str) -> str:
+        """The code of a language that is heard. Raises BadRequest."""
+
 
 NO_SPEECH_MODEL: Final = (
     "audio output needs a speech model, and none is served; ask for `text`, or start the server with --speech-model"
@@ -243,7 +246,7 @@ class SessionRules:
         elif update.transcription is not UNSET:
             merged = _merged(transcription or Transcription(), update.transcription)
             model = self.models.transcription_model(merged.model, f"{where}.transcription.model")
-            transcription = _with(merged, model=model)
+            transcription = self._heard_in(_with(merged, model=model), f"{where}.transcription")
         noise = heard.noise_reduction
         if update.noise_reduction is None:
             noise = None
@@ -255,6 +258,17 @@ class SessionRules:
             noise_reduction=noise,
             turn_detection=_turn_detection(heard.turn_detection, update.turn_detection),
         )
+
+    def _heard_in(self, transcription: Transcription, where: str) -> Transcription:
+        """With languages that the model hears. Raises BadRequest."""
+        language, languages = transcription.language, transcription.languages
+        if language is not None:
+            language = self.models.language(language, f"{where}.language")
+        if languages is not None:
+            languages = [
+                self.models.language(name, f"{where}.languages[{place}]") for place, name in enumerate(languages)
+            ]
+        return _with(transcription, language=language, languages=languages)
 
 
 def _turn_detection(

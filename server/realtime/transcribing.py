@@ -4,7 +4,6 @@ import codecs
 from typing import Final
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import Unavailable
 from ..transcription.model import OpenAccount, TranscriptionModel
@@ -34,6 +33,7 @@ class ModelTranscriber:
         model = self._model
         options = TranscriptionOptions(
             language=hearing.language,
+            languages=hearing.languages,
             prompt=hearing.prompt,
             priority=FINAL_PRIORITY if final else PARTIAL_PRIORITY,
             salt=self._salt,
@@ -45,17 +45,6 @@ class ModelTranscriber:
         except EngineUnavailable as error:
             raise Unavailable(str(error), "engine_unavailable") from error
         return _hypothesis(model, turn, len(after), tokens=hearing.logprobs)
-
-    def check(self, hearing: Hearing) -> None:
-        """Raises ``BadRequest`` where the model does not hear that language."""
-        language = hearing.language
-        if language is not None and language not in self._model.languages:
-            known = ", ".join(sorted(self._model.languages))
-            raise BadRequest(
-                f"`session.audio.input.transcription.language`: the model does not hear `{language[:40]}`; "
-                f"it hears {known}.",
-                "session.audio.input.transcription.language",
-            )
 
 
 def _hypothesis(model: TranscriptionModel, turn: Turn, given: int, *, tokens: bool) -> Hypothesis:

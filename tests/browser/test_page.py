@@ -95,6 +95,8 @@ def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address:
         assert page.locator("#voice-messages .wrong").count() == 0
         page.click("#voice-end")
         expect(page.locator("#voice-state")).to_have_text("Not connected")
+        page.click("#voice-start")  # at once: the end of the session before must not end this one
+        expect(page.locator("#voice-messages .user .said").first).to_contain_text("dog", timeout=SECONDS)
 
 
 def test_a_recording_serves_where_there_is_no_microphone(address: str, question: Path) -> None:

@@ -18,6 +18,7 @@ from stentor.engine.models.voxtral_realtime import VoxtralRealtime
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup_device import set_up_device
 from stentor.engine.worker.streaming_runner import StreamingRunner
+from stentor.kernels import native
 from stentor.protocols.audio import Streamed, StreamShape
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -36,6 +37,7 @@ def _one_thread() -> Iterator[None]:
     """The model is so small that a second thread costs more than it brings."""
     with thread_count(1):
         yield
+    native.set_threads(None)
 
 
 @pytest.fixture(scope="module")

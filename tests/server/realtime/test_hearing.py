@@ -331,3 +331,14 @@ async def test_only_so_many_hypotheses_are_made_at_once() -> None:
         for _ in range(6):
             tasks.start_soon(guess, lambda: finished.append(1))
     assert (most, len(finished)) == (partial_pace.AT_ONCE, 6)
+
+
+async def test_a_fault_of_ours_fails_the_turn_and_not_the_session(caplog: pytest.LogCaptureFixture) -> None:
+    model = Model()
+    model.error = KeyError("xx")
+    async with heard(model) as (turn, _):
+        turn.push(words(1))
+        turn.finish()
+        with pytest.raises(GenerationFailed):
+            await turn.transcript()
+    assert "a turn could not be transcribed" in caplog.text

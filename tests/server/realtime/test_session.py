@@ -34,6 +34,11 @@ class Models:
             raise BadRequest(f"`{field}`: there is no such model.", field, status=404)
         return name or "chat"
 
+    def language(self, name: str, field: str) -> str:
+        if name not in ("en", "de"):
+            raise BadRequest(f"`{field}`: the model does not hear `{name}`.", field)
+        return name
+
     def transcription_model(self, name: str | None, field: str) -> str:
         if name not in (None, "ears"):
             raise BadRequest(f"`{field}`: there is no such model.", field, status=404)
@@ -131,6 +136,13 @@ def test_turns_can_be_left_to_the_client_and_taken_back() -> None:
     assert manual.audio.input.turn_detection is None
     again = realtime({"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}, manual)
     assert again.audio.input.turn_detection == ServerVad()
+
+
+def test_a_language_that_is_not_heard_is_refused_by_its_field() -> None:
+    with pytest.raises(BadRequest, match=r"`session.audio.input.transcription.languages\[1\]`: .* `xx`"):
+        realtime({"audio": {"input": {"transcription": {"languages": ["en", "xx"]}}}})
+    with pytest.raises(BadRequest, match=r"`session.audio.input.transcription.language`: .* `tlh`"):
+        realtime({"audio": {"input": {"transcription": {"language": "tlh"}}}})
 
 
 def test_an_empty_language_is_none() -> None:
