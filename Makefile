@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice clean
+.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,13 @@ quality: $(STAMP) ## perplexity of the demo model beside transformers', or of wh
 voice: $(STAMP) ## speak with the demo models and be answered, then 16 callers at once; figures go to RESULTS
 	$(BIN)/python -P -m stentor.loadtest.voice.loop --output $(RESULTS)/2026-11-voice-loop-cpu.json $(ARGS)
 	$(BIN)/python -P -m stentor.loadtest.voice.sessions --output $(RESULTS)/2026-11-voice-sessions-cpu.json $(ARGS)
+	$(BIN)/python -P -m stentor.loadtest.voice.speaking --output $(RESULTS)/2026-11-speaking-cpu.json $(ARGS)
+
+wer: $(STAMP) ## word error rate of sixty spoken sentences, beside faster-whisper where it is installed; figures go to RESULTS
+	$(BIN)/python -P -m stentor.loadtest.voice.accuracy --output $(RESULTS)/2026-11-wer-cpu.json $(ARGS)
+
+rtf: $(STAMP) ## speed of transcription beside faster-whisper, one file and eight at once; figures go to RESULTS
+	$(BIN)/python -P -m stentor.loadtest.voice.speed --output $(RESULTS)/2026-11-rtf-cpu.json $(ARGS)
 
 steps: $(STAMP) ## step time against batch and context, and its share of what the machine can do
 	$(BIN)/python -P -m stentor.loadtest.step_cost $(ARGS)

@@ -1,7 +1,7 @@
 """What a request of a model that hears brings to the engine besides its prompt.
 
-Audio travels as the samples that came in, at most one window of the model; the worker makes features of it. Its encoding
-is kept by the digest, so several requests over the same window (another temperature, an alignment) share one.
+Audio travels as the samples that came in, at most one window of the model; the worker makes features of it. Its
+encoding is kept by the digest, so several requests over the same window (another temperature, an alignment) share one.
 """
 
 import msgspec
@@ -17,7 +17,10 @@ MAX_STREAM_BYTES = 32 << 20
 
 
 class TokenRules(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Which tokens a transcript may hold next, by those before: the rules of Whisper (arXiv:2212.04356, section 4.5)."""
+    """Which tokens a transcript may hold next, by those before: Whisper's (arXiv:2212.04356, section 4.5).
+
+    They are taken out of the logits before all else, so log-probabilities are those that the rules leave.
+    """
 
     suppressed: list[int]
     """Never drawn."""

@@ -73,7 +73,8 @@ class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
-    """One step. ``freed`` is applied first, then ``new``, then ``encodings`` are made, then ``rows`` run as one batch."""
+    """One step. ``freed`` is applied first, then ``new``; then ``encodings`` are made and ``inputs`` handed out, and
+    ``rows`` run as one batch."""
 
     epoch: int
     step: int

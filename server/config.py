@@ -383,19 +383,28 @@ class Config(msgspec.Struct, frozen=True):
             models.append(ServedModel("speech", self.speech.served_names, self.speech.model))
         return Catalogue(models)
 
-    def engines(self) -> dict[Kind, EngineConfig]:
-        """What each engine gets, once all models are :meth:`located`; the chat model's comes first."""
+    @property
+    def _beside(self) -> "dict[Kind, TranscriptionConfig | EmbeddingConfig]":
+        """The models that share the chat model's device."""
         beside: dict[Kind, TranscriptionConfig | EmbeddingConfig] = {}
-        """Those that share the chat model's device."""
         if self.transcription.model is not None:
             beside["transcription"] = self.transcription
         if self.embedding.model is not None:
             beside["embedding"] = self.embedding
+        return beside
+
+    @property
+    def memory_left(self) -> float:
+        """The chat model's share of the memory that models take."""
+        return 1.0 - sum(model.memory_share for model in self._beside.values())
+
+    def engines(self) -> dict[Kind, EngineConfig]:
+        """What each engine gets, once all models are :meth:`located`; the chat model's comes first."""
+        beside = self._beside
         if not beside:
             return {"chat": self.engine}
         own = self.engine.worker
-        rest = 1.0 - sum(model.memory_share for model in beside.values())
-        chat = msgspec.structs.replace(own, memory_share=rest, name="chat")
+        chat = msgspec.structs.replace(own, memory_share=self.memory_left, name="chat")
         engines: dict[Kind, EngineConfig] = {"chat": msgspec.structs.replace(self.engine, worker=chat)}
         for member, (kind, model) in enumerate(beside.items(), 1):
             worker = WorkerConfig(

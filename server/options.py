@@ -58,6 +58,11 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
         completed.catalogue()
     except ValueError as error:
         raise ConfigError(f"{error}; give one of them another name") from None
+    if completed.memory_left <= 0:
+        raise ConfigError(
+            "--transcription-memory-share and --embedding-memory-share are 1 or more together; the chat model needs "
+            "some memory, too"
+        )
     return completed
 
 

@@ -49,4 +49,5 @@ async def _open_transcription(config: Config, state: ServerState, engines: Engin
     except TranscriptionModelError as error:
         raise StartError(str(error)) from error
     state.audio = AudioDecoder(config.limits.audio)
+    state.audio.warm_up()
     at_end.callback(state.audio.close)

@@ -1,4 +1,4 @@
-"""What a Voxtral Realtime is made of: a decoder, and the encoder through which each of its positions hears. Torch-free."""
+"""What a Voxtral Realtime is made of: a decoder, and an encoder through which its positions hear. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

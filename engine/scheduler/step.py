@@ -58,7 +58,8 @@ class Flight(NamedTuple):
 class StepDraft:
     """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row.
 
-    ``streams`` says that rows may have to wait for what they hear; ``waiting`` counts rows that have nothing to compute now, and may all have something in the next step.
+    ``streams`` says that rows may have to wait for what they hear; ``waiting`` counts those that have nothing to
+    compute now, and may all have something in the next step.
     """
 
     __slots__ = (

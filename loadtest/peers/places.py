@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-PEERS: Final = ("llama.cpp", "vllm", "transformers")
+PEERS: Final = ("llama.cpp", "vllm", "transformers", "faster-whisper")
 """Whom ``make peers`` can install."""
 
 

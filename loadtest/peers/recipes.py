@@ -16,6 +16,7 @@ LLAMA_CPP: Final = "11434.0.0"
 VLLM: Final = "0.32.0"
 TRANSFORMERS: Final = "5.23.0"
 TORCH: Final = "2.13.0"
+FASTER_WHISPER: Final = "1.2.1"
 
 CMAKE_FLAGS: Final = (
     "-DCMAKE_BUILD_TYPE=Release",
@@ -98,10 +99,21 @@ def transformers(home: Path, torch_index: str | None) -> list[Step]:
     ]
 
 
+def faster_whisper(home: Path, torch_index: str | None) -> list[Step]:
+    """For `make wer` and `make rtf`, which compare transcription."""
+    del torch_index
+    return [
+        _environment(home),
+        Step("installing faster-whisper", [*_pip(home), "install", f"faster-whisper=={FASTER_WHISPER}"]),
+        Step("trying it", [str(home / "env" / "bin" / "python"), "-P", "-c", "import faster_whisper"]),
+    ]
+
+
 RECIPES: Final = {
     "llama.cpp": Recipe(f"b{LLAMA_CPP.partition('.')[0]}", llama_cpp),
     "vllm": Recipe(VLLM, vllm),
     "transformers": Recipe(TRANSFORMERS, transformers),
+    "faster-whisper": Recipe(FASTER_WHISPER, faster_whisper),
 }
 
 

@@ -45,14 +45,14 @@ def spoken(texts: Sequence[str], voice: str = VOICE, *, natural: bool = True) ->
     return clips
 
 
-def joined(clips: Sequence[Clip], name: str) -> Clip:
-    """One clip after the other, with pauses between them."""
-    target = clips[0].path.parent / f"{name}.wav"
+def joined(clips: Sequence[Clip], target: Path, lead_seconds: float = 0.0) -> Clip:
+    """One clip after the other, with pauses between them and so much silence before, written to ``target``."""
     samples = array.array("h")
-    rate = 0
+    with wave.open(str(clips[0].path)) as file:
+        rate = file.getframerate()
+    samples.extend([0] * int(rate * lead_seconds))
     for clip in clips:
         with wave.open(str(clip.path)) as file:
-            rate = file.getframerate()
             samples.frombytes(file.readframes(file.getnframes()))
         samples.extend([0] * int(rate * _PAUSE_SECONDS))
     with wave.open(str(target), "wb") as file:

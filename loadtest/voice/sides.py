@@ -15,9 +15,10 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 
-from ..peers.places import root
+from ..peers.places import script
 from ..processes import tree
 from ..server_process import ServerProcess
+from .clips import Clip
 
 _TIMEOUT: Final = 600.0
 
@@ -28,6 +29,7 @@ class Transcribed(msgspec.Struct, frozen=True):
     seconds: float
     cpu_seconds: float
     """Of all threads of all processes of the side: on a machine with neighbours a steadier figure than the time."""
+    audio_seconds: float
     texts: list[str]
 
 
@@ -55,7 +57,7 @@ class Ours:
         with ThreadPoolExecutor(parallel) as threads:
             texts = list(threads.map(self._ask, bodies))
         seconds = time.perf_counter() - began
-        return Transcribed(seconds, _cpu_seconds(self._server.pid) - used, texts)
+        return Transcribed(seconds, _cpu_seconds(self._server.pid) - used, _audio_seconds(files), texts)
 
     def _ask(self, body: tuple[str, bytes]) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=_TIMEOUT)
@@ -76,9 +78,11 @@ class FasterWhisper:
     def __init__(self, model: Path, compute_type: str, threads: int, workers: int = 1) -> None:
         self.name = f"faster-whisper {compute_type}" + (f" x{workers}" if workers > 1 else "")
         self.version = ""
-        python = root() / "faster-whisper" / "bin" / "python"
+        python = script("faster-whisper", "python")
         if not python.is_file():
-            raise RuntimeError(f"faster-whisper is not installed: there is no {python}")
+            raise RuntimeError(
+                f"faster-whisper is not installed (there is no {python}): make peers ARGS=faster-whisper"
+            )
         child = Path(__file__).with_name("faster_whisper_child.py")
         self.command: Final = [
             *(str(python), "-P", str(child), str(model), "--compute-type", compute_type),
@@ -105,7 +109,8 @@ class FasterWhisper:
         self._process.stdin.write(json.dumps({"files": [str(file) for file in files], "parallel": parallel}) + "\n")
         self._process.stdin.flush()
         answer = self._read()
-        return Transcribed(answer["seconds"], _cpu_seconds(self._process.pid) - used, answer["texts"])
+        used = _cpu_seconds(self._process.pid) - used
+        return Transcribed(answer["seconds"], used, _audio_seconds(files), answer["texts"])
 
     def _read(self) -> dict[str, Any]:
         assert self._process is not None
@@ -115,6 +120,10 @@ class FasterWhisper:
             raise RuntimeError(f"faster-whisper ended with {self._process.wait()}; its words are above")
         found: dict[str, Any] = json.loads(line)
         return found
+
+
+def _audio_seconds(files: Sequence[Path]) -> float:
+    return sum(Clip(file, "").seconds for file in files)
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""``make speaking``: texts of several lengths spoken alone, and many at once: when sound begins, and how fast it is made."""
+"""``make voice``: texts spoken alone, and many at once: when sound begins, and how fast it is made."""
 
 import argparse
 import asyncio
@@ -123,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         record = Speaking(command, now_iso(), describe_machine(), server.command, alone, crowd)
     for one in alone:
         print(
-            f"{one.text} ({one.chars} characters, {one.audio:.1f} s): first audio after {one.first_audio * 1000:.0f} ms, "
-            f"{one.real_time_factor:.3f} s a second"
+            f"{one.text} ({one.chars} characters, {one.audio:.1f} s): first audio after "
+            f"{one.first_audio * 1000:.0f} ms, {one.real_time_factor:.3f} s a second"
         )
     print(
         f"{crowd.texts} at once: first audio after {crowd.first_audio_median * 1000:.0f} ms, the last after "

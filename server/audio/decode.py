@@ -80,6 +80,10 @@ class AudioDecoder:
         """Of the processes that there are."""
         return [pid for worker in self._workers if (pid := worker.process.pid) is not None]
 
+    def warm_up(self) -> None:
+        """Starts the first process, so that the first sound need not wait for that. Returns at once."""
+        self._workers[0].warm_up()
+
     async def decode(self, data: bytes, field: str = "file") -> Decoded:
         """The first audio stream of a file: wav, mp3, m4a, mp4, ogg, opus, flac, webm, aac and some more.
 
@@ -186,6 +190,10 @@ class _Worker:
         wrapped = asyncio.wrap_future(future)
         wrapped.add_done_callback(_looked_at)
         return wrapped
+
+    def warm_up(self) -> None:
+        # where it fails, the first sound says so
+        self._executor.submit(self.process.start)
 
     def close(self) -> None:
         self.process.abandon()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -377,7 +378,7 @@ class Engine:
         """With ``encodings`` the model hears, and every request needs audio; with ``stream`` one that is streamed."""
         self.stream = stream
         self.max_model_len = max_model_len
-        self.sizes = {
+        self.sizes: dict[str, Any] = {
             "num_blocks": num_blocks,
             "block_size": block_size,
             "max_num_seqs": max_num_seqs,

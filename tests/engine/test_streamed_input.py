@@ -1,8 +1,11 @@
 """The client's side of audio that comes piece by piece: what is kept of it, and what goes to which engine."""
 
+from typing import cast
+
 import anyio
 import pytest
 
+from stentor.engine.channel import Endpoint
 from stentor.engine.outbox import Outbox
 from stentor.engine.stream import RequestStream
 from stentor.protocols.actors import Append, ChoiceTokens, EngineInbox, Finished, Submit
@@ -15,7 +18,10 @@ def submit(streamed: Streamed | None) -> Submit:
     return Submit(3, [1], SamplingParams(max_tokens=9), [5], 0, "", 0.0, streamed=streamed)
 
 
-def listening(streamed: Streamed | None = Streamed(b"ab")) -> tuple[RequestStream, list[Append]]:
+BEGUN = Streamed(b"ab")
+
+
+def listening(streamed: Streamed | None = BEGUN) -> tuple[RequestStream, list[Append]]:
     told: list[Append] = []
     return RequestStream(submit(streamed), lambda stream, index: None, told.append), told
 
@@ -79,7 +85,7 @@ async def test_pieces_that_wait_leave_as_one_after_their_request() -> None:
     assert outbox.withdraw(4)
     outbox.append(Append(5, b"gh", False))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(outbox.send_all, engine)
+        tasks.start_soon(outbox.send_all, cast(Endpoint, engine))
         await anyio.wait_all_tasks_blocked()
         outbox.append(Append(5, b"ij", False))
         await anyio.wait_all_tasks_blocked()

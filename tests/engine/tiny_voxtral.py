@@ -65,4 +65,5 @@ def features_of(pcm: bytes) -> torch.Tensor:
     """As transformers makes them of a whole clip."""
     samples = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768
     extractor = VoxtralRealtimeFeatureExtractor(feature_size=128)
-    return extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features
+    features: torch.Tensor = extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features
+    return features

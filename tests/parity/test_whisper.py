@@ -10,6 +10,7 @@ import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.hub import DEMO_TRANSCRIPTION_MODEL, resolve_model
+from stentor.engine.models.alignment import token_times
 from stentor.tests.engine.loading.tiny_ct2 import write_whisper
 from stentor.tests.parity.whispers import VOCAB, PagedWhisper, real, tiny, transformers
 
@@ -190,3 +191,27 @@ def test_alignment_is_transformers_and_openais(pair: tuple[Any, Path]) -> None:
     expected = [float(row[token]) for row, token in zip(likely, tokens[start:], strict=True)]
     assert found.probabilities == pytest.approx(expected, rel=1e-3, abs=1e-7)
     assert len(found.times) == len(found.probabilities) + 1 == len(tokens) - start + 1
+
+
+def test_token_times_are_transformers_own(pair: tuple[Any, Path]) -> None:
+    model, folder = pair
+    ours = PagedWhisper(folder)
+    pcm, frames, begun = sound(0.7, 8), 35, 2
+    tokens = [151, 12, 30, 45, 60, 61, 99, 12, 13]
+    with torch.inference_mode():
+        output = model(
+            features(model, pcm), decoder_input_ids=torch.tensor([tokens]), output_attentions=True, return_dict=True
+        )
+    generated = _Generated(cross_attentions=(output.cross_attentions,), sequences=torch.tensor([tokens]))
+    heads = ours.config.aligning_heads
+    wanted = model._extract_token_timestamps(generated, heads, num_frames=2 * frames, num_input_ids=begun)[0]
+    weights = torch.stack([output.cross_attentions[layer][0, head] for layer, head in heads])
+    found = token_times(weights[:, begun:, :frames], 0, 7)
+    assert found == pytest.approx(wanted[begun:-1].tolist(), abs=1e-6)
+
+
+class _Generated(dict[str, Any]):
+    """What generate() returns, as far as its timestamps need it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]

@@ -10,7 +10,7 @@ from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.fake_worker import Engine, FakeWorker, alone, token_logprobs
 
 MAX_MODEL_LEN = 32
-SIZES = {"num_blocks": 32, "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 8}
+SIZES: dict[str, Any] = {"num_blocks": 32, "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 8}
 PROMPT = [1, 2, 3, 4, 5, 6]
 
 

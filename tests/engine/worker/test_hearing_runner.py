@@ -12,8 +12,8 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from stentor.engine.models.whisper import Whisper
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.hearing_runner import HearingRunner
+from stentor.engine.worker.limits import HEARING
 from stentor.engine.worker.setup_device import set_up_device
-from stentor.engine.worker.setup_hearing import HEARING
 from stentor.kernels import native
 from stentor.protocols.audio import Alignment, Audio
 from stentor.protocols.sampling import SamplingParams
@@ -61,12 +61,12 @@ def greedy_by_transformers(folder: Path, audio: Audio, prompt: list[int], count:
     tokens = list(prompt)
     with torch.inference_mode():
         encoded = theirs.model.encoder(features)
-        for step in range(count):
+        silences = []
+        for _ in range(count):
             logits = theirs(decoder_input_ids=torch.tensor([tokens]), encoder_outputs=encoded).logits[0, -1]
-            if not step:
-                silence = float(logits.softmax(0)[NO_SPEECH])
+            silences.append(float(logits.softmax(0)[NO_SPEECH]))
             tokens.append(int(logits.argmax()))
-    return tokens[len(prompt) :], silence
+    return tokens[len(prompt) :], silences[0]
 
 
 def test_greedy_tokens_are_those_of_transformers(folder: Path, engine: LocalEngine) -> None:
@@ -101,7 +101,7 @@ def random_request(seed: int) -> tuple[list[int], SamplingParams, Audio]:
 
 
 def results_of(engine: LocalEngine, rids: list[int]) -> list[object]:
-    found = []
+    found: list[object] = []
     for rid in rids:
         outcome, heard = engine.outcomes[rid, 0], engine.prompts[rid].heard
         assert outcome.finished is not None
@@ -233,15 +233,17 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
 ) -> None:
     each = model_of(engine).place_bytes + CONTEXT // 16 * 2 * 2 * 32 * 16 * 4
     mib = 1 << 20
-    taken = {"allocated": 10 * mib, "outside": 5 * mib, "activations": 7 * mib}
-    device = FakeDevice(total=22 * mib + 4 * each + 100, **taken)
+
+    def device(room: int) -> FakeDevice:
+        return FakeDevice(total=22 * mib + room, allocated=10 * mib, outside=5 * mib, activations=7 * mib)
+
     options = model_config(folder, max_num_seqs=6, max_num_batched_tokens=0, kv_cache_memory=None)
-    setup = set_up_device(msgspec.structs.replace(options, gpu_memory_fraction=1.0), lambda *_: None, device)
+    options = msgspec.structs.replace(options, gpu_memory_fraction=1.0)
+    setup = set_up_device(options, lambda *_: None, device(4 * each + 100))
     assert setup.ready.encodings == 4
     assert isinstance(setup.runner, HearingRunner)
-    small = FakeDevice(total=22 * mib + each - 100, **taken)
     with pytest.raises(SetupError, match="no room for one window"):
-        set_up_device(msgspec.structs.replace(options, gpu_memory_fraction=1.0), lambda *_: None, small)
+        set_up_device(options, lambda *_: None, device(each - 100))
 
 
 def test_a_step_that_encodes_pauses_between_layers_where_others_share_the_device(engine: LocalEngine) -> None:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -46,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(folder: Path) -> VoxtralRealtimeForConditionalGeneration:
+def theirs(folder: Path) -> Any:
     return VoxtralRealtimeForConditionalGeneration.from_pretrained(folder, attn_implementation="eager").eval()
 
 
@@ -94,7 +95,7 @@ def check_bounded(stream: Listening) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_heard_in_pieces_is_what_transformers_hears_at_once(
-    model: VoxtralRealtime, theirs: VoxtralRealtimeForConditionalGeneration, seed: int
+    model: VoxtralRealtime, theirs: Any, seed: int
 ) -> None:
     pcm = speech(30, seed)
     with torch.inference_mode():
@@ -102,7 +103,7 @@ def test_what_is_heard_in_pieces_is_what_transformers_hears_at_once(
     assert_close(in_pieces(model, pcm, seed), expected, 1e-5)
 
 
-def generated_by_transformers(theirs: VoxtralRealtimeForConditionalGeneration, pcm: bytes) -> list[int]:
+def generated_by_transformers(theirs: Any, pcm: bytes) -> list[int]:
     found = theirs.generate(
         input_ids=torch.tensor([PROMPT]),
         input_features=features_of(pcm),
@@ -112,11 +113,12 @@ def generated_by_transformers(theirs: VoxtralRealtimeForConditionalGeneration, p
         eos_token_id=None,
         pad_token_id=0,
     )
-    return found[0, len(PROMPT) :].tolist()
+    tokens: list[int] = found[0, len(PROMPT) :].tolist()
+    return tokens
 
 
 def test_tokens_are_those_that_transformers_generates(
-    engine: LocalEngine, theirs: VoxtralRealtimeForConditionalGeneration
+    engine: LocalEngine, theirs: Any
 ) -> None:
     pcm = speech(60, 9)
     fresh(engine)

@@ -328,6 +328,18 @@ def test_who_goes_away_leaves_nothing_running() -> None:
     run(use, processes=1)
 
 
+def test_a_decoder_that_was_warmed_up_has_a_process_before_the_first_sound() -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        decoder.warm_up()
+        while not decoder.pids:
+            await asyncio.sleep(0.01)
+        before = decoder.pids
+        assert (await decoder.decode(encode_whole(tone(1), "wav", 16_000))).seconds == 1
+        assert decoder.pids == before
+
+    run(use)
+
+
 def test_what_waits_and_what_is_held_is_bounded() -> None:
     file = encode_whole(tone(1), "wav", 16_000)
 

@@ -1,0 +1,82 @@
+"""``/v1/embeddings``: the request with its checks, with what vLLM and Jina add to it, and the response."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..pooling_api.common import Usage
+from ..pooling_api.formats import NumberFields
+from . import limits
+from .errors import BadRequest
+from .limits import Limits
+from .sampling import Name, not_served, refuse
+
+JinaType = Literal["float", "base64", "binary", "ubinary"]
+REFUSED: Final = ("late_chunking", "return_multivector")
+
+
+class EmbeddingRequest(NumberFields, kw_only=True):
+    dimensions: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
+    """Vectors are cut to so many, where the model was trained for it."""
+    normalize: bool | None = None
+    """Whether vectors have length 1."""
+    task: Name | None = None
+    """Jina's name for what the vectors are for, as the next is Cohere's and the last that of sentence-transformers."""
+    input_type: Name | None = None
+    prompt_name: Name | None = None
+
+    normalized: bool | None = None
+    embedding_type: JinaType | list[JinaType] | None = None
+    """Jina's name for ``encoding_format``."""
+    late_chunking: bool | None = None
+    return_multivector: bool | None = None
+    images: Any = None
+
+    @property
+    def purpose(self) -> tuple[str, str] | None:
+        """What the vectors are for, in the client's words, and the field that says so."""
+        for field in ("prompt_name", "input_type", "task"):
+            if (name := getattr(self, field)) is not None:
+                return name, field
+        return None
+
+    @property
+    def normalizes(self) -> bool | None:
+        for given in (self.normalize, self.normalized, self.use_activation):
+            if given is not None:
+                return given
+        return None
+
+    def check(self, limits: Limits) -> None:
+        refuse(self, REFUSED)
+        if self.images is not None:
+            raise not_served("images")
+        super().check(limits)
+        if self.embedding_type is not None:
+            wanted = [self.embedding_type] if isinstance(self.embedding_type, str) else self.embedding_type
+            if len(wanted) != 1 or wanted[0] not in ("float", "base64"):
+                raise not_served("embedding_type", "`embedding_type` other than `float` or `base64`")
+            self.encoding_format = wanted[0]
+        if self.purpose is not None and self.messages is not None:
+            field = self.purpose[1]
+            raise BadRequest(f"`{field}` puts a prompt before texts, and `messages` bring their own.", field)
+
+
+# ---- responses
+
+
+class Embedding(msgspec.Struct, frozen=True):
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingResponse(msgspec.Struct, frozen=True):
+    data: list[Embedding]
+    model: str
+    usage: Usage
+    object: Literal["list"] = "list"
+
+
+decoder: Final = msgspec.json.Decoder(EmbeddingRequest)

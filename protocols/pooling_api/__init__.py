@@ -1,0 +1,1 @@
+"""Vectors and scores of texts, in the words of vLLM, Cohere and Jina; OpenAI's own are next door."""

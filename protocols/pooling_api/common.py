@@ -1,0 +1,147 @@
+"""What all requests for vectors and scores share: how texts are read, and conversations in their place."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..openai import limits
+from ..openai.bounds import TEXT_TOO_LONG, items_at_most
+from ..openai.chat import Messages, check_template
+from ..openai.errors import BadRequest
+from ..openai.limits import Limits
+from ..openai.messages import check_messages
+from ..openai.sampling import Name, TokenId, not_served
+
+MAX_TEXTS: Final = 2048
+"""Of one request; as many as OpenAI takes."""
+Side = Literal["left", "right"]
+Text = str | list[int]
+"""Or its token ids."""
+
+
+class TextObject(msgspec.Struct):
+    """A text as Jina's clients may write it."""
+
+    text: str | None = None
+    image: Any = None
+
+
+Given = str | Annotated[list[str | TokenId | list[TokenId] | TextObject], Meta(min_length=1)]
+
+
+class PoolingFields(msgspec.Struct, kw_only=True):
+    """None means that the client said nothing: what the model was made for holds."""
+
+    model: Name | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
+    """What is longer is cut to so many; -1: to as many as the model takes; None refuses it."""
+    truncation_side: Side | None = None
+    """Where it is cut off; None: the right."""
+    use_activation: bool | None = None
+    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
+    padding: str | None = None
+
+    def check_reading(self) -> None:
+        """Raises BadRequest."""
+        if self.truncate_prompt_tokens == 0:
+            raise BadRequest("`truncate_prompt_tokens` must be -1, or 1 and more.", "truncate_prompt_tokens")
+        if self.padding not in (None, "do_not_pad"):
+            raise not_served("padding", "`padding` other than `do_not_pad`")
+
+
+class InputFields(PoolingFields, kw_only=True):
+    """Texts, their token ids, or a conversation."""
+
+    input: Given | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    """None: to texts, and not to conversations, whose template sees to it."""
+    add_generation_prompt: bool = False
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    truncate: bool | None = None
+    """Jina's: as :attr:`truncate_prompt_tokens` -1."""
+
+    @property
+    def texts(self) -> list[Text]:
+        """One entry for each. Raises BadRequest for a list of mixed kinds."""
+        given = self.input
+        if given is None:
+            raise BadRequest("`input` is required.", "input", "missing_required_parameter")
+        return texts_of(given)
+
+    def check(self, limits: Limits) -> None:
+        """Everything that the types alone do not say. Raises BadRequest."""
+        self.check_reading()
+        if (self.input is None) == (self.messages is None):
+            raise BadRequest(
+                "`input` is required, or `messages` in its place.",
+                "input",
+                "missing_required_parameter" if self.input is None else None,
+            )
+        if self.truncate and self.truncate_prompt_tokens is None:
+            self.truncate_prompt_tokens = -1
+        check_template(self, limits)
+        if self.messages is not None:
+            check_messages(self.messages)
+        else:
+            check_texts(self.texts, limits, "input")
+
+
+def texts_of(given: str | Sequence[str | int | list[int] | TextObject]) -> list[Text]:
+    """Raises BadRequest for a list of mixed kinds, and for what is no text."""
+    if isinstance(given, str):
+        return [given]
+    kind = type(given[0])
+    tokens: list[int] = []
+    many: list[Text] = []
+    for index, item in enumerate(given):
+        if type(item) is not kind:
+            raise BadRequest(
+                f"`input[{index}]`: a list holds either strings, or token ids, or lists of token ids.",
+                f"input[{index}]",
+            )
+        if isinstance(item, int):
+            tokens.append(item)
+        elif isinstance(item, TextObject):
+            many.append(text_of(item, f"input[{index}]"))
+        else:
+            many.append(item)
+    return [tokens] if tokens else many
+
+
+def text_of(item: str | TextObject, field: str) -> str:
+    """Raises BadRequest for a picture, and for an object without a text."""
+    if isinstance(item, str):
+        return item
+    if item.image is not None:
+        raise not_served(f"{field}.image")
+    if item.text is None:
+        raise BadRequest(f"`{field}.text` is required.", f"{field}.text", "missing_required_parameter")
+    return item.text
+
+
+def check_texts(texts: Sequence[Text], limits: Limits, field: str) -> None:
+    """Raises BadRequest for too many of them, and for too many characters."""
+    items_at_most(texts, MAX_TEXTS, field)
+    total = sum(len(text) for text in texts if isinstance(text, str))
+    if total > limits.max_prompt_chars:
+        raise BadRequest(
+            f"`{field}` has {total} characters; this server allows at most {limits.max_prompt_chars}.",
+            field,
+            TEXT_TOO_LONG,
+        )
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, tokens: int) -> "Usage":
+        return cls(tokens, tokens)

@@ -1,0 +1,53 @@
+"""The special tokens that a tokenizer puts around a text, and around and between two."""
+
+from dataclasses import dataclass
+
+from ..text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Ends:
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        return len(self.before) + len(self.after)
+
+
+@dataclass(frozen=True)
+class PairEnds:
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    told_apart: bool
+    """Whether tokens of the second text are marked as such: BERT's types."""
+
+    @property
+    def length(self) -> int:
+        return len(self.before) + len(self.between) + len(self.after)
+
+
+def ends_of(tokenizer: Tokenizer) -> Ends:
+    encoding = tokenizer.backend.encode("a", add_special_tokens=True)
+    special = encoding.special_tokens_mask
+    inner = [place for place, mark in enumerate(special) if not mark]
+    if not inner:
+        return Ends((), ())
+    return Ends(tuple(encoding.ids[: inner[0]]), tuple(encoding.ids[inner[-1] + 1 :]))
+
+
+def pair_ends_of(tokenizer: Tokenizer) -> PairEnds:
+    encoding = tokenizer.backend.encode("a", "a", add_special_tokens=True)
+    whose = encoding.sequence_ids
+    first = [place for place, text in enumerate(whose) if text == 0]
+    second = [place for place, text in enumerate(whose) if text == 1]
+    if not first or not second:
+        return PairEnds((), (), (), told_apart=False)
+    ids = encoding.ids
+    return PairEnds(
+        tuple(ids[: first[0]]),
+        tuple(ids[first[-1] + 1 : second[0]]),
+        tuple(ids[second[-1] + 1 :]),
+        told_apart=encoding.type_ids[second[0]] == 1,
+    )

@@ -1,0 +1,37 @@
+"""What goes before a text, by what its vector is for."""
+
+from typing import Final
+
+from stentor.engine.models.sentence_config import SentenceModules
+from stentor.protocols.openai.errors import BadRequest
+
+_SAME: Final = (
+    ("query", "search_query", "retrieval.query", "s2p_query", "retrieval_query"),
+    ("document", "passage", "search_document", "retrieval.passage", "retrieval_document", "corpus"),
+    ("classification", "Classification"),
+    ("clustering", "Clustering", "separation"),
+    ("text-matching", "STS", "sts", "semantic_similarity"),
+)
+"""What the same purpose is called by OpenAI's, Cohere's, Jina's and Voyage's clients, and by models."""
+_MOST_SHOWN: Final = 16
+
+
+def prompt_of(modules: SentenceModules, purpose: str | None, field: str = "") -> str:
+    """What the model's files put before texts: by the name ``purpose``, or with None by default.
+
+    A purpose that clients know, and the model has no prompt for, has none. Raises BadRequest for any other name;
+    ``field`` is where it stands.
+    """
+    prompts = modules.prompts
+    if purpose is None:
+        return "" if modules.default_prompt is None else prompts[modules.default_prompt]
+    if purpose in prompts:
+        return prompts[purpose]
+    for names in _SAME:
+        if purpose in names:
+            return next((prompts[name] for name in names if name in prompts), "")
+    known = [*prompts] or [name for names in _SAME for name in names[:2]]
+    shown = ", ".join(known[:_MOST_SHOWN])
+    raise BadRequest(
+        f"`{field}`: the model has no prompt for `{purpose[:64]}`; it knows {shown}.", field, "invalid_value"
+    )

@@ -1,0 +1,144 @@
+"""Texts as the tokens that the model sees of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.pooling_api.common import PoolingFields, Side, Text
+
+from ..text.errors import TextTooLong
+from .ends import Ends
+from .model import EmbeddingModel
+
+_AT_A_TIME: Final = 64
+"""Texts that are one job of the tokenizer's threads, so that the texts of others need not wait for all of them."""
+_NO_ENDS: Final = Ends((), ())
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One text, or two that are read together."""
+
+    ids: list[int]
+    skip: int = 0
+    """Tokens at the beginning that are not pooled."""
+    second: int = 0
+    """Where the second of two texts begins, for models that tell them apart."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many tokens a text may have, and what becomes of a longer one."""
+
+    most: int
+    cut: Side | None = None
+    """Which end is cut off; None refuses it."""
+
+    @classmethod
+    def of(cls, model: EmbeddingModel, fields: PoolingFields, most: int = 0) -> "Room":
+        """``most`` is the operator's bound, 0 for none. Raises BadRequest."""
+        length = min(model.max_length, most or model.max_length)
+        wanted = fields.truncate_prompt_tokens
+        if wanted is None:
+            return cls(length)
+        if wanted > length:
+            raise BadRequest(
+                f"`truncate_prompt_tokens` ({wanted}) is more than the {length} tokens that the model takes.",
+                "truncate_prompt_tokens",
+            )
+        return cls(length if wanted < 0 else wanted, fields.truncation_side or "right")
+
+    def within(self, ids: list[int], ends: Ends, field: str) -> list[int]:
+        """``ids`` that fit, less what is cut off between ``ends``. Raises BadRequest."""
+        if len(ids) <= self.most:
+            return ids
+        if self.cut is None:
+            raise too_long(str(len(ids)), self.most, field)
+        room = self.most - ends.length
+        if room < 1:
+            raise no_room(self.most, ends.length)
+        inner = ids[len(ends.before) : len(ids) - len(ends.after)]
+        return [*ends.before, *cut(inner, room, self.cut), *ends.after]
+
+
+def cut(ids: list[int], most: int, side: Side | Literal["left"] = "right") -> list[int]:
+    if len(ids) <= most:
+        return ids
+    return ids[:most] if side == "right" else ids[len(ids) - most :]
+
+
+def too_long(tokens: str, most: int, field: str) -> BadRequest:
+    return BadRequest(
+        f"`{field}` has {tokens} tokens; the model takes at most {most}. Shorten it, or set `truncate_prompt_tokens` "
+        "to -1 to have the rest cut off.",
+        field,
+        "context_length_exceeded",
+    )
+
+
+def no_room(most: int, special: int) -> BadRequest:
+    return BadRequest(
+        f"`truncate_prompt_tokens` leaves {most} tokens, which the model's {special} special ones take up.",
+        "truncate_prompt_tokens",
+    )
+
+
+async def read_texts(
+    model: EmbeddingModel, texts: Sequence[Text], room: Room, field: str, *, special: bool = True, prompt: str = ""
+) -> list[Prompt]:
+    """One for each text, or its token ids, which are taken as they are. ``prompt`` goes before every text.
+
+    Raises BadRequest naming the text, as ``field`` and its place.
+    """
+    written = [text for text in texts if isinstance(text, str)]
+    several = len(texts) > 1
+    if not written:
+        named = [(ids, f"{field}[{place}]" if several else field) for place, ids in enumerate(texts)]
+        return [Prompt(_checked(model, ids, room, where)) for ids, where in named if not isinstance(ids, str)]
+    ends = model.ends if special else _NO_ENDS
+    skip = 0
+    if prompt and not model.config.modules.include_prompt:
+        skip = len(ends.before) + len((await encode(model, [prompt], special=False))[0])
+    try:
+        encoded = await encode(
+            model, [prompt + text for text in written], special=special, most=None if room.cut else room.most
+        )
+    except TextTooLong as error:
+        raise too_long(f"a text with at least {error.fewest}", room.most, field) from None
+    prompts = []
+    for place, ids in enumerate(encoded):
+        where = f"{field}[{place}]" if several else field
+        fitting = room.within(ids, ends, where)
+        if len(fitting) <= skip:
+            raise BadRequest(f"`{where}` must hold at least one token.", where)
+        prompts.append(Prompt(fitting, skip))
+    return prompts
+
+
+async def encode(
+    model: EmbeddingModel, texts: Sequence[str], *, special: bool, most: int | None = None
+) -> list[list[int]]:
+    """Raises :class:`..text.errors.TextTooLong` where one must have more than ``most`` tokens, and costs a lot."""
+    if model.config.modules.lower_case:
+        texts = [text.lower() for text in texts]
+    encoded: list[list[int]] = []
+    for start in range(0, len(texts), _AT_A_TIME):
+        encoded += await model.pool.encode_batch(texts[start : start + _AT_A_TIME], special, most_tokens=most)
+    return encoded
+
+
+def _checked(model: EmbeddingModel, ids: list[int], room: Room, field: str) -> list[int]:
+    if not ids:
+        raise BadRequest(f"`{field}` must hold at least one token.", field)
+    vocab = model.config.vocab_size
+    if max(ids) >= vocab:
+        place = next(place for place, token in enumerate(ids) if token >= vocab)
+        raise BadRequest(
+            f"`{field}[{place}]`: token id {ids[place]} is outside the model's vocabulary (0 to {vocab - 1}). Were these "
+            "made by the tokenizer of another model? LangChain's OpenAIEmbeddings does so unless "
+            "check_embedding_ctx_length=False is set; or send texts.",
+            field,
+            "invalid_value",
+        )
+    return room.within(ids, _NO_ENDS, field)

@@ -1,0 +1,127 @@
+"""Prompts through the engine: a job of many is there a part at a time, and what is left of it goes when it ends."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from stentor.engine.models.pooling_config import looks_at_all
+from stentor.protocols.actors import Finished, PromptDone
+from stentor.protocols.pooling import Pooled, Pooling
+from stentor.protocols.sampling import SamplingParams
+
+from ..errors import GenerationFailed
+from ..observe.request import RequestRecord, Served
+from ..overload.permits import Permit
+from ..text.generation import EventStream
+from .model import EmbeddingModel
+from .reading import Prompt
+
+logger = logging.getLogger(__name__)
+
+WINDOW_TOKENS: Final = 1 << 14
+"""Of one job, that are with the engine at a time: what follows is there before it runs dry, on any device."""
+WINDOW_TEXTS: Final = 512
+FIRST_TEXTS: Final = 8
+"""Those of a job that stand in line with everybody's; the rest goes behind, so that who brings a few waits for a few."""
+_NO_TOKENS: Final = SamplingParams(max_tokens=0)
+
+
+class Job:
+    """All that one request of a client has pooled, under its name and on its account."""
+
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        permit: Permit,
+        record: RequestRecord | None = None,
+        *,
+        priority: int = 0,
+        salt: str = "",
+    ) -> None:
+        self._model = model
+        self._permit = permit
+        self._record = record
+        self._priority = priority
+        self._salt = salt
+        self.tokens = 0
+        """Of all prompts so far."""
+
+    async def run(self, prompts: Sequence[Prompt], wanted: Pooling) -> list[Pooled]:
+        """What the engine makes of each, in order.
+
+        Raises :class:`..errors.GenerationFailed`, :class:`..errors.Overloaded` and
+        :class:`stentor.engine.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
+        """
+        total = sum(len(prompt.ids) for prompt in prompts)
+        self._permit.take(total)
+        self.tokens += total
+        wanted = msgspec.structs.replace(wanted, last=not looks_at_all(self._model.config, wanted))
+        served = Served(total, 0, len(prompts), time.monotonic())
+        done: list[Pooled] = []
+        running: deque[tuple[EventStream, int]] = deque()
+        held = sent = 0
+        try:
+            while len(done) < len(prompts):
+                while sent < len(prompts) and len(running) < WINDOW_TEXTS:
+                    length = len(prompts[sent].ids)
+                    if running and held + length > WINDOW_TOKENS:
+                        break
+                    running.append((self._submit(prompts[sent], wanted, behind=sent >= FIRST_TEXTS), length))
+                    held += length
+                    sent += 1
+                stream, length = running[0]
+                done.append(await self._read(stream, served))
+                running.popleft()
+                held -= length
+                self._permit.processed(length)
+                if self._model.metrics is not None:
+                    self._model.metrics.pooled(1, length)
+        finally:
+            for stream, _ in running:
+                stream.abort()
+            served.ended = time.monotonic()
+            if len(served.reasons) < len(prompts):
+                served.reasons.append("abort")
+            if self._record is not None:
+                self._record.served.append(served)
+        return done
+
+    def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EventStream:
+        if prompt.skip or prompt.second:
+            wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second)
+        name = "" if self._record is None else self._record.request_id
+        return self._model.client.submit(
+            prompt.ids,
+            _NO_TOKENS,
+            [0],
+            priority=self._priority + behind,
+            salt=self._salt,
+            name=name,
+            pooling=wanted,
+        )
+
+    async def _read(self, stream: EventStream, served: Served) -> Pooled:
+        pooled: Pooled | None = None
+        finished: Finished | None = None
+        async for events in stream:
+            for event in events:
+                match event:
+                    case PromptDone():
+                        pooled = event.pooled
+                        served.prompt_done = True
+                        served.cached_tokens += event.cached_tokens
+                        served.queue_seconds = max(served.queue_seconds, event.queue_seconds)
+                        served.prefill_seconds += event.prefill_seconds
+                    case Finished():
+                        finished = event
+                        served.reasons.append(event.reason)
+        if finished is not None and finished.reason == "error":
+            served.failure = finished.message or ""
+            logger.warning("the engine could not finish a request: %s", finished.message)
+        if pooled is None or finished is None or finished.reason not in ("stop", "length"):
+            raise GenerationFailed
+        return pooled

@@ -1,0 +1,184 @@
+"""Vectors and scores from real engine and worker processes, over tiny random models, against transformers."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import transformers
+
+from stentor.engine.client import EngineClient
+from stentor.protocols.actors import Finished, PromptDone
+from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.protocols.pooling import Pooled, Pooling
+from stentor.protocols.sampling import SamplingParams
+
+pytestmark = pytest.mark.anyio
+
+Matrix = npt.NDArray[np.float32]
+
+SIZES = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+QWEN = {
+    **SIZES,
+    "intermediate_size": 48,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": True,
+    "pad_token_id": 0,
+}
+LAST = Pooling("embed", last=True)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def saved(make: Callable[[], Any], folder: Path) -> Any:
+    torch.manual_seed(5)
+    model = make().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3)
+    model.save_pretrained(folder)
+    return model
+
+
+def qwen3(folder: Path) -> Any:
+    return saved(lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**QWEN)), folder)
+
+
+@asynccontextmanager
+async def serving(folder: Path, **options: Any) -> AsyncIterator[EngineClient]:
+    config = {"dtype": "float32", "threads": 1, "pools": True, **options}
+    client = EngineClient(EngineConfig(WorkerConfig(str(folder), **config)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.run)
+        await client.wait_started()
+        yield client
+        tasks.cancel_scope.cancel()
+
+
+async def answer(client: EngineClient, prompt: list[int], pooling: Pooling) -> tuple[PromptDone | None, Finished]:
+    done: PromptDone | None = None
+    async for events in client.submit(prompt, SamplingParams(max_tokens=0), [0], pooling=pooling):
+        for event in events:
+            if isinstance(event, PromptDone):
+                done = event
+            elif isinstance(event, Finished):
+                return done, event
+    raise AssertionError("a stream ended without a terminal message")
+
+
+def worker_of(engine: int) -> int:
+    """The process below an engine."""
+    (child,) = Path(f"/proc/{engine}/task/{engine}/children").read_text().split()
+    return int(child)
+
+
+def matrix(pooled: Pooled | None) -> Matrix:
+    assert pooled is not None
+    return np.frombuffer(pooled.data, "<f4").reshape(pooled.rows, pooled.columns)
+
+
+async def made(client: EngineClient, prompt: list[int], pooling: Pooling) -> Matrix:
+    done, end = await answer(client, prompt, pooling)
+    assert end.reason != "error", end.message
+    assert done is not None
+    return matrix(done.pooled)
+
+
+def prompts(*lengths: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(9)
+    return [torch.randint(1, 200, (length,), generator=generator).tolist() for length in lengths]
+
+
+def unit(vector: torch.Tensor) -> Matrix:
+    found: Matrix = (vector / vector.norm()).numpy()
+    return found
+
+
+async def test_a_decoder_embeds_by_its_last_token_in_chunks_and_from_the_prefix_cache(tmp_path: Path) -> None:
+    theirs = qwen3(tmp_path)
+    texts = prompts(150, 3, 40, 97)
+
+    def hidden(text: list[int]) -> torch.Tensor:
+        with torch.inference_mode():
+            found: torch.Tensor = theirs.model(input_ids=torch.tensor([text])).last_hidden_state[0]
+        return found
+
+    async with serving(tmp_path, max_num_batched_tokens=64, max_prefill_chunk=32, block_size=16) as client:
+        found = await asyncio.gather(*[made(client, text, LAST) for text in texts])
+        for text, vector in zip(texts, found, strict=True):
+            np.testing.assert_allclose(vector[0], unit(hidden(text)[-1]), atol=2e-5)
+        again, _ = await answer(client, [*texts[0][:-1], 7], LAST)
+        assert again is not None
+        assert again.cached_tokens == 144, "what is known of a prompt need not be computed again"
+        np.testing.assert_allclose(matrix(again.pooled)[0], unit(hidden([*texts[0][:-1], 7])[-1]), atol=2e-5)
+        each, _ = await answer(client, texts[0], Pooling("token_embed"))
+        assert each is not None
+        assert each.cached_tokens == 0, "hidden states that are wanted must be computed"
+        np.testing.assert_allclose(matrix(each.pooled), hidden(texts[0]).numpy(), atol=1e-4, rtol=1e-4)
+
+
+async def test_a_reranker_scores_by_yes_and_no(tmp_path: Path) -> None:
+    folder = tmp_path / "reranker"
+    theirs = qwen3(folder)
+    module = folder / "1_LogitScore"
+    module.mkdir()
+    (module / "config.json").write_text('{"true_token_id": 17, "false_token_id": 4}')
+    texts = prompts(12, 60)
+    async with serving(folder) as client:
+        for text in texts:
+            score = await made(client, text, Pooling("classify", last=True))
+            with torch.inference_mode():
+                logits = theirs(input_ids=torch.tensor([text])).logits[0, -1]
+            expected = logits[[17, 4]].softmax(0)[0]
+            np.testing.assert_allclose(score, [[float(expected)]], atol=1e-5)
+
+
+async def test_a_decoder_classifies(tmp_path: Path) -> None:
+    theirs = saved(
+        lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**QWEN, num_labels=3)), tmp_path
+    )
+    texts = prompts(12, 60)
+    async with serving(tmp_path) as client:
+        for text in texts:
+            logits = await made(client, text, Pooling("classify", last=True, activate=False))
+            with torch.inference_mode():
+                expected = theirs(input_ids=torch.tensor([text])).logits
+            np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4, rtol=1e-4)
+
+
+async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_cannot_do(tmp_path: Path) -> None:
+    config = transformers.BertConfig(**SIZES, intermediate_size=48, max_position_embeddings=128)
+    theirs = saved(lambda: transformers.BertModel(config, add_pooling_layer=False), tmp_path)
+    texts = prompts(*(1 + 7 * number % 128 for number in range(300)))
+    async with serving(tmp_path) as client:
+        assert client.pid is not None
+        asked = [asyncio.create_task(made(client, text, Pooling("embed"))) for text in texts]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        os.kill(worker_of(client.pid), signal.SIGKILL)
+        found = await asyncio.gather(*asked)
+        assert client.stats.worker_restarts == 1
+        for text, vector in zip(texts, found, strict=True):
+            with torch.inference_mode():
+                expected = theirs(input_ids=torch.tensor([text])).last_hidden_state[0].mean(0)
+            np.testing.assert_allclose(vector[0], unit(expected), atol=1e-5)
+        done, end = await answer(client, [5] * 200, Pooling("embed"))
+        assert done is None
+        assert end.message is not None
+        assert "the model's context is 128" in end.message
+        stream = client.submit([5], SamplingParams(max_tokens=3), [0])
+        ends = [event async for events in stream for event in events]
+        assert isinstance(ends[0], Finished)
+        assert ends[0].message == "the model makes vectors and scores: it draws no tokens"
