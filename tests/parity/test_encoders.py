@@ -17,8 +17,8 @@ from stentor.engine.models.encoder_names import canonical
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 
-SIZES = {"vocab_size": 130, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
-BERT = {**SIZES, "intermediate_size": 48, "max_position_embeddings": 96}
+SIZES: dict[str, Any] = {"vocab_size": 130, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+BERT: dict[str, Any] = {**SIZES, "intermediate_size": 48, "max_position_embeddings": 96}
 LENGTHS = (1, 17, 5, 90, 2, 33)
 
 MODELS: dict[str, Callable[[], Any]] = {

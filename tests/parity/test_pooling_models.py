@@ -16,9 +16,11 @@ from stentor.engine.models.encoder import Texts
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
 from stentor.protocols.pooling import Pooling, PoolingTask
 
-SIZES = {"vocab_size": 130, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-BERT = {**SIZES, "intermediate_size": 48, "max_position_embeddings": 96}
-MODERN = {
+library: Any = transformers  # whose types know no labels
+
+SIZES: dict[str, Any] = {"vocab_size": 130, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+BERT: dict[str, Any] = {**SIZES, "intermediate_size": 48, "max_position_embeddings": 96}
+MODERN: dict[str, Any] = {
     **BERT,
     "local_attention": 16,
     "pad_token_id": 0,
@@ -27,51 +29,46 @@ MODERN = {
     "cls_token_id": 1,
     "sep_token_id": 2,
 }
-DISTIL = {"vocab_size": 130, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 96}
+DISTIL: dict[str, Any] = {
+    "vocab_size": 130,
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 48,
+    "max_position_embeddings": 96,
+}
 TEXTS = [[5, 9, 60, 7], [8], [101, 4, 4, 33, 90, 17, 6]]
 PLACE = Placement(torch.device("cpu"), torch.float32, False)
 
 SEQUENCES: dict[str, Callable[[], Any]] = {
-    "bert": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=3)),
-    "roberta": lambda: transformers.RobertaForSequenceClassification(
-        transformers.RobertaConfig(**BERT, num_labels=3, type_vocab_size=1, pad_token_id=1)
+    "bert": lambda: library.BertForSequenceClassification(library.BertConfig(**BERT, num_labels=3)),
+    "roberta": lambda: library.RobertaForSequenceClassification(
+        library.RobertaConfig(**BERT, num_labels=3, type_vocab_size=1, pad_token_id=1)
     ),
-    "xlm-roberta, one label": lambda: transformers.XLMRobertaForSequenceClassification(
-        transformers.XLMRobertaConfig(**BERT, num_labels=1, type_vocab_size=1, pad_token_id=1)
+    "xlm-roberta, one label": lambda: library.XLMRobertaForSequenceClassification(
+        library.XLMRobertaConfig(**BERT, num_labels=1, type_vocab_size=1, pad_token_id=1)
     ),
-    "distilbert": lambda: transformers.DistilBertForSequenceClassification(
-        transformers.DistilBertConfig(**DISTIL, num_labels=3)
+    "distilbert": lambda: library.DistilBertForSequenceClassification(library.DistilBertConfig(**DISTIL, num_labels=3)),
+    "mpnet": lambda: library.MPNetForSequenceClassification(library.MPNetConfig(**BERT, num_labels=3)),
+    "modernbert": lambda: library.ModernBertForSequenceClassification(library.ModernBertConfig(**MODERN, num_labels=3)),
+    "modernbert, mean": lambda: library.ModernBertForSequenceClassification(
+        library.ModernBertConfig(**MODERN, num_labels=1, classifier_pooling="mean", classifier_bias=True)
     ),
-    "mpnet": lambda: transformers.MPNetForSequenceClassification(transformers.MPNetConfig(**BERT, num_labels=3)),
-    "modernbert": lambda: transformers.ModernBertForSequenceClassification(
-        transformers.ModernBertConfig(**MODERN, num_labels=3)
-    ),
-    "modernbert, mean": lambda: transformers.ModernBertForSequenceClassification(
-        transformers.ModernBertConfig(**MODERN, num_labels=1, classifier_pooling="mean", classifier_bias=True)
-    ),
-    "nomic_bert": lambda: transformers.NomicBertForSequenceClassification(
-        transformers.NomicBertConfig(**BERT, num_labels=3)
-    ),
-    "gte": lambda: transformers.GteForSequenceClassification(transformers.GteConfig(**BERT, num_labels=1)),
-    "jina_embeddings_v3": lambda: transformers.JinaEmbeddingsV3ForSequenceClassification(
-        transformers.JinaEmbeddingsV3Config(**BERT, num_labels=2)
+    "nomic_bert": lambda: library.NomicBertForSequenceClassification(library.NomicBertConfig(**BERT, num_labels=3)),
+    "gte": lambda: library.GteForSequenceClassification(library.GteConfig(**BERT, num_labels=1)),
+    "jina_embeddings_v3": lambda: library.JinaEmbeddingsV3ForSequenceClassification(
+        library.JinaEmbeddingsV3Config(**BERT, num_labels=2)
     ),
 }
 TOKENS: dict[str, Callable[[], Any]] = {
-    "bert": lambda: transformers.BertForTokenClassification(transformers.BertConfig(**BERT, num_labels=5)),
-    "distilbert": lambda: transformers.DistilBertForTokenClassification(
-        transformers.DistilBertConfig(**DISTIL, num_labels=5)
-    ),
-    "modernbert": lambda: transformers.ModernBertForTokenClassification(
-        transformers.ModernBertConfig(**MODERN, num_labels=5)
-    ),
+    "bert": lambda: library.BertForTokenClassification(library.BertConfig(**BERT, num_labels=5)),
+    "distilbert": lambda: library.DistilBertForTokenClassification(library.DistilBertConfig(**DISTIL, num_labels=5)),
+    "modernbert": lambda: library.ModernBertForTokenClassification(library.ModernBertConfig(**MODERN, num_labels=5)),
 }
 MASKED: dict[str, Callable[[], Any]] = {
-    "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BERT)),
-    "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**DISTIL)),
-    "roberta": lambda: transformers.RobertaForMaskedLM(
-        transformers.RobertaConfig(**BERT, type_vocab_size=1, pad_token_id=1)
-    ),
+    "bert": lambda: library.BertForMaskedLM(library.BertConfig(**BERT)),
+    "distilbert": lambda: library.DistilBertForMaskedLM(library.DistilBertConfig(**DISTIL)),
+    "roberta": lambda: library.RobertaForMaskedLM(library.RobertaConfig(**BERT, type_vocab_size=1, pad_token_id=1)),
 }
 
 
@@ -143,9 +140,7 @@ def test_splade_weighs_the_vocabulary(name: str, tmp_path: Path) -> None:
 
 
 def bert(folder: Path, **config: Any) -> Any:
-    return saved(
-        lambda: transformers.BertModel(transformers.BertConfig(**BERT, **config), add_pooling_layer=False), folder
-    )
+    return saved(lambda: library.BertModel(library.BertConfig(**BERT, **config), add_pooling_layer=False), folder)
 
 
 @torch.inference_mode()
@@ -192,8 +187,8 @@ def test_vectors_are_cut_and_normalised_again(tmp_path: Path) -> None:
 @torch.inference_mode()
 def test_bge_m3_makes_dense_sparse_and_token_vectors(tmp_path: Path) -> None:
     theirs = saved(
-        lambda: transformers.XLMRobertaModel(
-            transformers.XLMRobertaConfig(**BERT, type_vocab_size=1, pad_token_id=1), add_pooling_layer=False
+        lambda: library.XLMRobertaModel(
+            library.XLMRobertaConfig(**BERT, type_vocab_size=1, pad_token_id=1), add_pooling_layer=False
         ),
         tmp_path,
     )

@@ -129,13 +129,16 @@ def test_a_checkpoint_of_ctranslate2_is_the_same_model(dtype: torch.dtype, tmp_p
     torch.testing.assert_close(results[1], results[0], atol=1e-6 if exact else 0.3, rtol=1e-6 if exact else 0.05)
 
 
-def test_bfloat16_stays_near(pair: tuple[Any, Path]) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "packed"), [(torch.bfloat16, True), (torch.bfloat16, False), (torch.float16, False)], ids=str
+)
+def test_half_precision_stays_near(pair: tuple[Any, Path], dtype: torch.dtype, packed: bool) -> None:
     _, folder = pair
     outs = []
-    for dtype in (torch.float32, torch.bfloat16):
-        ours = PagedWhisper(folder, dtype=dtype)
+    for ours in (PagedWhisper(folder), PagedWhisper(folder, dtype=dtype, packed=packed)):
         ours.listen([sound(0.8, 7)])
         outs.append(ours.step([[151, 9, 8, 40]])[0])
+    assert outs[1].dtype == torch.float32
     assert (outs[1] - outs[0]).abs().max() < 0.05 * outs[0].abs().max()
 
 

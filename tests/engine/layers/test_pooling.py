@@ -14,14 +14,15 @@ TEXTS = [HIDDEN[0:1], HIDDEN[1:6], HIDDEN[6:9]]
 
 def expected(text: torch.Tensor, mode: PoolingMode) -> torch.Tensor:
     weights = torch.arange(1.0, len(text) + 1).unsqueeze(1)
-    return {
+    made: dict[PoolingMode, torch.Tensor] = {
         "cls": text[0],
         "lasttoken": text[-1],
         "max": text.amax(0),
         "mean": text.mean(0),
         "mean_sqrt_len_tokens": text.sum(0) / len(text) ** 0.5,
         "weightedmean": (text * weights).sum(0) / weights.sum(),
-    }[mode]
+    }
+    return made[mode]
 
 
 @pytest.mark.parametrize("mode", ["cls", "lasttoken", "max", "mean", "mean_sqrt_len_tokens", "weightedmean"])

@@ -1,5 +1,7 @@
 """Requests handed over from an engine that is gone: they go on where they were."""
 
+from typing import Any
+
 import msgspec
 import pytest
 

@@ -1,4 +1,5 @@
 import gc
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,13 @@ def test_a_negative_max_tokens_and_missing_seeds_are_refused() -> None:
     [("block_size", 0), ("max_num_seqs", 0), ("max_num_batched_tokens", 0), ("max_model_len", 0), ("num_blocks", 0)],
 )
 def test_a_size_below_one_is_refused_at_construction(name: str, value: int) -> None:
-    sizes: dict[str, Any] = {"num_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "max_model_len": 1}
+    sizes: dict[str, Any] = {
+        "num_blocks": 1,
+        "block_size": 1,
+        "max_num_seqs": 1,
+        "max_num_batched_tokens": 1,
+        "max_model_len": 1,
+    }
     with pytest.raises(ValueError, match="at least 1"):
         Scheduler(**{**sizes, name: value}, config=SchedulerConfig())
 

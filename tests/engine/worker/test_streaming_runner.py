@@ -117,9 +117,7 @@ def generated_by_transformers(theirs: Any, pcm: bytes) -> list[int]:
     return tokens
 
 
-def test_tokens_are_those_that_transformers_generates(
-    engine: LocalEngine, theirs: Any
-) -> None:
+def test_tokens_are_those_that_transformers_generates(engine: LocalEngine, theirs: Any) -> None:
     pcm = speech(60, 9)
     fresh(engine)
     rid = engine.submit(PROMPT, GREEDY, streamed=Streamed(pcm, ended=True))

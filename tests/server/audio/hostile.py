@@ -9,20 +9,19 @@ import av
 from stentor.server.audio.encode import wav_header
 from stentor.tests.server.audio.voices import file_of, tone
 
-SILENT_OPUS = b"\x18"
-"""A packet of 60 ms that holds nothing: the decoder makes up what is missing."""
-SILENT_SECONDS = 0.06
+SILENT_OPUS = {20: b"\x08", 60: b"\x18"}
+"""Packets of so many milliseconds that hold nothing: the decoder makes up what is missing."""
 
 
-def silent_opus(seconds: float, container: str = "ogg", ticks: int = 2880) -> bytes:
-    """Silence in a byte for each 60 ms, and what the container adds, which may say otherwise: ``ticks`` of 48 kHz."""
+def silent_opus(seconds: float, container: str = "ogg", ticks: int = 2880, packet_ms: int = 60) -> bytes:
+    """Silence in a byte for each 60 or 20 ms, and what the container adds, which may say otherwise: ``ticks`` of 48 kHz."""
     written = io.BytesIO()
     with av.open(written, "w", format=container) as file:
         stream = file.add_stream("libopus", rate=48_000, layout="mono")
         assert isinstance(stream, av.AudioStream)
         stream.codec_context.open()
-        for number in range(int(seconds / SILENT_SECONDS)):
-            packet = av.Packet(SILENT_OPUS)
+        for number in range(int(seconds * 1000 / packet_ms)):
+            packet = av.Packet(SILENT_OPUS[packet_ms])
             packet.stream = stream
             packet.time_base = stream.codec_context.time_base
             packet.pts = packet.dts = number * ticks

@@ -159,6 +159,20 @@ def test_a_small_file_of_many_hours_is_refused_soon_whatever_it_says(claims: int
     run(use, max_seconds=7200)
 
 
+def test_three_days_in_25_megabytes_are_refused_before_they_have_been_counted() -> None:
+    link = silent_opus(600, ticks=960, packet_ms=20)
+    bomb = (link * (1 + (25 << 20) // len(link)))[: 25 << 20]
+
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(silent_opus(1, ticks=960, packet_ms=20))
+        before = spent(decoder)
+        with pytest.raises(BadRequest, match="longer than the 14400 seconds"):
+            await decoder.decode(bomb)
+        assert spent(decoder) - before < REFUSED_WITHIN
+
+    run(use)
+
+
 def test_what_packets_do_not_say_is_counted_when_it_is_decoded() -> None:
     modest = [silent_opus(100, container, ticks=48) for container in ("mp4", "matroska")]
     for data in modest:

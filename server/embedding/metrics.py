@@ -1,0 +1,18 @@
+"""What is measured of a model that makes vectors and scores, on the page that all metrics are on."""
+
+from prometheus_client import CollectorRegistry, Counter
+
+
+class EmbeddingMetrics:
+    """The model's first name is the only label."""
+
+    def __init__(self, registry: CollectorRegistry, model: str) -> None:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"stentor:embedding_{name}", text, ("model_name",), registry=registry).labels(model)
+
+        self._texts = counter("texts", "Texts that were pooled, pairs counted once.")
+        self._tokens = counter("tokens", "Tokens of them.")
+
+    def pooled(self, texts: int, tokens: int) -> None:
+        self._texts.inc(texts)
+        self._tokens.inc(tokens)

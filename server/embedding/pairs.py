@@ -1,0 +1,148 @@
+"""A query and a document that are read together: one prompt for each pair."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from stentor.protocols.openai.errors import BadRequest
+
+from ..text.errors import TemplateError
+from .model import EmbeddingModel
+from .reading import Prompt, Room, cut, encode, no_room, too_long
+
+DEFAULT_INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
+_QWEN3_BEFORE: Final = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+_QWEN3_AFTER: Final = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+"""The words with which Qwen3-Reranker was trained."""
+
+
+class PairRules(msgspec.Struct, frozen=True):
+    """What a request says of how pairs are read."""
+
+    room: Room
+    most_query: int = 0
+    """Tokens of each query; what is longer is cut. 0 is no bound of its own."""
+    most_document: int = 0
+    instruction: str | None = None
+
+
+async def read_pairs(
+    model: EmbeddingModel,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    rules: PairRules,
+    fields: tuple[str, str],
+) -> list[Prompt]:
+    """One prompt for each document, with the only query or that in its place; ``fields`` are those that have them.
+
+    Raises BadRequest.
+    """
+    if rules.instruction is not None and model.pair_form == "pair":
+        raise BadRequest("`instruction`: the model takes none; leave it out.", "instruction", "unsupported")
+    first = await _bounded(model, queries, rules.most_query)
+    second = await _bounded(model, documents, rules.most_document)
+    match model.pair_form:
+        case "pair":
+            return _joined(model, first, second, rules.room, fields[1])
+        case "qwen3":
+            return await _told(model, first, second, rules, fields[1])
+        case "template":
+            return await _templated(model, first, second, rules, fields[1])
+
+
+async def _bounded(model: EmbeddingModel, texts: Sequence[str], most: int) -> list[list[int]]:
+    return [cut(ids, most) if most else ids for ids in await encode(model, texts, special=False)]
+
+
+def _joined(
+    model: EmbeddingModel, queries: Sequence[list[int]], documents: Sequence[list[int]], room: Room, field: str
+) -> list[Prompt]:
+    ends = model.pair_ends
+    prompts = []
+    for place, document in enumerate(documents):
+        query = queries[place if len(queries) > 1 else 0]
+        length = len(query) + len(document) + ends.length
+        if length > room.most:
+            if room.cut is None:
+                raise too_long(f"together with the query {length}", room.most, _at(field, place, documents))
+            left = room.most - ends.length
+            if left < 1:
+                raise no_room(room.most, ends.length)
+            query, document = cut_longest(query, document, left)
+        before = [*ends.before, *query, *ends.between]
+        ids = [*before, *document, *ends.after]
+        if not ids:
+            raise BadRequest(f"`{field}` must hold at least one token.", field)
+        prompts.append(Prompt(ids, second=len(before) if ends.told_apart else 0))
+    return prompts
+
+
+def cut_longest(first: list[int], second: list[int], most: int) -> tuple[list[int], list[int]]:
+    """Both, of which the longer one loses tokens until they have ``most`` together: as tokenizers do it."""
+    short, long = sorted((len(first), len(second)))
+    if short > most:
+        long = short
+    else:
+        long = max(short, most - short)
+    if short + long > most:
+        short, long = most // 2, most // 2 + most % 2
+    return (first[:short], second[:long]) if len(first) <= len(second) else (first[:long], second[:short])
+
+
+async def _told(
+    model: EmbeddingModel, queries: Sequence[list[int]], documents: Sequence[list[int]], rules: PairRules, field: str
+) -> list[Prompt]:
+    instruction = DEFAULT_INSTRUCTION if rules.instruction is None else rules.instruction
+    before, after = await encode(model, [_QWEN3_BEFORE, _QWEN3_AFTER], special=False)
+    first, second = await _texts(model, queries), await _texts(model, documents)
+    texts = [
+        f"<Instruct>: {instruction}\n<Query>: {first[place if len(first) > 1 else 0]}\n<Document>: {document}"
+        for place, document in enumerate(second)
+    ]
+    room = rules.room
+    left = room.most - len(before) - len(after)
+    prompts = []
+    for place, ids in enumerate(await encode(model, texts, special=False)):
+        if len(ids) > left:
+            if room.cut is None:
+                length = len(ids) + len(before) + len(after)
+                raise too_long(f"together with the query {length}", room.most, _at(field, place, documents))
+            if left < 1:
+                raise no_room(room.most, len(before) + len(after))
+        prompts.append(Prompt([*before, *ids[:left], *after]))
+    return prompts
+
+
+async def _templated(
+    model: EmbeddingModel, queries: Sequence[list[int]], documents: Sequence[list[int]], rules: PairRules, field: str
+) -> list[Prompt]:
+    kwargs = {} if rules.instruction is None else {"instruction": rules.instruction}
+    first, second = await _texts(model, queries), await _texts(model, documents)
+    prompts = []
+    for place, document in enumerate(second):
+        query = first[place if len(first) > 1 else 0]
+        try:
+            ids = await model.pool.render_chat(
+                [{"role": "query", "content": query}, {"role": "document", "content": document}],
+                add_generation_prompt=True,
+                continue_final_message=False,
+                template_kwargs=kwargs,
+            )
+        except TemplateError as error:
+            raise BadRequest(str(error), field, "template_error") from None
+        if len(ids) > rules.room.most:  # what is cut off would be the end, on which the answer hangs
+            raise too_long(f"together with the query {len(ids)}", rules.room.most, _at(field, place, documents))
+        prompts.append(Prompt(ids))
+    return prompts
+
+
+async def _texts(model: EmbeddingModel, many: Sequence[list[int]]) -> list[str]:
+    return [await model.pool.decode(ids, skip_special_tokens=False) for ids in many]
+
+
+def _at(field: str, place: int, several: Sequence[object]) -> str:
+    return f"{field}[{place}]" if len(several) > 1 else field

@@ -1,0 +1,99 @@
+"""How well documents fit a query, by what kind of model there is."""
+
+from collections.abc import Sequence
+
+import anyio
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.pooling import Pooling
+
+from .model import EmbeddingModel
+from .pairs import PairRules, read_pairs
+from .purposes import prompt_of
+from .reading import Prompt, Room, cut, encode, read_texts
+from .running import Job
+from .similarity import cosines, late_interaction
+
+
+async def scores_of(
+    model: EmbeddingModel,
+    job: Job,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    rules: PairRules,
+    fields: tuple[str, str],
+    *,
+    activate: bool = True,
+) -> list[float]:
+    """One for each document, with the only query or that in its place; ``fields`` are those that have them.
+
+    Raises BadRequest, and as :meth:`.running.Job.run`.
+    """
+    match model.compares:
+        case "together":
+            pairs = await read_pairs(model, queries, documents, rules, fields)
+            found = await job.run(pairs, Pooling("classify", activate=activate))
+            return [memoryview(each.data).cast("f")[0] for each in found]
+        case "vectors":
+            first, second = await _by_purpose(model, queries, documents, rules, fields)
+            vectors = await job.run([*first, *second], Pooling("embed"))
+            return await anyio.to_thread.run_sync(cosines, vectors[: len(first)], vectors[len(first) :])
+        case "tokens":
+            first = await _marked(model, queries, rules, fields[0], is_query=True)
+            second = await _marked(model, documents, rules, fields[1], is_query=False)
+            vectors = await job.run([*first, *second], Pooling("token_embed"))
+            skipped = model.markers.skipped
+            kept = [
+                [place for place, token in enumerate(prompt.ids) if token not in skipped] if skipped else None
+                for prompt in second
+            ]
+            return await anyio.to_thread.run_sync(late_interaction, vectors[: len(first)], vectors[len(first) :], kept)
+        case "":
+            raise BadRequest(
+                f"`{model.name}` does not score pairs: it is neither an embedder nor a reranker with one score.",
+                "model",
+                "model_not_supported",
+            )
+
+
+async def _by_purpose(
+    model: EmbeddingModel,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    rules: PairRules,
+    fields: tuple[str, str],
+) -> tuple[list[Prompt], list[Prompt]]:
+    sides = []
+    for texts, purpose, most, field in (
+        (queries, "query", rules.most_query, fields[0]),
+        (documents, "document", rules.most_document, fields[1]),
+    ):
+        prompt = prompt_of(model.config.modules, purpose)
+        if most:
+            room = Room(min(rules.room.most, most + model.ends.length), "right")
+        else:
+            room = rules.room
+        sides.append(await read_texts(model, texts, room, field, prompt=prompt))
+    return sides[0], sides[1]
+
+
+async def _marked(
+    model: EmbeddingModel, texts: Sequence[str], rules: PairRules, field: str, *, is_query: bool
+) -> list[Prompt]:
+    """Texts with the markers of late interaction; they are cut to the lengths that the model was trained with."""
+    markers, ends = model.markers, model.ends
+    marker = markers.query if is_query else markers.document
+    length = markers.query_length if is_query else markers.document_length
+    own = rules.most_query if is_query else rules.most_document
+    special = ends.length + (marker is not None)
+    prompts = []
+    for place, ids in enumerate(await encode(model, texts, special=False)):
+        inner = cut(ids, own) if own else ids
+        if length:
+            inner = cut(inner, max(1, length - special))
+        marked = [*ends.before[:1], *(() if marker is None else (marker,)), *ends.before[1:], *inner, *ends.after]
+        if is_query and markers.fill is not None:
+            marked += [markers.fill] * (length - len(marked))
+        where = f"{field}[{place}]" if len(texts) > 1 else field
+        prompts.append(Prompt(rules.room.within(marked, ends, where)))
+    return prompts
