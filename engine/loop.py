@@ -365,7 +365,15 @@ class EngineLoop(Actor[Message]):
 
 def engine_ready(ready: WorkerReady) -> EngineReady:
     """What the client is told of a worker."""
-    return EngineReady(ready.num_blocks, ready.limits.block_size, ready.max_model_len, ready.memory, ready.notes)
+    return EngineReady(
+        ready.num_blocks,
+        ready.limits.block_size,
+        ready.max_model_len,
+        ready.memory,
+        ready.notes,
+        ready.encodings,
+        ready.stream,
+    )
 
 
 async def _ignore(progress: Progress) -> None:

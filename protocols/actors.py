@@ -151,6 +151,9 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     memory: list[MemoryLine]
     notes: list[str]
     """Things the operator should know: fallbacks taken, weights expanded."""
+    encodings: int = 0
+    """See :attr:`WorkerReady.encodings`, here and in the next."""
+    stream: StreamShape | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):

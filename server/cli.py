@@ -27,7 +27,9 @@ from .option import Option
 from .option_tables import OPTIONS
 from .options import CONFIG_FILE, ConfigError, nearest, read_config
 
-PULL_OPTIONS: Final = ("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo")
+PULL_OPTIONS: Final = (
+    *("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo"),
+)
 GROUPS: Final = {
     "model": "the model",
     "models": "models of other kinds, beside it",

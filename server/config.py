@@ -15,7 +15,7 @@ from stentor.engine.loading.hub import (
     DEMO_TRANSCRIPTION_MODEL,
 )
 from stentor.engine.models.sentence_config import PoolingMode
-from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.protocols.config import DType, EngineConfig, WorkerConfig
 from stentor.protocols.openai.limits import Limits
 
 from .audio.limits import AudioLimits
@@ -97,6 +97,8 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
     """Of the memory that the models on a device may take; the rest is the chat model's."""
     share: int = 1
     """Of the device's time, against those of the others, while all have work."""
+    dtype: DType = "auto"
+    """Of activations, and of weights that are not quantised."""
     pooler: PoolingMode | None = None
     """How hidden states become one vector; None: as the model's files say."""
 
@@ -411,6 +413,7 @@ class Config(msgspec.Struct, frozen=True):
                 model=model.path,
                 pools=isinstance(model, EmbeddingConfig),
                 pooler=(model.pooler or "") if isinstance(model, EmbeddingConfig) else "",
+                dtype=model.dtype if isinstance(model, EmbeddingConfig) else "auto",
                 device=own.device,
                 gpu_memory_fraction=own.gpu_memory_fraction,
                 memory_share=model.memory_share,

@@ -1,4 +1,5 @@
-"""Opens what is served beside the chat model: what hears, what speaks, and what makes samples of uploads."""
+"""Opens what is served beside the chat model: what hears, what speaks, what makes vectors, and what makes samples of
+uploads."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -26,6 +27,8 @@ async def open_others(
     try:
         if "transcription" in engines.clients:
             await _open_transcription(config, state, engines, at_end)
+        if "embedding" in engines.clients:
+            await _open_embedding(config, state, engines, at_end)
         if config.speech.model is not None:
             from .speech.metrics import SpeechMetrics
             from .speech.opening import open_speech
@@ -51,3 +54,13 @@ async def _open_transcription(config: Config, state: ServerState, engines: Engin
     state.audio = AudioDecoder(config.limits.audio)
     state.audio.warm_up()
     at_end.callback(state.audio.close)
+
+
+async def _open_embedding(config: Config, state: ServerState, engines: Engines, at_end: AsyncExitStack) -> None:
+    from .embedding.metrics import EmbeddingMetrics
+    from .embedding.opening import open_embedding
+
+    served, client = config.embedding, engines.clients["embedding"]
+    metrics = EmbeddingMetrics(state.metrics.registry, served.served_names[0])
+    state.embedding = await anyio.to_thread.run_sync(open_embedding, served, client, Path(served.path), metrics)
+    at_end.callback(state.embedding.pool.close)

@@ -37,6 +37,7 @@ from .text.pool import TokenizerPool
 
 if TYPE_CHECKING:
     from .audio.decode import AudioDecoder
+    from .embedding.model import EmbeddingModel
     from .speech.model import SpeechModel
     from .transcription.model import TranscriptionModel
 
@@ -119,7 +120,8 @@ class ServerState:
     catalogue: Catalogue = field(default_factory=lambda: Catalogue([]))
     """Of all models; empty means the chat model alone, under :attr:`served_names`."""
     transcription: "TranscriptionModel | None" = None
-    """None where none is served; so for the next two."""
+    """None where none is served; so for the next three."""
+    embedding: "EmbeddingModel | None" = None
     speech: "SpeechModel | None" = None
     audio: "AudioDecoder | None" = None
     """Makes samples of what clients upload."""

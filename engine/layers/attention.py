@@ -95,12 +95,7 @@ class Attention:
     ) -> torch.Tensor:
         """x [tokens, hidden], plain or quantised, positions int64 [tokens] → [tokens, hidden]; writes K and V."""
         tokens = batch.num_tokens
-        q, k, v = torch.split_with_sizes(self._qkv(x), self._split, dim=1)
-        if self._qk_norm == "full":
-            q, k = self._q_norm.plain(q), self._k_norm.plain(k)
-        q = q.view(tokens, self._heads, self._head_dim)
-        k = k.view(tokens, self._kv_heads, self._head_dim)
-        v = v.view(tokens, self._kv_heads, self._head_dim)
+        q, k, v = self._heads_of(x)
         head_norms = self._qk_norm == "head"
         k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
         q = rotate_and_write_kv_(
@@ -132,6 +127,41 @@ class Attention:
             v_scale=v_scale,
         )  # [tokens, heads, head_dim]
         return self._out(out.view(tokens, -1))
+
+    def _heads_of(self, x: Input) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values [tokens, heads, head_dim], not rotated, and not normed by head."""
+        q, k, v = torch.split_with_sizes(self._qkv(x), self._split, dim=1)
+        if self._qk_norm == "full":
+            q, k = self._q_norm.plain(q), self._k_norm.plain(k)
+        return (
+            q.view(-1, self._heads, self._head_dim),
+            k.view(-1, self._kv_heads, self._head_dim),
+            v.view(-1, self._kv_heads, self._head_dim),
+        )
+
+    def around(self, x: Input, positions: torch.Tensor, starts: torch.Tensor, longest: int) -> torch.Tensor:
+        """As a call, where each token sees those before and behind it in its own text, and nothing is kept.
+
+        ``starts`` int32 [texts + 1]: where the texts of the batch begin; the ``longest`` has so many tokens.
+        """
+        q, k, v = self._heads_of(x)
+        if self._qk_norm == "head":
+            q, k = self._q_norm.plain(q), self._k_norm.plain(k)
+        kernels.rotary_(q, k, self._cos, self._sin, positions)
+        side = self._window - 1 if self._window else -1  # the window counts the token itself
+        out = kernels.varlen_attention(
+            q,
+            k,
+            v,
+            starts,
+            starts,
+            longest,
+            longest,
+            scale=self._scale,
+            window=(side, side),
+            softcap=self._softcap,
+        )
+        return self._out(out.view(len(positions), -1))
 
     def record(self, program: Program, buffers: Buffers) -> None:
         """Appends to ``program``, after its input has been prepared, what leads to ``buffers.delta``."""

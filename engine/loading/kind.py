@@ -9,7 +9,7 @@ from ..models.encoder_config import is_encoder
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 
-_HEARING: Final = frozenset({"whisper"})
+_HEARING: Final = frozenset({"whisper", "voxtral_realtime"})
 _SPEAKING: Final = frozenset({"vits"})
 _SENTENCES: Final = "modules.json"
 """Of sentence-transformers."""

@@ -76,8 +76,8 @@ def open_pooling(folder: Path, pooler: str = "") -> Checkpoint:
 
 
 def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | None) -> PoolingConfig:
-    causal = not is_encoder(config)
-    backbone = _decoder(config) if causal else encoder_config_from_hf(config)
+    backbone = encoder_config_from_hf(config) if is_encoder(config) else _decoder(config)
+    causal = isinstance(backbone, DecoderConfig) and not backbone.bidirectional
     modules = read_sentence_modules(folder, causal=causal)
     if not (folder / "modules.json").is_file() and _has_cls_vectors(folder):
         modules = replace(modules, pooling=("cls",))
@@ -105,7 +105,8 @@ def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | Non
 
 
 def _decoder(config: Mapping[str, object]) -> DecoderConfig:
-    """The head that draws tokens is not needed: what is stored without one loads all the same."""
+    """The head that draws tokens is not needed: what is stored without one loads all the same. Attention is in both
+    directions where the file says so, in Gemma's words or in those of Qwen2's embedders."""
     named = config.get("architectures")
     as_causal = dict(config)
     if isinstance(named, list) and named:
@@ -113,9 +114,13 @@ def _decoder(config: Mapping[str, object]) -> DecoderConfig:
         for ending in ("ForSequenceClassification", "ForTokenClassification", "Model"):
             if stem.endswith(ending):
                 as_causal["architectures"] = [stem.removesuffix(ending) + _CAUSAL]
+    gemma = bool(as_causal.pop("use_bidirectional_attention", False))
     made = decoder_config_from_hf(as_causal)
+    if gemma and made.sliding_window:  # the file says how many tokens a window has in all
+        made = replace(made, sliding_window=made.sliding_window // 2 + 1)
     own = str(named[0])[:80] if isinstance(named, list) and named else made.architecture
-    return replace(made, architecture=own, tie_embeddings=True)
+    bidirectional = gemma or config.get("is_causal") is False
+    return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional)
 
 
 def _yes_no(folder: Path, config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead | None:

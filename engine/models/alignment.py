@@ -1,5 +1,6 @@
 """When tokens are spoken, by the cross-attention that follows the audio and the best path through it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,15 +23,18 @@ class Aligned:
     """n: of each token given those before it, beside all other text."""
 
 
-def token_times(weights: torch.Tensor, first: int, width: int) -> list[float]:
-    """Attention weights [heads, rows, positions] → the seconds at which what rows [first, rows) predict begins.
+def token_times(weights: Iterable[torch.Tensor], first: int, width: int) -> list[float]:
+    """Attention weights [rows, positions] of each head → the seconds at which what rows [first, rows) predict begins.
 
-    Weights are compared across rows, smoothed by a median of ``width`` positions and averaged over heads; the best
-    monotonic path through them says when one row hands over to the next.
+    Weights are compared across rows, smoothed by a median of ``width`` positions and averaged over heads, one in memory
+    at a time; the best monotonic path through them says when one row hands over to the next.
     """
-    deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
-    standard = (weights - mean) / deviation.clamp(min=_LEAST)
-    matrix = torch.stack([median_filter(head, width) for head in standard]).mean(dim=0)[first:]
+    total, count = torch.zeros(()), 0  # added to whatever device the first is on
+    for head in weights:
+        deviation, mean = torch.std_mean(head, dim=0, correction=0)
+        total = total + median_filter((head - mean) / deviation.clamp(min=_LEAST), width)
+        count += 1
+    matrix = (total / count)[first:]
     return [position * SECONDS_PER_POSITION for position in handovers(-matrix.double().cpu().numpy())]
 
 

@@ -86,6 +86,8 @@ class DecoderConfig:
     rope: RopeConfig = field(default_factory=RopeConfig)
     rope_sliding: RopeConfig | None = None
     """Rotary of sliding layers where it differs (Gemma-3)."""
+    bidirectional: bool = False
+    """Tokens see those behind them too, in sliding layers so many as before them: an embedder, which draws nothing."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 

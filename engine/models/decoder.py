@@ -4,7 +4,7 @@ They differ by :class:`DecoderConfig`, not by code: where norms stand, which pro
 how queries and keys are normed, and a handful of scalar factors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -21,6 +21,7 @@ from ..layers.rotary import rotary_table
 from ..layers.weights import WeightMap
 from .config import DecoderConfig, RopeConfig
 from .programs import Programs
+from .texts import Texts
 
 
 class MLP:
@@ -102,7 +103,22 @@ class Block:
     ) -> torch.Tensor:
         """Mutates ``residual``; returns the MLP's delta, not yet added."""
         x = self._attention(_join(delta, residual, self._attention_in), positions, cache, batch)
-        x = self._mlp(_join(self._scaled(x, self._attention_out), residual, self._mlp_in))
+        return self._think(x, residual)
+
+    def around(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        positions: torch.Tensor,
+        starts: torch.Tensor,
+        longest: int,
+    ) -> torch.Tensor:
+        """As a call, with attention in both directions: see :meth:`Attention.around`."""
+        x = self._attention.around(_join(delta, residual, self._attention_in), positions, starts, longest)
+        return self._think(x, residual)
+
+    def _think(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        x = self._mlp(_join(self._scaled(attended, self._attention_out), residual, self._mlp_in))
         return self._scaled(x, self._mlp_out)
 
     def record(self, program: Program, buffers: Buffers, *, first: bool) -> None:
@@ -220,16 +236,29 @@ class Decoder:
             if added is not None:
                 raise ValueError("packed weights embed tokens alone: nothing can be added")
             return programs.hidden(tokens, positions, batch)
-        if isinstance(self._embedding, PackedTable):
-            residual = (self._embedding.rows(tokens) * self._embedding_scale).to(self._place.dtype)
-        else:
-            residual = kernels.embedding(tokens, self._embedding, self._embedding_scale)
+        residual = self._embedded(tokens)
         if added is not None:
             residual = residual + added
         delta = None
         for block, cache in zip(self._blocks, caches, strict=True):
             delta = block(delta, residual, positions, cache, batch)
         return residual if delta is None else residual.add_(delta)
+
+    def encode(self, tokens: torch.Tensor, texts: Texts, between: Callable[[], None] | None = None) -> torch.Tensor:
+        """tokens int64 [tokens] of all texts → hidden states [tokens, hidden] behind the last norm, where tokens see
+        each other in both directions; ``between`` is called after every layer."""
+        starts, positions = texts.to(tokens.device)
+        residual, delta = self._embedded(tokens), None
+        for block in self._blocks:
+            delta = block.around(delta, residual, positions, starts, texts.longest)
+            if between is not None:
+                between()
+        return self.normed(residual if delta is None else residual.add_(delta))
+
+    def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        if isinstance(self._embedding, PackedTable):
+            return (self._embedding.rows(tokens) * self._embedding_scale).to(self._place.dtype)
+        return kernels.embedding(tokens, self._embedding, self._embedding_scale)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given.

@@ -94,6 +94,11 @@ class PoolingConfig:
         return self.backbone.vocab_size
 
     @property
+    def causal(self) -> bool:
+        """Whether tokens see only those before them."""
+        return isinstance(self.backbone, DecoderConfig) and not self.backbone.bidirectional
+
+    @property
     def max_length(self) -> int:
         """Most tokens of one text."""
         own = self.backbone.max_position

@@ -16,6 +16,7 @@ from .encoder_config import EncoderConfig
 from .encoder_names import canonical
 from .pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
 from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer
+from .texts import Texts
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
 
@@ -57,12 +58,11 @@ class PoolingModel:
     def __init__(self, config: PoolingConfig, place: Placement, max_model_len: int) -> None:
         self.config = config
         size = config.backbone.hidden_size
-        self.encoder: Encoder | None = None
-        self.decoder: Decoder | None = None
-        if isinstance(config.backbone, EncoderConfig):
-            self.encoder = Encoder(config.backbone, place, max_model_len)
-        else:
-            self.decoder = Decoder(config.backbone, place, max_model_len)
+        self._backbone: Encoder | Decoder = (
+            Encoder(config.backbone, place, max_model_len)
+            if isinstance(config.backbone, EncoderConfig)
+            else Decoder(config.backbone, place, max_model_len)
+        )
         self.after = After(config.modules.after, place)
         self.scorer = None if config.score is None else Scorer(config.score, size, place)
         self.sparse: SpladeWeights | LexicalWeights | None = None
@@ -76,9 +76,29 @@ class PoolingModel:
     @property
     def weights(self) -> WeightMap:
         """Of the backbone."""
-        backbone = self.encoder or self.decoder
-        assert backbone is not None
-        return backbone.weights
+        return self._backbone.weights
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """The backbone where tokens see only those before them: it wants a cache."""
+        return self._backbone if isinstance(self._backbone, Decoder) and self.config.causal else None
+
+    @property
+    def token_types(self) -> int:
+        """Kinds of tokens that the backbone tells apart."""
+        return self._backbone.config.token_types if isinstance(self._backbone, Encoder) else 0
+
+    def encode(
+        self,
+        tokens: torch.Tensor,
+        texts: Texts,
+        token_types: torch.Tensor | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> torch.Tensor:
+        """Hidden states of whole texts, where tokens see all others; as :meth:`.encoder.Encoder.forward`."""
+        if isinstance(self._backbone, Encoder):
+            return self._backbone.forward(tokens, texts, token_types, between)
+        return self._backbone.encode(tokens, texts, between)
 
     @property
     def tasks(self) -> tuple[PoolingTask, ...]:

@@ -354,11 +354,11 @@ class Whisper:
         least one token comes before ``start``.
         """
         rows = slice(first, first + len(tokens))
-        attended = [
+        attended = (
             self._attended(queries[layer][rows, head], places[layer].k, place, head, frames)
             for layer, head in self.config.aligning_heads
-        ]
-        times = token_times(torch.stack(attended), start - 1, self.config.median_filter)
+        )
+        times = token_times(attended, start - 1, self.config.median_filter)
         wanted = torch.tensor(list(tokens[start:]), device=hidden.device)
         logits = self.logits(hidden[first + start - 1 : first + len(tokens) - 1])
         if self.config.eos_token_ids and len(wanted) and int(wanted.max()) < (end := min(self.config.eos_token_ids)):

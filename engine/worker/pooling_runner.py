@@ -10,8 +10,9 @@ from stentor.protocols.pooling import Pooled, Pooling
 from stentor.protocols.steps import Masks, NewRow, RowPooled, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
-from ..models.encoder import Encoder, Texts
+from ..models.decoder import Decoder
 from ..models.pooling_model import PooledTensor, PoolingModel
+from ..models.texts import Texts
 from .batch import build_batch
 from .rows import RowTable
 from .runner import Forwarded
@@ -59,8 +60,8 @@ class PoolingRunner:
         for row in plan.rows:
             if row.new_blocks:
                 self._rows.extend(row.slot, row.new_blocks)
-        encoder = self._model.encoder
-        pooled = self._encode(encoder, plan.rows) if encoder is not None else self._decode(plan.rows)
+        decoder = self._model.decoder
+        pooled = self._encode(plan.rows) if decoder is None else self._decode(decoder, plan.rows)
         return Forwarded(plan, None, None, time.perf_counter() - began, pooled=pooled)
 
     def draw(self, forwarded: Forwarded, masks: Masks | None = None) -> StepResult:
@@ -77,7 +78,7 @@ class PoolingRunner:
 
     # ---- tokens that see all others
 
-    def _encode(self, encoder: Encoder, rows: Sequence[RowStep]) -> list[RowPooled]:
+    def _encode(self, rows: Sequence[RowStep]) -> list[RowPooled]:
         lengths = np.fromiter((row.count for row in rows), np.int64, len(rows))
         starts = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(lengths, out=starts[1:])
@@ -87,13 +88,13 @@ class PoolingRunner:
         begin = torch.from_numpy(starts)
         texts = Texts(begin.int(), int(lengths.max()))
         requests = [_pooling(each) for each in asked]
-        hidden = encoder.forward(tokens, texts, self._kinds(encoder, texts, requests), self.breathe)
+        hidden = self._model.encode(tokens, texts, self._kinds(texts, requests), self.breathe)
         made = self._model.pool(hidden, tokens, begin.to(self._device), requests)
         return [RowPooled(row.slot, _packed(each)) for row, each in zip(rows, made, strict=True)]
 
-    def _kinds(self, encoder: Encoder, texts: Texts, requests: Sequence[Pooling]) -> torch.Tensor | None:
+    def _kinds(self, texts: Texts, requests: Sequence[Pooling]) -> torch.Tensor | None:
         """1 for tokens of the second text of a pair, where the model tells them apart."""
-        if encoder.config.token_types < 2 or not any(request.second for request in requests):
+        if self._model.token_types < 2 or not any(request.second for request in requests):
             return None
         second = torch.tensor(
             [request.second or length for request, length in zip(requests, texts.lengths, strict=True)]
@@ -103,9 +104,7 @@ class PoolingRunner:
 
     # ---- tokens that see those before
 
-    def _decode(self, rows: Sequence[RowStep]) -> list[RowPooled]:
-        decoder = self._model.decoder
-        assert decoder is not None
+    def _decode(self, decoder: Decoder, rows: Sequence[RowStep]) -> list[RowPooled]:
         batch = build_batch([*rows], self._rows, self._device)
         hidden = decoder.forward(batch.tokens, batch.positions, self._caches, batch.attention)
         ready: list[tuple[int, torch.Tensor, Pooling, NewRow]] = []

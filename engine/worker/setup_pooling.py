@@ -43,7 +43,7 @@ def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Dev
     model_config = checkpoint.pooling
     config = with_limits(config, POOLING[at.type])
     max_model_len = _longest(config, model_config)
-    whole = not isinstance(model_config.backbone, DecoderConfig)
+    whole = not model_config.causal
     if whole:  # a prompt is computed at once, however long it is
         room = max(config.max_num_batched_tokens, max_model_len)
         config = msgspec.structs.replace(config, max_num_batched_tokens=room)

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = []
     with ExitStack() as at_end:
         server = at_end.enter_context(ServerProcess(arguments))
-        peer = at_end.enter_context(FasterWhisper(folder_of(args.model), args.compute_type, threads=2))
+        peer = at_end.enter_context(FasterWhisper(folder_of(args.model), args.compute_type, threads=1))
         sides: list[Side] = [Ours(server), peer]
         for side in sides:
             heard = side.transcribe([clip.path for clip in clips], parallel=4)

@@ -47,8 +47,8 @@ class ScoreRequest(ScoringFields, kw_only=True):
     text_1: Texts | None = None
     text_2: Texts | None = None
 
-    def sides(self, limits: Limits) -> tuple[list[str], list[str]]:
-        """The texts of each. Raises BadRequest."""
+    def sides(self, limits: Limits) -> tuple[list[str], list[str], tuple[str, str]]:
+        """The texts of each, and the fields that have them. Raises BadRequest."""
         self.check_reading()
         first, one = self._side(_QUERIES, limits)
         second, other = self._side(_DOCUMENTS, limits)
@@ -58,7 +58,7 @@ class ScoreRequest(ScoringFields, kw_only=True):
                 "many on both sides.",
                 one,
             )
-        return first, second
+        return first, second, (one, other)
 
     def _side(self, names: tuple[str, ...], limits: Limits) -> tuple[list[str], str]:
         given = [name for name in names if getattr(self, name) is not None]

@@ -25,12 +25,12 @@ MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
 GROWN: Final = 256 << 20
 """Bytes that a job may leave behind."""
-FIRST_SECONDS: Final = 1.9
+FIRST_SECONDS: Final = 1.7
 """Of this process's own time, to find the audio in a file, to count how long it is and to decode the first piece; then
 the kernel ends it."""
 PIECE_SECONDS: Final = 2.0
 """The same, for each further piece."""
-_COUNT_SECONDS: Final = 0.8
+_COUNT_SECONDS: Final = 0.7
 """Of the first, after which nothing is counted any more: what is decoded is counted, too."""
 _MISTAKEN: Final = 2
 """How many times longer than it is a sound may seem by its first part."""

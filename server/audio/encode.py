@@ -7,7 +7,6 @@ what has been written can be sent.
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import anyio.to_thread
@@ -100,27 +99,13 @@ class AudioEncoder:
         return head + pcm
 
 
-async def encoded(
-    pieces: AsyncIterator[bytes], format: AudioFormat, rate: int, *, flush_empty: bool = False
-) -> AsyncGenerator[bytes, None]:
-    """Pieces of pcm as pieces of a file, each encoded in a thread; those that would be empty are left out.
-
-    ``flush_empty`` is for those who count: each piece then gives one, also where it is empty, and the end one more.
-    """
-    if format in ("pcm", "wav"):
-        encoder = AudioEncoder(format, rate)
-        encode, finish = encoder.push, encoder.finish
-        async for piece in pieces:
-            if (data := encode(piece)) or flush_empty:
-                yield data
-        if (data := finish()) or flush_empty:
-            yield data
-        return
+async def encoded(pieces: AsyncIterator[bytes], format: AudioFormat, rate: int) -> AsyncGenerator[bytes, None]:
+    """Pieces of pcm as pieces of a file, each encoded in a thread; those that would be empty are left out."""
     encoder = await anyio.to_thread.run_sync(AudioEncoder, format, rate)
     async for piece in pieces:
-        if (data := await anyio.to_thread.run_sync(partial(encoder.push, piece))) or flush_empty:
+        if data := await anyio.to_thread.run_sync(encoder.push, piece):
             yield data
-    if (data := await anyio.to_thread.run_sync(encoder.finish)) or flush_empty:
+    if data := await anyio.to_thread.run_sync(encoder.finish):
         yield data
 
 

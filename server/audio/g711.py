@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 Law = Literal["pcmu", "pcma"]
 """µ-law (North America, Japan) and A-law (elsewhere)."""
 
-SILENCE: Final[dict[Law, bytes]] = {"pcmu": b"\xff", "pcma": b"\xd5"}
-"""The code of a sample of zero."""
 _BIAS: Final = 0x84
 """What µ-law adds to a magnitude, so that every segment begins at a power of two."""
 _CLIP: Final = 32635

@@ -46,11 +46,6 @@ class SpeechProbabilities:
         """Samples of the chunk that is not whole yet."""
         return len(self._waiting) // 2
 
-    def reset(self) -> None:
-        """Forgets what came before: another voice, or the same after a gap."""
-        self._model = _silero()
-        self._waiting = b""
-
 
 def prepare() -> None:
     """Loads what the detector needs, in some 100 ms. Raises ``OSError`` and ``ValueError`` where it is not there."""

@@ -32,15 +32,15 @@ async def off_the_loop(many: Sequence[Pooled], write: Callable[[], T]) -> T:
 
 def floats(pooled: Pooled) -> list[float]:
     """All of one text, row by row."""
-    found: list[float] = memoryview(pooled.data).cast("f").tolist()
-    return found
+    found: Any = memoryview(pooled.data).cast("f").tolist()
+    return found  # type: ignore[no-any-return]
 
 
 def rows(pooled: Pooled) -> list[list[float]]:
     if not pooled.rows or not pooled.columns:
         return [[] for _ in range(pooled.rows)]
-    found: list[list[float]] = memoryview(pooled.data).cast("B").cast("f", (pooled.rows, pooled.columns)).tolist()
-    return found
+    found: Any = memoryview(pooled.data).cast("B").cast("f", (pooled.rows, pooled.columns)).tolist()
+    return found  # type: ignore[no-any-return]
 
 
 def weights(pooled: Pooled) -> dict[str, float]:

@@ -13,8 +13,8 @@ from .reading import Prompt, Room, cut, encode, no_room, too_long
 
 DEFAULT_INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _QWEN3_BEFORE: Final = (
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
-    'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
 )
 _QWEN3_AFTER: Final = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 """The words with which Qwen3-Reranker was trained."""
@@ -84,10 +84,7 @@ def _joined(
 def cut_longest(first: list[int], second: list[int], most: int) -> tuple[list[int], list[int]]:
     """Both, of which the longer one loses tokens until they have ``most`` together: as tokenizers do it."""
     short, long = sorted((len(first), len(second)))
-    if short > most:
-        long = short
-    else:
-        long = max(short, most - short)
+    long = short if short > most else max(short, most - short)
     if short + long > most:
         short, long = most // 2, most // 2 + most % 2
     return (first[:short], second[:long]) if len(first) <= len(second) else (first[:long], second[:short])

@@ -135,8 +135,8 @@ def _checked(model: EmbeddingModel, ids: list[int], room: Room, field: str) -> l
     if max(ids) >= vocab:
         place = next(place for place, token in enumerate(ids) if token >= vocab)
         raise BadRequest(
-            f"`{field}[{place}]`: token id {ids[place]} is outside the model's vocabulary (0 to {vocab - 1}). Were these "
-            "made by the tokenizer of another model? LangChain's OpenAIEmbeddings does so unless "
+            f"`{field}[{place}]`: token id {ids[place]} is outside the model's vocabulary (0 to {vocab - 1}). Were "
+            "they made by the tokenizer of another model? LangChain's OpenAIEmbeddings does so unless "
             "check_embedding_ctx_length=False is set; or send texts.",
             field,
             "invalid_value",

@@ -26,7 +26,7 @@ WINDOW_TOKENS: Final = 1 << 14
 """Of one job, that are with the engine at a time: what follows is there before it runs dry, on any device."""
 WINDOW_TEXTS: Final = 512
 FIRST_TEXTS: Final = 8
-"""Those of a job that stand in line with everybody's; the rest goes behind, so that who brings a few waits for a few."""
+"""Those of a job that stand in line with everybody's; the rest goes behind: who brings a few waits for a few."""
 _NO_TOKENS: Final = SamplingParams(max_tokens=0)
 
 

@@ -69,10 +69,7 @@ async def _by_purpose(
         (documents, "document", rules.most_document, fields[1]),
     ):
         prompt = prompt_of(model.config.modules, purpose)
-        if most:
-            room = Room(min(rules.room.most, most + model.ends.length), "right")
-        else:
-            room = rules.room
+        room = Room(min(rules.room.most, most + model.ends.length), "right") if most else rules.room
         sides.append(await read_texts(model, texts, room, field, prompt=prompt))
     return sides[0], sides[1]
 

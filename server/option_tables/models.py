@@ -4,6 +4,7 @@ from typing import Final, get_args
 
 from stentor.engine.lease import MAX_WEIGHT
 from stentor.engine.models.sentence_config import PoolingMode
+from stentor.protocols.config import DType
 
 from .. import option_kinds as kinds
 from ..option import Option
@@ -63,6 +64,13 @@ OPTIONS: Final = (
         "embedding.share",
         kinds.integer(1, MAX_WEIGHT),
         "its part of the device's time while it and others have work, against --share",
+        "models",
+    ),
+    Option(
+        "embedding-dtype",
+        "embedding.dtype",
+        kinds.choice(get_args(DType)),
+        "type of its activations, as --dtype is of the chat model's",
         "models",
     ),
     Option(

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import anyio
 import anyio.abc
-import msgspec
 
 from stentor.protocols.openai.errors import BadRequest, ErrorBody
 from stentor.protocols.openai.realtime import server as told
@@ -40,25 +39,19 @@ from stentor.protocols.openai.realtime.client import (
     TranscriptionSessionUpdate,
     event_id_of,
 )
-from stentor.protocols.openai.realtime.given import decode_audio, read_item, read_reference
+from stentor.protocols.openai.realtime.given import decode_audio, read_item
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, MessageItem
 from stentor.protocols.openai.realtime.server import (
-    Reason,
-    Response,
-    ResponseAudio,
-    ResponseAudioOutput,
     ServerEvent,
-    StatusDetails,
 )
 from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSession, Session
-from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 
 from ..door.keys import Caller
 from ..errors import describe
 from ..observe.realtime_figures import SessionFigures
 from ..responses.ids import random_id
 from ..state import ServerState
-from .answer import Answer
+from .answering import Answering
 from .conversation import Conversation, Entry
 from .machine import Event, SessionMachine, State
 from .outbox import Dialect, Outbox
@@ -74,15 +67,10 @@ from .parts import (
     Transcript,
     Turn,
 )
-from .responding import Responding
 from .session import SessionRules
 
 logger = logging.getLogger(__name__)
 
-MAX_ASIDE: Final = 16
-"""Responses beside the conversation, at the same time."""
-MAX_INPUT: Final = 1024
-"""Items that one response brings of its own."""
 APPENDS: Final = 4
 """So many appends count as one message: what they bring is bounded by itself."""
 
@@ -106,24 +94,31 @@ class Connection:
         make_pacer: MakePacer,
     ) -> None:
         self._state = state
-        self._caller = caller
         self._rules = rules
         self._session: Session = session
         self._dialect = dialect
         self._outbox = outbox
         self._open_ears = open_ears
-        self._make_pacer = make_pacer
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
         self._conversation = Conversation(random_id("conv"), state.limits)
         self._ears: Ears | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._response: Responding | None = None
-        """Of the conversation, while it has not ended."""
-        self._aside: dict[str, Responding] = {}
-        self._last_response: str | None = None
-        self._has_spoken = False
         self._pristine = True
+        self._answering = Answering(
+            state,
+            caller,
+            rules,
+            self._machine,
+            self._conversation,
+            emit=self._emit,
+            start=self._start,
+            hear=self._hear,
+            room=outbox.room,
+            make_pacer=make_pacer,
+            ears=lambda: self._ears,
+            ears_now=self._ears_now,
+        )
         self.figures: Final = SessionFigures(state.metrics.realtime)
 
     @property
@@ -182,15 +177,16 @@ class Connection:
             case ItemTruncate():
                 self._truncate(event)
             case ResponseCreate():
-                self._respond_as_asked(event)
+                self._answering.respond_as_asked(self._session, event)
+                self._pristine = False
             case ResponseCancel():
-                self._cancel_as_asked(event)
+                self._answering.cancel_as_asked(event)
             case BufferCommit():
                 self._commit()
             case BufferClear():
                 self._clear()
             case OutputClear():
-                self._clear_output()
+                self._answering.clear_output()
             case TranscriptionSessionUpdate():
                 raise BadRequest("`type`: there is no event `transcription_session.update`.", "type", "invalid_value")
 
@@ -201,7 +197,9 @@ class Connection:
         if not isinstance(event.session, dict):
             raise BadRequest("`session` is required.", "session", "missing_required_parameter")
         before = self._session
-        session = self._rules.updated(before, event.session, pristine=self._pristine, has_spoken=self._has_spoken)
+        session = self._rules.updated(
+            before, event.session, pristine=self._pristine, has_spoken=self._answering.has_spoken
+        )
         if type(session) is not type(before):
             into = Event.BECOME_REALTIME if isinstance(session, RealtimeSession) else Event.BECOME_TRANSCRIPTION
             self._machine.take(into)
@@ -292,16 +290,15 @@ class Connection:
                 self._machine.take(Event.SPEECH_STARTED)
                 self._emit(told.SpeechStartedEvent(audio_start_ms=heard.audio_start_ms, item_id=heard.item_id))
                 if detection is not None and detection.interrupt_response:
-                    if self._response is not None:
+                    if self._answering.interrupt():
                         self.figures.interrupted()
-                    self._cancel(self._response, "turn_detected")
             case SpeechStopped():
                 self._machine.take(Event.SPEECH_STOPPED)
                 self.figures.turn_ended(heard.spoke_until)
                 self._emit(told.SpeechStoppedEvent(audio_end_ms=heard.audio_end_ms, item_id=heard.item_id))
                 self._add_turn(heard.turn)
                 if detection is not None and detection.create_response:
-                    self._respond_to_speech(answers_speech=True)
+                    self._answering.respond_to_speech(self._session, answers_speech=True)
             case TimedOut():
                 self._machine.take(Event.TIMED_OUT)
                 self._emit(
@@ -310,7 +307,7 @@ class Connection:
                     )
                 )
                 self._add_turn(heard.turn)
-                self._respond_to_speech(answers_speech=False)
+                self._answering.respond_to_speech(self._session, answers_speech=False)
 
     def _add_turn(self, turn: Turn) -> None:
         """Audio that has been committed becomes an item at the end of the conversation."""
@@ -377,177 +374,6 @@ class Connection:
             if self._session.include and logprobs is not None:
                 event.logprobs = _logprobs(logprobs)
             self._emit(event)
-
-    # ---- responses
-
-    def _respond_as_asked(self, event: ResponseCreate) -> None:
-        given = event.response or {}
-        fields: ResponseFields = read_fields(given, ResponseFields, "response")
-        aside = fields.conversation == "none"
-        if fields.conversation not in (None, "auto", "none", self._conversation.id):
-            raise BadRequest(
-                "`response.conversation` must be `auto` or `none`.", "response.conversation", "invalid_value"
-            )
-        self._machine.check(Event.RESPOND_ASIDE if aside else Event.RESPOND)
-        session = self._session
-        assert isinstance(session, RealtimeSession)  # the machine has no responses for others
-        session = self._rules.answering(session, fields, "response")
-        if fields.audio:
-            output = self._rules.output(session.audio.output, fields.audio.output, "response.audio.output")
-            self._check_voice(output.voice, aside=aside)
-            audio = msgspec.structs.replace(session.audio, output=output)
-            session = msgspec.structs.replace(session, audio=audio)
-        if aside and len(self._aside) >= MAX_ASIDE:
-            raise BadRequest(
-                f"{MAX_ASIDE} responses beside the conversation have not ended, as many as may be.",
-                None,
-                "too_many_responses",
-                429,
-            )
-        entries = self._conversation.told() if fields.input is None else self._own_input(fields.input)
-        self._conversation.check_room()
-        self._respond(session, entries, aside=aside, metadata=fields.metadata, own_input=fields.input is not None)
-
-    def _check_voice(self, voice: str | None, *, aside: bool) -> None:
-        session = self._session
-        if not self._has_spoken or aside or not isinstance(session, RealtimeSession):
-            return
-        if voice != session.audio.output.voice:
-            raise BadRequest(
-                "`response.audio.output.voice` cannot be another one any more: audio has been sent.",
-                "response.audio.output.voice",
-                "cannot_update_voice",
-            )
-
-    def _own_input(self, items: list[dict[str, Any]]) -> list[Entry]:
-        if len(items) > MAX_INPUT:
-            raise BadRequest(
-                f"`response.input` has {len(items)} items; at most {MAX_INPUT} are allowed.",
-                "response.input",
-                "array_above_max_length",
-            )
-        entries = []
-        for index, item in enumerate(items):
-            where = f"response.input[{index}]"
-            reference = read_reference(item, where)
-            if reference is not None:
-                entries.append(self._conversation.find(reference, f"{where}.id"))
-                continue
-            given = read_item(item, where, self._state.limits)
-            entry = Entry(given.item)
-            if given.audio is not None:
-                entry.turn = self._ears_now().turn_of(random_id("item"), given.audio)
-            entries.append(entry)
-        return entries
-
-    def _respond_to_speech(self, *, answers_speech: bool) -> None:
-        """Because somebody has spoken, or has not."""
-        if not isinstance(self._session, RealtimeSession):
-            return
-        try:
-            self._machine.check(Event.RESPOND)
-        except BadRequest as error:
-            self._tell_error(error, None)
-            return
-        self._respond(self._session, self._conversation.told(), answers_speech=answers_speech)
-
-    def _respond(
-        self,
-        session: RealtimeSession,
-        entries: list[Entry],
-        *,
-        aside: bool = False,
-        metadata: dict[str, str] | None = None,
-        own_input: bool = False,
-        answers_speech: bool = False,
-    ) -> None:
-        self._machine.take(Event.RESPOND_ASIDE if aside else Event.RESPOND)
-        self._pristine = False
-        response = Response(
-            id=random_id("resp"),
-            output=[],
-            conversation_id=None if aside else self._conversation.id,
-            output_modalities=session.output_modalities,
-            max_output_tokens=session.max_output_tokens,
-            metadata=metadata,
-        )
-        if session.output_modalities == ["audio"]:
-            output = session.audio.output
-            response.audio = ResponseAudio(ResponseAudioOutput(output.format, output.voice))
-        answer = Answer(response, self._emit, None if aside else self._conversation)
-        responding = Responding(
-            self._state,
-            self._caller,
-            session,
-            answer,
-            entries,
-            None if aside or own_input else self._conversation,
-            hear=self._hear,
-            room=self._outbox.room,
-            make_pacer=self._make_pacer,
-            answers_speech=answers_speech,
-        )
-        if aside:
-            self._aside[answer.id] = responding
-        else:
-            self._response = responding
-            self._last_response = answer.id
-            if self._ears is not None:
-                self._ears.responding()
-        answer.on_end = lambda: self._ended(responding)
-        answer.begin(self._rate_limits())
-        self._start(responding.run)
-
-    def _ended(self, responding: Responding) -> None:
-        """Just before its ``response.done`` is told."""
-        self._has_spoken = self._has_spoken or responding.answer.has_spoken
-        if self._response is responding:
-            self._response = None
-            self._machine.take(Event.RESPONSE_ENDED)
-            if self._ears is not None:
-                self._ears.responded(responding.unplayed_ms)
-        else:
-            self._aside.pop(responding.answer.id, None)
-
-    def _rate_limits(self) -> list[told.RateLimit]:
-        """How much more may wait for the engine, of all clients together."""
-        config, queue = self._state.overload, self._state.queue
-        limits = []
-        if config.max_queued_requests:
-            most = config.max_queued_requests
-            limits.append(told.RateLimit("requests", most, max(0, most - queue.requests), 0.0))
-        if config.max_queued_tokens:
-            most = config.max_queued_tokens
-            limits.append(told.RateLimit("tokens", most, max(0, most - queue.tokens), 0.0))
-        return limits
-
-    def _cancel_as_asked(self, event: ResponseCancel) -> None:
-        aside = self._aside.get(event.response_id or "")
-        if aside is not None:
-            self._machine.take(Event.CANCEL_ASIDE)
-            self._cancel(aside, "client_cancelled")
-            return
-        self._machine.check(Event.CANCEL)
-        assert self._response is not None  # or the machine would not let it be cancelled
-        if event.response_id not in (None, self._response.answer.id):
-            raise BadRequest(
-                f"`response_id`: the response `{event.response_id[:80]}` has ended, or never was.",
-                "response_id",
-                "response_cancel_not_active",
-            )
-        self._machine.take(Event.CANCEL)
-        self._cancel(self._response, "client_cancelled")
-
-    def _cancel(self, responding: Responding | None, reason: Reason) -> None:
-        if responding is not None:
-            responding.cancel(StatusDetails("cancelled", reason))
-
-    def _clear_output(self) -> None:
-        self._machine.take(Event.CLEAR_OUTPUT)
-        if self._last_response is None:
-            raise BadRequest("There is no audio to clear.", None, "output_audio_buffer_empty")
-        self._cancel(self._response, "client_cancelled")
-        self._emit(told.OutputCleared(response_id=self._last_response))
 
     # ---- telling
 

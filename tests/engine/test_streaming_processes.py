@@ -13,7 +13,7 @@ from stentor.engine.client import EngineClient
 from stentor.engine.stream import RequestStream
 from stentor.loadtest.processes import tree
 from stentor.protocols.actors import ChoiceTokens, Finished
-from stentor.protocols.audio import Streamed
+from stentor.protocols.audio import Streamed, StreamShape
 from stentor.protocols.config import EngineConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.local import model_config
@@ -102,6 +102,8 @@ def comm(pid: int) -> str:
 
 async def test_streams_go_on_after_their_worker_and_their_engine_were_killed(folder: Path) -> None:
     async with listening(folder) as client:
+        assert client.ready is not None
+        assert client.ready.stream == StreamShape(first=STEP + 40, step=STEP)
         expected = await speak(client)
         assert [len(tokens) for tokens in expected] == [POSITIONS - len(PROMPT) + 1] * STREAMS
         assert await speak(client, "-worker", "-engine") == expected

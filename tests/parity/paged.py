@@ -45,15 +45,15 @@ class PagedDecoder:
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
         another is named."""
         checkpoint = open_checkpoint(path, "auto")
-        self.config = checkpoint.config
+        self.config = checkpoint.decoder
         config = WorkerConfig(model=str(path), batch_invariant=invariant, quantization=quantization)
         if packed is None:
             packed = native.library() is not None and dtype in PLAIN and backend != "kernels"
         place = replace(placement(checkpoint, config, torch.device("cpu"), dtype), backend=backend, packed=packed)
-        self.model = Decoder(checkpoint.config, place, max_model_len)
+        self.model = Decoder(checkpoint.decoder, place, max_model_len)
         weights = self.model.weights
         weights.load(iterate_weights(checkpoint, place.dtype, raw=weights.raw), ignore=self.model.ignored_weights)
-        self._caches = allocate_caches(checkpoint.config, BLOCKS, BLOCK, place.device, cache_dtype or dtype)
+        self._caches = allocate_caches(checkpoint.decoder, BLOCKS, BLOCK, place.device, cache_dtype or dtype)
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
         self._free = list(range(BLOCKS))
         random.Random(0).shuffle(self._free)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.placement import Placement
 from stentor.engine.loading.pooling_checkpoint import pooling_config
-from stentor.engine.models.encoder import Texts
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
+from stentor.engine.models.texts import Texts
 from stentor.protocols.pooling import Pooling, PoolingTask
 
 library: Any = transformers  # whose types know no labels
@@ -98,8 +98,7 @@ def opened(folder: Path) -> PoolingModel:
 def asked(model: PoolingModel, task: PoolingTask, **options: Any) -> list[PooledTensor]:
     tokens = torch.tensor([token for text in TEXTS for token in text])
     starts = torch.tensor([0, *(len(text) for text in TEXTS)]).cumsum(0)
-    assert model.encoder is not None
-    hidden = model.encoder.forward(tokens, Texts(starts.int(), max(map(len, TEXTS))))
+    hidden = model.encode(tokens, Texts(starts.int(), max(map(len, TEXTS))))
     return model.pool(hidden, tokens, starts, [Pooling(task, **options)] * len(TEXTS))
 
 
@@ -137,6 +136,35 @@ def test_splade_weighs_the_vocabulary(name: str, tmp_path: Path) -> None:
         assert found.ids is not None
         assert found.ids.tolist() == expected.nonzero()[:, 0].tolist()
         torch.testing.assert_close(found.values[0], expected[found.ids], rtol=1e-4, atol=1e-4)
+
+
+LLM: dict[str, Any] = {
+    **SIZES,
+    "intermediate_size": 48,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "pad_token_id": 0,
+}
+GEMMA: dict[str, Any] = {
+    **LLM,
+    "num_hidden_layers": 3,
+    "head_dim": 8,
+    "query_pre_attn_scalar": 8,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+
+
+@pytest.mark.parametrize("width", [4, 6])
+@torch.inference_mode()
+def test_a_gemma_that_looks_both_ways_embeds_texts(width: int, tmp_path: Path) -> None:
+    config = transformers.Gemma3TextConfig(**GEMMA, sliding_window=width, use_bidirectional_attention=True)
+    theirs = saved(lambda: transformers.Gemma3TextModel(config), tmp_path)
+    ours = opened(tmp_path)
+    assert not ours.config.causal
+    for text, found, each in zip(TEXTS, asked(ours, "embed"), asked(ours, "token_embed"), strict=True):
+        hidden = theirs(input_ids=torch.tensor([text])).last_hidden_state[0]
+        torch.testing.assert_close(each.values, hidden, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found.values[0], hidden.mean(0) / hidden.mean(0).norm(), rtol=1e-5, atol=1e-5)
 
 
 def bert(folder: Path, **config: Any) -> Any:
@@ -230,9 +258,8 @@ def test_a_colbert_makes_a_vector_of_each_token(tmp_path: Path) -> None:
 def test_tokens_of_a_prompt_may_be_left_out_of_the_pooling(tmp_path: Path) -> None:
     theirs, ours = bert(tmp_path), opened(tmp_path)
     tokens = torch.tensor(TEXTS[2])
-    assert ours.encoder is not None
     starts = torch.tensor([0, len(tokens)])
-    hidden = ours.encoder.forward(tokens, Texts(starts.int(), len(tokens)))
+    hidden = ours.encode(tokens, Texts(starts.int(), len(tokens)))
     (found,) = ours.pool(hidden, tokens, starts, [Pooling("embed", skip=3)])
     expected = theirs(input_ids=tokens[None]).last_hidden_state[0, 3:].mean(0)
     torch.testing.assert_close(found.values[0], expected / expected.norm(), rtol=1e-5, atol=1e-5)

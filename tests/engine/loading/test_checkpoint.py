@@ -73,7 +73,7 @@ def test_a_sharded_folder_is_opened(saved: Path) -> None:
     weights = sum(p.numel() for p in tiny_model("llama").parameters())
     assert found.total_bytes == 2 * weights
     assert found.config.architecture == "LlamaForCausalLM"
-    assert found.config.eos_token_ids == (2,)
+    assert found.decoder.eos_token_ids == (2,)
 
 
 def test_end_tokens_are_the_union_and_sampling_is_the_generation_configs(saved: Path) -> None:

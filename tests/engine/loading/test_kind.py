@@ -23,6 +23,7 @@ def folder(tmp_path: Path, config: object, *files: str) -> Path:
     [
         ({"model_type": "whisper"}, [], "transcription"),
         ({"architectures": ["WhisperForConditionalGeneration"]}, [], "transcription"),
+        ({"model_type": "voxtral_realtime"}, [], "transcription"),
         ({"alignment_heads": [[1, 0]], "suppress_ids": [1], "lang_ids": []}, ["model.bin"], "transcription"),
         ({"model_type": "vits", "architectures": ["VitsModel"]}, [], "speech"),
         ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, [], "chat"),

@@ -34,7 +34,7 @@ def openais(cost: npt.NDArray[np.float64]) -> list[int]:
     entered: dict[int, int] = {}
     while row > 0 or column > 0:
         entered[row - 1] = column - 1
-        way = came[row, column]
+        way = int(came[row, column])
         row, column = row - int(way != 2), column - int(way != 1)
     return [entered[row] for row in range(rows)]
 

@@ -14,7 +14,10 @@ SILENT_OPUS = {20: b"\x08", 60: b"\x18"}
 
 
 def silent_opus(seconds: float, container: str = "ogg", ticks: int = 2880, packet_ms: int = 60) -> bytes:
-    """Silence in a byte for each 60 or 20 ms, and what the container adds, which may say otherwise: ``ticks`` of 48 kHz."""
+    """Silence in a byte for each 60 or 20 ms, and what the container adds.
+
+    That may say that it is of another length: ``ticks`` of 48 kHz for each.
+    """
     written = io.BytesIO()
     with av.open(written, "w", format=container) as file:
         stream = file.add_stream("libopus", rate=48_000, layout="mono")

@@ -52,13 +52,6 @@ def test_any_cut_into_pieces_gives_the_same_probabilities(cuts: list[int]) -> No
     assert detector.waiting == len(pcm) % CHUNK_BYTES // 2
 
 
-def test_after_a_reset_nothing_of_before_is_left() -> None:
-    detector = SpeechProbabilities()
-    detector.push(voice(1)[:-3])
-    detector.reset()
-    assert detector.push(SOUND) == SpeechProbabilities().push(SOUND)
-
-
 def test_spans_lie_around_the_voices() -> None:
     first, second = speech_spans(SOUND, SpanOptions(padding_ms=100))
     assert first.start / RATE == pytest.approx(0.9, abs=0.15)

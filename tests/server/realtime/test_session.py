@@ -89,12 +89,16 @@ def test_a_session_begins_as_the_protocol_says() -> None:
 
 
 def test_only_fields_that_are_there_change() -> None:
-    first = realtime({"instructions": "Be brief.", "tools": [TOOL], "audio": {"input": {"format": {"type": "audio/pcmu"}}}})
+    first = realtime(
+        {"instructions": "Be brief.", "tools": [TOOL], "audio": {"input": {"format": {"type": "audio/pcmu"}}}}
+    )
     second = realtime({"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 0.7}}}}, first)
     assert (second.instructions, second.tools) == ("Be brief.", [TOOL])
     assert second.audio.input.format == first.audio.input.format
     assert second.audio.input.turn_detection == ServerVad(threshold=0.7)
-    third = realtime({"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 200}}}}, second)
+    third = realtime(
+        {"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 200}}}}, second
+    )
     assert third.audio.input.turn_detection == ServerVad(threshold=0.7, silence_duration_ms=200)
     assert first.audio.input.turn_detection == ServerVad()
 
@@ -179,7 +183,11 @@ def test_what_the_server_tells_can_be_sent_back() -> None:
         ({"audio": {"output": {"speed": 2}}}, "session.audio.output.speed", "invalid_value"),
         ({"audio": {"output": {"voice": "bob"}}}, "session.audio.output.voice", None),
         ({"audio": {"input": {"format": {"type": "audio/ogg"}}}}, "session.audio.input.format.type", None),
-        ({"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16000}}}}, "session.audio.input.format.rate", None),
+        (
+            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16000}}}},
+            "session.audio.input.format.rate",
+            None,
+        ),
         ({"audio": {"input": {"transcription": {"model": "x"}}}}, "session.audio.input.transcription.model", None),
         ({"audio": {"input": {"turn_detection": {"threshold": 0.5}}}}, "session.audio.input.turn_detection.type", None),
         (

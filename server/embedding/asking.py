@@ -1,0 +1,151 @@
+"""What the routes for vectors and scores have in common: the model that is meant, its texts, and a job for them."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.pooling import Pooled, Pooling, PoolingTask
+from stentor.protocols.pooling_api.common import InputFields, PoolingFields, Usage
+from stentor.protocols.pooling_api.formats import NumberFields
+
+from ..auth import caller_of
+from ..observe.request import current_record
+from ..overload.ticket import Ticket
+from ..state import ServerState
+from .conversation import read_messages
+from .encoding import number_bytes, off_the_loop, raw
+from .model import EmbeddingModel
+from .purposes import prompt_of
+from .reading import Prompt, Room, read_texts
+from .running import Job
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: what it names, and its way to the engine."""
+
+    model: EmbeddingModel
+    name: str
+    """By which the client knows the model."""
+    job: Job
+
+    @property
+    def usage(self) -> Usage:
+        return Usage.of(self.job.tokens)
+
+
+def asked(
+    state: ServerState, request: Request, ticket: Ticket, name: str | None, priority: int, salt: str | None = None
+) -> Asked:
+    """Raises BadRequest for a name that no such model has."""
+    served = state.catalogue.resolve(name, "embedding")
+    model = state.embedding
+    assert model is not None, "the catalogue has it"
+    own = caller_of(request.scope).cache_salt(salt)
+    return Asked(model, served, Job(model, ticket.permit, current_record.get(), priority=priority, salt=own))
+
+
+def room_of(state: ServerState, model: EmbeddingModel, fields: PoolingFields) -> Room:
+    return Room.of(model, fields, state.limits.max_prompt_tokens)
+
+
+async def read_input(
+    state: ServerState, model: EmbeddingModel, fields: InputFields, purpose: tuple[str, str] | None = None
+) -> list[Prompt]:
+    """The prompts of a request with ``input`` or ``messages``; ``purpose`` names a prompt of the model, and the field
+    that does. Raises BadRequest."""
+    room = room_of(state, model, fields)
+    if fields.messages is not None:
+        return [await read_messages(model, fields, room, trusts_templates=state.trusts_templates)]
+    before = prompt_of(model.config.modules, *(purpose or (None,)))
+    special = fields.add_special_tokens is not False
+    return await read_texts(model, fields.texts, room, "input", special=special, prompt=before)
+
+
+def vectors(
+    model: EmbeddingModel, dimensions: int | None, normalize: bool | None, field: str = "dimensions"
+) -> Pooling:
+    """Vectors of texts, cut to ``dimensions``. Raises BadRequest where the model was not trained to be cut so."""
+    _check_task(model, "embed", "model")
+    return Pooling("embed", dimensions=_dimensions(model, dimensions, field), normalize=normalize)
+
+
+def pooling_of(
+    model: EmbeddingModel, task: PoolingTask, dimensions: int | None, normalize: bool | None, activate: bool | None
+) -> Pooling:
+    """What ``task`` asks for. Raises BadRequest for one that the model was not made for."""
+    _check_task(model, task, "task")
+    if task in ("embed", "token_embed"):
+        return Pooling(task, dimensions=_dimensions(model, dimensions, "dimensions"), normalize=normalize)
+    if dimensions is not None:
+        raise BadRequest(f"`dimensions` are of vectors, and `{task}` makes none.", "dimensions")
+    return Pooling(task, activate=activate is not False)
+
+
+def _check_task(model: EmbeddingModel, task: PoolingTask, field: str) -> None:
+    if task not in model.tasks:
+        raise BadRequest(
+            f"`{model.name}` does not serve the task `{task}`; it serves {', '.join(model.tasks)}.",
+            field,
+            "model_not_supported" if field == "model" else "invalid_value",
+        )
+
+
+def _dimensions(model: EmbeddingModel, wanted: int | None, field: str) -> int:
+    config = model.config
+    if wanted is None or wanted == config.dimensions:
+        return 0
+    lengths = config.matryoshka
+    if lengths is True and wanted < config.dimensions:
+        return wanted
+    if isinstance(lengths, tuple) and wanted in lengths:
+        return wanted
+    if isinstance(lengths, tuple):
+        can = f"it can be cut to {', '.join(map(str, lengths))}"
+    elif lengths:
+        can = "fewer are possible, more are not"
+    else:
+        can = "it was not trained for others (Matryoshka)"
+    raise BadRequest(
+        f"`{field}` is {wanted}; vectors of `{model.name}` have {config.dimensions} dimensions, and {can}.",
+        field,
+        "invalid_value",
+    )
+
+
+async def binary_answer(asked: Asked, found: Sequence[Pooled], fields: NumberFields, *, flat: bool) -> Response:
+    """The numbers themselves, one text's after another's; with ``bytes`` a header says where whose are."""
+    type, order = fields.embed_dtype, fields.endianness
+
+    def write() -> tuple[bytes, list[dict[str, Any]]]:
+        pieces, items, at = [], [], 0
+        for index, each in enumerate(found):
+            piece = number_bytes(each, type, order)
+            shape = [each.columns] if flat else [each.rows, each.columns]
+            where = {"start": at, "end": at + len(piece), "shape": shape}
+            items.append({"index": index, "embed_dtype": type, "endianness": order, **where})
+            pieces.append(piece)
+            at += len(piece)
+        return b"".join(pieces), items
+
+    body, items = await off_the_loop(found, write)
+    headers = {}
+    if fields.encoding_format == "bytes":
+        told = {"id": new_id("embd"), "created": now(), "model": asked.name, "data": items, "usage": asked.usage}
+        headers["metadata"] = bytes(raw(told)).decode()
+    return Response(body, headers=headers, media_type="application/octet-stream")
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}-{uuid4().hex}"
+
+
+def now() -> int:
+    """Seconds since the epoch."""
+    return int(time.time())

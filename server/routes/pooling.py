@@ -1,0 +1,94 @@
+"""``POST /pooling`` and ``/classify``: whatever a model makes of texts."""
+
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stentor.protocols.openai.decoding import decode
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.pooling import Pooled
+from stentor.protocols.pooling_api.pooling import (
+    Classified,
+    ClassifyRequest,
+    ClassifyResponse,
+    PooledText,
+    PoolingRequest,
+    PoolingResponse,
+    classify_decoder,
+    pooling_decoder,
+)
+
+from ..embedding.asking import asked, binary_answer, new_id, now, pooling_of, read_input
+from ..embedding.encoding import floats, off_the_loop, one
+from ..overload.ticket import Ticket
+from ..state import ServerState
+from .described import JSON, Operation, Operations
+from .endpoint import GenerationEndpoint, json_response
+
+OPERATIONS: Final[Operations] = {
+    "/pooling": Operation(
+        "Vectors or scores of texts, or of their tokens", PoolingResponse, PoolingRequest, finds=True, generates=True
+    ),
+    "/classify": Operation("Classes of texts", ClassifyResponse, ClassifyRequest, finds=True, generates=True),
+}
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/pooling", GenerationEndpoint(state, pooling, "embedding"), methods=["POST"]),
+        Route("/classify", GenerationEndpoint(state, classify, "embedding"), methods=["POST"]),
+    ]
+
+
+async def pooling(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+    body = decode(pooling_decoder, content, state.limits)
+    body.check(state.limits)
+    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    if body.task == "plugin":
+        raise BadRequest("`task`: there are no plugins here.", "task", "unsupported")
+    task = body.task or what.model.main_task
+    normalize = body.use_activation if body.normalize is None else body.normalize
+    wanted = pooling_of(what.model, task, body.dimensions, normalize, body.use_activation)
+    binary = body.encoding_format in ("bytes", "bytes_only")
+    if task == "sparse" and body.encoding_format != "float":
+        raise BadRequest("`encoding_format`: weights of tokens come as `float` alone.", "encoding_format")
+    purpose = None if body.prompt_name is None else (body.prompt_name, "prompt_name")
+    found = await what.job.run(await read_input(state, what.model, body, purpose), wanted)
+    flat = task in ("embed", "classify")
+    if binary:
+        return await binary_answer(what, found, body, flat=flat)
+
+    def write() -> bytes:
+        format, type, order = body.encoding_format, body.embed_dtype, body.endianness
+        data = [PooledText(index, one(each, format, type, order, flat=flat)) for index, each in enumerate(found)]
+        return _encode(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
+
+    return Response(await off_the_loop(found, write), media_type=JSON)
+
+
+async def classify(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+    body = decode(classify_decoder, content, state.limits)
+    body.check(state.limits)
+    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    score = what.model.config.score
+    if score is None or score.pooling is None:
+        raise BadRequest(
+            f"`{what.model.name}` does not classify texts; it serves {', '.join(what.model.tasks)}.",
+            "model",
+            "model_not_supported",
+        )
+    wanted = pooling_of(what.model, "classify", None, None, body.use_activation)
+    found = await what.job.run(await read_input(state, what.model, body), wanted)
+    data = [_classified(index, each, score.labels) for index, each in enumerate(found)]
+    return json_response(ClassifyResponse(new_id("classify"), now(), what.name, data, what.usage))
+
+
+def _classified(index: int, pooled: Pooled, labels: tuple[str, ...]) -> Classified:
+    scores = floats(pooled)
+    best = max(range(len(scores)), key=scores.__getitem__)
+    return Classified(index, labels[best] if best < len(labels) else None, scores, len(scores))
