@@ -48,6 +48,10 @@ class RMSNorm:
         """Over the last dimension of x, not quantised."""
         return kernels.rms_norm(x, self.weight, self._eps, plus_one=self._plus_one)
 
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        """As :meth:`plain`, in float32, of whatever dtype ``x`` is."""
+        return kernels.rms_norm(x.float(), self.factors, self._eps)
+
     def __call__(self, x: torch.Tensor) -> Input:
         """x [tokens, size] as the next layer takes it."""
         if self._scheme is None:

@@ -13,7 +13,7 @@ _HEARING: Final = frozenset({"whisper", "voxtral_realtime"})
 _SPEAKING: Final = frozenset({"vits"})
 _SENTENCES: Final = "modules.json"
 """Of sentence-transformers."""
-_SCORING: Final = ("ForSequenceClassification", "ForTokenClassification", "ForRewardModel")
+_SCORING: Final = ("ForSequenceClassification", "ForTokenClassification", "RewardModel")
 _CTRANSLATE2_WEIGHTS: Final = "model.bin"
 _CTRANSLATE2_WHISPER: Final = frozenset({"suppress_ids", "suppress_ids_begin", "alignment_heads", "lang_ids"})
 """Of which CTranslate2's configuration of a Whisper has some, and that of no other model."""
@@ -32,7 +32,8 @@ def kind_of(path: Path) -> ModelKind:
         return "speech"
     if (path / _CTRANSLATE2_WEIGHTS).is_file() and config.keys() & _CTRANSLATE2_WHISPER:
         return "transcription"
-    if is_encoder(config) or (path / _SENTENCES).is_file() or any(kind.endswith(_SCORING) for kind in kinds):
+    encodes = isinstance(config.get("model_type"), str) and is_encoder(config)
+    if encodes or (path / _SENTENCES).is_file() or any(kind.endswith(_SCORING) for kind in kinds):
         return "embedding"
     return "chat"
 

@@ -31,6 +31,14 @@ from .sentence_modules import read_sentence_modules
 
 _BGE_M3: Final = ("sparse_linear.pt", "colbert_linear.pt")
 _CAUSAL: Final = "ForCausalLM"
+_HEADS: Final = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForProcessRewardModel",
+    "ForRewardModel",
+    "Model",
+)
+"""What the names of decoders end in that draw no tokens."""
 _QWEN3_RERANKER: Final = (9693, 2152)
 """Qwen3's tokens ``yes`` and ``no``."""
 
@@ -111,9 +119,10 @@ def _decoder(config: Mapping[str, object]) -> DecoderConfig:
     as_causal = dict(config)
     if isinstance(named, list) and named:
         stem = str(named[0])
-        for ending in ("ForSequenceClassification", "ForTokenClassification", "Model"):
+        for ending in _HEADS:
             if stem.endswith(ending):
                 as_causal["architectures"] = [stem.removesuffix(ending) + _CAUSAL]
+                break
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
     made = decoder_config_from_hf(as_causal)
     if gemma and made.sliding_window:  # the file says how many tokens a window has in all
@@ -166,9 +175,13 @@ def _colbert(
     text = listed.read_text(encoding="utf-8", errors="replace") if listed.is_file() else ""
     if "pylate" not in text and "MultiVector" not in text:
         return None
-    dense = next((module for module in modules.after if isinstance(module, Dense)), None)
-    if dense is None:
+    denses = [module for module in modules.after if isinstance(module, Dense)]
+    if not denses:
         return None
+    dense = denses[0]
+    if len(denses) > 1 or dense.activation != "identity":
+        raise ConfigError(f"a ColBERT with {len(denses)} dense modules, of which {dense.folder.name} is "
+                          f"{dense.activation}, is not known: expected one that is identity")
     file = dense.folder.relative_to(folder) / "model.safetensors"
     left = replace(modules, after=(Normalized(),))
     return TokenVectors(str(file), dense.outputs, bias=dense.bias), left

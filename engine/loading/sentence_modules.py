@@ -45,8 +45,8 @@ _ACTIVATIONS: Final[Mapping[str, DenseActivation]] = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
-_SILENT: Final = ("Dropout",)
-"""Modules that do nothing once a model has been trained."""
+_SILENT: Final = ("Transformer", "MLMTransformer", "Dropout", "LogitScore", "MultiVectorMask")
+"""Modules that are the model itself, that do nothing once it has been trained, or that are read elsewhere."""
 _MOST_MODULES: Final = 16
 
 
@@ -76,8 +76,6 @@ def _read(folder: Path, listed: Path, *, causal: bool) -> SentenceModules:
         kind = fields.text("type").rpartition(".")[2]
         place = _inside(folder, fields.text("path", ""))
         match kind:
-            case "Transformer":
-                continue
             case "Pooling":
                 pooling, include_prompt = _pooling(place)
             case "Dense":
@@ -86,6 +84,8 @@ def _read(folder: Path, listed: Path, *, causal: bool) -> SentenceModules:
                 after.append(LayerNormed(place, Fields(read_json(place / "config.json")).integer("dimension")))
             case "Normalize":
                 after.append(Normalized())
+            case "SpladePooling":
+                _check_splade(place)
             case _ if kind in _SILENT:
                 continue
             case _:
@@ -120,8 +120,17 @@ def _pooling(place: Path) -> tuple[tuple[PoolingMode, ...], bool]:
     return modes, fields.flag("include_prompt", True)
 
 
+def _check_splade(place: Path) -> None:
+    fields = Fields(read_json(place / "config.json"))
+    for name, expected in (("pooling_strategy", "max"), ("activation_function", "relu")):
+        if (given := fields.text(name, expected)) != expected:
+            raise ConfigError(f"{name} of SpladePooling is {given[:40]!r}, expected {expected!r}")
+
+
 def _dense(place: Path) -> Dense:
     fields = Fields(read_json(place / "config.json"))
+    if fields.flag("use_residual"):
+        raise ConfigError(f"{place.name} is a dense module with a residual, which is not known")
     named = fields.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
     if named not in _ACTIVATIONS:
         raise ConfigError(f"activation_function is {named[:60]!r}, expected one of {', '.join(_ACTIVATIONS)}")

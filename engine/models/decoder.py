@@ -274,8 +274,8 @@ class Decoder:
         return self.finished(logits)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [rows, hidden] from :meth:`forward` → what the head would get, in their dtype."""
-        return self._norm.plain(hidden)
+        """Hidden states [rows, hidden] from :meth:`forward` → what the head would get, not rounded: float32."""
+        return self._norm.exact(hidden)
 
     def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
         """The pass over these caches as programs, where it can be one: made when they are first seen."""

@@ -29,6 +29,16 @@ _ACTIVATIONS: Mapping[str, EncoderActivation] = {
 
 
 @dataclass(frozen=True)
+class TaskAdapters:
+    """Low-rank additions to all layers, a set for each task (Jina v3, arXiv:2409.10173)."""
+
+    names: tuple[str, ...]
+    """Of the tasks, in the order in which they are stored."""
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True)
 class EncoderConfig:
     """One encoder. Tokens see each other in both directions, all of them or those within a window."""
 
@@ -69,6 +79,7 @@ class EncoderConfig:
     """Tokens that a sliding layer sees before a token, and after it."""
     layer_types: tuple[LayerType, ...] = field(default_factory=tuple)
     """One per layer; empty means all full."""
+    adapters: TaskAdapters | None = None
 
     @property
     def head_dim(self) -> int:
@@ -123,6 +134,8 @@ def _activation(fields: Fields, name: str, default: str = "gelu") -> EncoderActi
 
 def _bert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     kind = fields.text("position_embedding_type", "absolute")
+    if kind == "rotary" and fields.text("model_type") == "xlm-roberta":  # the makers' own files of Jina's
+        return _jina(fields, config)
     if kind != "absolute":
         raise ConfigError(f"position_embedding_type is {kind[:40]!r}, expected 'absolute'")
     is_roberta = fields.text("model_type") in _ROBERTAS
@@ -293,7 +306,16 @@ def _jina(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
         learned_positions=False,
         token_types=fields.integer("type_vocab_size", 1, least=0),
         rope=rope_from_hf(config, hidden // heads, theta=fields.positive("rotary_emb_base", 20_000.0)),
+        adapters=_task_adapters(fields),
     )
+
+
+def _task_adapters(fields: Fields) -> TaskAdapters | None:
+    names = fields.texts("lora_adaptations")
+    if not names:
+        return None
+    rank = fields.integer("lora_rank", 4, most=1024)
+    return TaskAdapters(names, rank, fields.positive("lora_alpha", 1.0) / rank)
 
 
 _ROBERTAS = ("roberta", "xlm-roberta", "camembert")

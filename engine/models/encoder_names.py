@@ -42,9 +42,19 @@ _EMBEDDINGS = {
     r"embeddings\.token_type_embeddings": "embeddings.token_type",
     r"embeddings\.LayerNorm": "embeddings.norm",
 }
+_FLASH = {
+    r"emb_ln": "embeddings.norm",
+    r"encoder\.layers\.(\d+)\.mixer\.Wqkv": "layers.{}.qkv",
+    r"encoder\.layers\.(\d+)\.mixer\.out_proj": "layers.{}.out",
+    r"encoder\.layers\.(\d+)\.norm1": "layers.{}.attention_norm",
+    r"encoder\.layers\.(\d+)\.mlp\.fc1": "layers.{}.up",
+    r"encoder\.layers\.(\d+)\.mlp\.fc2": "layers.{}.down",
+    r"encoder\.layers\.(\d+)\.norm2": "layers.{}.mlp_norm",
+}
+"""Of XLM-RoBERTa as Jina's own files have it."""
 _PATTERNS: Mapping[EncoderFamily, Mapping[str, str]] = {
     "bert": {**_EMBEDDINGS, **_BERT},
-    "roberta": {**_EMBEDDINGS, **_BERT},
+    "roberta": {**_EMBEDDINGS, **_BERT, **_FLASH},
     "distilbert": {
         **_EMBEDDINGS,
         r"transformer\.layer\.(\d+)\.attention\.([qkv])_lin": "layers.{}.{}",
@@ -98,28 +108,27 @@ _PATTERNS: Mapping[EncoderFamily, Mapping[str, str]] = {
     "jina": {
         **_EMBEDDINGS,
         **_NEWER,
+        **_FLASH,
         r"layers\.(\d+)\.mlp\.fc1": "layers.{}.up",
         r"layers\.(\d+)\.mlp\.fc2": "layers.{}.down",
-        r"emb_ln": "embeddings.norm",
-        r"encoder\.layers\.(\d+)\.mixer\.Wqkv": "layers.{}.qkv",
-        r"encoder\.layers\.(\d+)\.mixer\.out_proj": "layers.{}.out",
-        r"encoder\.layers\.(\d+)\.norm1": "layers.{}.attention_norm",
-        r"encoder\.layers\.(\d+)\.mlp\.fc1": "layers.{}.up",
-        r"encoder\.layers\.(\d+)\.mlp\.fc2": "layers.{}.down",
-        r"encoder\.layers\.(\d+)\.norm2": "layers.{}.mlp_norm",
     },
 }
 _SPLITS: Mapping[str, Split] = {"qkv": _QKV, "gate_up": ("gate", "up"), "up_gate": ("up", "gate")}
 _BACKBONES = re.compile(r"(?:bert|roberta|distilbert|mpnet|model|nomic_bert|gte|new)\.")
 """What a model with a head puts before the names of the encoder."""
 _OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}
+_ADAPTED = re.compile(r"(.+)\.parametrizations\.weight\.(?:(original)|0\.(lora_[AB]))")
+"""A weight to which tasks add something: itself, and what is added."""
 
 
 def canonical(family: EncoderFamily, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors under the names of :class:`.encoder.Encoder`, fused ones in parts; those of a head keep theirs."""
     patterns = [(re.compile(pattern), target) for pattern, target in _PATTERNS[family].items()]
     for stored, tensor in tensors:
-        module, _, ending = stored.rpartition(".")
+        if (adapted := _ADAPTED.fullmatch(stored)) is not None:
+            module, ending = adapted[1], adapted[3] or "weight"
+        else:
+            module, _, ending = stored.rpartition(".")
         if (prefix := _BACKBONES.match(module)) is not None:
             module = module[prefix.end() :]
         ending = _OLD_ENDINGS.get(ending, ending)
@@ -129,7 +138,7 @@ def canonical(family: EncoderFamily, tensors: Iterable[tuple[str, torch.Tensor]]
             continue
         front, _, last = name.rpartition(".")
         parts = _SPLITS.get(last)
-        if parts is None:
+        if parts is None or adapted is not None and ending != "weight":
             yield f"{name}.{ending}", tensor
             continue
         for part, piece in zip(parts, tensor.chunk(len(parts)), strict=True):

@@ -105,7 +105,7 @@ def _phi3(fields: Fields, name: str) -> DecoderConfig:
 
 
 def _gemma(fields: Fields, name: str) -> DecoderConfig:
-    """What Gemma-2 and Gemma-3 share. Both name their activation anew and tie their head by default."""
+    """What all Gemmas share. They name their activation anew and tie their head by default."""
     activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
     bias = fields.flag("attention_bias")
     if fields.flag("use_bidirectional_attention"):
@@ -121,6 +121,11 @@ def _gemma(fields: Fields, name: str) -> DecoderConfig:
         embedding_scale=math.sqrt(config.hidden_size),
         attention_scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
     )
+
+
+def _gemma1(fields: Fields, name: str) -> DecoderConfig:
+    config = _gemma(fields, name)
+    return replace(config, norm_placement="pre", attention_scale=0.0)
 
 
 def _gemma2(fields: Fields, name: str) -> DecoderConfig:
@@ -215,6 +220,7 @@ _ARCHITECTURES: Mapping[str, Callable[[Fields, str], DecoderConfig]] = {
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "Phi3ForCausalLM": _phi3,
+    "GemmaForCausalLM": _gemma1,
     "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
     "Gemma3TextForCausalLM": _gemma3,
@@ -228,6 +234,7 @@ _BY_MODEL_TYPE: Mapping[str, str] = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "phi3": "Phi3ForCausalLM",
+    "gemma": "GemmaForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",

@@ -94,6 +94,12 @@ class PoolingConfig:
         return self.backbone.vocab_size
 
     @property
+    def adapters(self) -> tuple[str, ...]:
+        """What :attr:`Pooling.adapter` may name; most models have none."""
+        backbone = self.backbone
+        return backbone.adapters.names if isinstance(backbone, EncoderConfig) and backbone.adapters else ()
+
+    @property
     def causal(self) -> bool:
         """Whether tokens see only those before them."""
         return isinstance(self.backbone, DecoderConfig) and not self.backbone.bidirectional
@@ -111,7 +117,16 @@ def score_head(config: Mapping[str, object], backbone: EncoderConfig | DecoderCo
         return _sequence_head(config, backbone)
     if backbone.architecture.endswith("ForTokenClassification"):
         return _token_head(config, backbone)
+    if isinstance(backbone, DecoderConfig) and backbone.architecture.endswith("ForRewardModel"):
+        return _reward_head("lasttoken", ("LABEL_0",), "identity")
+    if isinstance(backbone, DecoderConfig) and backbone.architecture.endswith("ForProcessRewardModel"):
+        return _reward_head(None, _labels(config), "softmax")
     return None
+
+
+def _reward_head(pooling: PoolingMode | None, labels: tuple[str, ...], activate: ScoreActivation) -> ScoreHead:
+    """As Qwen's reward models have it: of a text, or of each of its tokens."""
+    return ScoreHead(pooling, "score.2", labels, activate, dense="score.0", activation="relu")
 
 
 def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead:

@@ -63,6 +63,7 @@ class PoolingModel:
             if isinstance(config.backbone, EncoderConfig)
             else Decoder(config.backbone, place, max_model_len)
         )
+        self._adapters = {name: number for number, name in enumerate(config.adapters)}
         self.after = After(config.modules.after, place)
         self.scorer = None if config.score is None else Scorer(config.score, size, place)
         self.sparse: SpladeWeights | LexicalWeights | None = None
@@ -94,10 +95,17 @@ class PoolingModel:
         texts: Texts,
         token_types: torch.Tensor | None = None,
         between: Callable[[], None] | None = None,
+        adapters: Sequence[str] | None = None,
     ) -> torch.Tensor:
-        """Hidden states of whole texts, where tokens see all others; as :meth:`.encoder.Encoder.forward`."""
+        """Hidden states of whole texts, where tokens see all others; as :meth:`.encoder.Encoder.forward`.
+
+        ``adapters``: of each text the name of one of :attr:`.pooling_config.PoolingConfig.adapters`; any other is none.
+        """
         if isinstance(self._backbone, Encoder):
-            return self._backbone.forward(tokens, texts, token_types, between)
+            tasks = None
+            if self._adapters and adapters is not None:
+                tasks = [self._adapters.get(name, -1) for name in adapters]
+            return self._backbone.forward(tokens, texts, token_types, between, tasks)
         return self._backbone.encode(tokens, texts, between)
 
     @property

@@ -88,7 +88,7 @@ class PoolingRunner:
         begin = torch.from_numpy(starts)
         texts = Texts(begin.int(), int(lengths.max()))
         requests = [_pooling(each) for each in asked]
-        hidden = self._model.encode(tokens, texts, self._kinds(texts, requests), self.breathe)
+        hidden = self._model.encode(tokens, texts, self._kinds(texts, requests), self.breathe, [request.adapter for request in requests])
         made = self._model.pool(hidden, tokens, begin.to(self._device), requests)
         return [RowPooled(row.slot, _packed(each)) for row, each in zip(rows, made, strict=True)]
 

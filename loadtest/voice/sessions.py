@@ -1,7 +1,8 @@
 """``make voice``: many callers at once, each transcribed while it speaks, at the speed of speech.
 
-Every session speaks one sentence after another and commits each as it ends. What counts is the time from the commit to
-the final transcript, how often partial transcripts come, whether anything is left over, and the server's memory.
+Every session speaks a few sentences, commits them the moment they end, and goes on with the next at once. What counts
+is the time from the commit to the final transcript, how often partial transcripts come, whether anything is left over,
+and the server's memory.
 """
 
 import argparse
@@ -22,13 +23,14 @@ from ..record import now_iso
 from ..server_process import ServerProcess
 from ..serving.machine import describe_machine
 from .clips import spoken
-from .realtime import RealtimeClient, Speech, percentile, session, speech_of
+from .realtime import RATE, RealtimeClient, Speech, percentile, session, speech_of
 from .sentences import SENTENCES
 from .wer import Normalizer, WordErrors, word_errors
 
 DELTA: Final = "conversation.item.input_audio_transcription.delta"
 COMPLETED: Final = "conversation.item.input_audio_transcription.completed"
 _MEMORY_SECONDS: Final = 5.0
+_PAUSE: Final = bytes(2 * RATE * 3 // 10)
 
 
 class Sessions(msgspec.Struct, frozen=True):
@@ -39,6 +41,8 @@ class Sessions(msgspec.Struct, frozen=True):
     machine: dict[str, Any]
     server: list[str]
     sessions: int
+    sentences: int
+    """In one turn."""
     seconds: float
     commits: int
     lag_p50: float
@@ -62,8 +66,9 @@ class Sessions(msgspec.Struct, frozen=True):
 class Caller:
     """One session, and what it saw."""
 
-    def __init__(self, sentences: Sequence[Speech], number: int) -> None:
+    def __init__(self, sentences: Sequence[Speech], number: int, at_once: int) -> None:
         self._sentences = sentences
+        self._at_once = at_once
         self._random = random.Random(number)
         self.commits: list[tuple[str, float]] = []
         """What was said, and when it was committed."""
@@ -83,10 +88,10 @@ class Caller:
             end = time.monotonic() + seconds
             begins = []
             while time.monotonic() < end:
-                speech = self._random.choice(self._sentences)
-                begins.append(await client.speak(speech.pcm))
+                said = self._random.sample(self._sentences, self._at_once)
+                begins.append(await client.speak(_PAUSE.join(speech.pcm for speech in said)))
                 await client.send(type="input_audio_buffer.commit")
-                self.commits.append((speech.text, time.monotonic()))
+                self.commits.append((" ".join(speech.text for speech in said), time.monotonic()))
             with contextlib.suppress(TimeoutError):
                 await self._finish(client)
             self._look(client, begins, normalizer)
@@ -117,10 +122,10 @@ class Caller:
         self.failed = sum(event.type == "error" or event.type.endswith(".failed") for event in client.events)
 
 
-async def measure(server: ServerProcess, sessions: int, seconds: float) -> dict[str, Any]:
+async def measure(server: ServerProcess, sessions: int, seconds: float, at_once: int = 1) -> dict[str, Any]:
     """The figures, by name."""
     sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES)]
-    callers = [Caller(sentences, number) for number in range(sessions)]
+    callers = [Caller(sentences, number, at_once) for number in range(sessions)]
     normalizer = Normalizer()
     memory: list[int] = []
     watching = asyncio.create_task(_watch(server.pid, memory))
@@ -162,12 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="stentor.loadtest.voice.sessions", description=__doc__)
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--sentences", type=int, default=3, help="of one turn")
     parser.add_argument("--aim", type=float, default=2.0, metavar="SECONDS", help="of the lag's 95th percentile")
     parser.add_argument("--output", type=Path, help="where figures go, as JSON")
     parser.add_argument("server", nargs="*", default=["--demo"], help="what `stentor serve` is given")
     args = parser.parse_args(argv)
     with ServerProcess(args.server) as server:
-        found = asyncio.run(measure(server, args.sessions, args.seconds))
+        found = asyncio.run(measure(server, args.sessions, args.seconds, args.sentences))
         command = ["python", "-P", "-m", "stentor.loadtest.voice.sessions", *(sys.argv[1:] if argv is None else argv)]
         record = Sessions(
             command=command,
@@ -175,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             machine=describe_machine(),
             server=server.command,
             sessions=args.sessions,
+            sentences=args.sentences,
             seconds=args.seconds,
             **found,
         )

@@ -66,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default=MODEL, help="a Whisper model in CTranslate2's format")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of each side")
+    parser.add_argument(
+        "--compute-type", nargs="+", default=["int8", "float32"], help="what faster-whisper computes in, one or several"
+    )
     parser.add_argument("--output", type=Path, help="where figures go, as JSON")
     args = parser.parse_args(argv)
     clips = spoken(SENTENCES)
@@ -75,12 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         scratch = Path(at_end.enter_context(tempfile.TemporaryDirectory()))
         loads = [loads_of(clips, number, scratch) for number in range(args.rounds + 1)]
         server = at_end.enter_context(ServerProcess(arguments))
-        peers = [
-            at_end.enter_context(FasterWhisper(folder, "int8", args.threads)),
-            at_end.enter_context(FasterWhisper(folder, "float32", args.threads)),
-            # files side by side, each on its own thread
-            at_end.enter_context(FasterWhisper(folder, "int8", 1, workers=args.threads)),
-        ]
+        peers = [at_end.enter_context(FasterWhisper(folder, kind, args.threads)) for kind in args.compute_type]
+        # files side by side, each on its own thread
+        peers.append(at_end.enter_context(FasterWhisper(folder, args.compute_type[0], 1, workers=args.threads)))
         sides: list[Side] = [Ours(server), *peers]
         rounds = run_rounds(sides, loads)
         version = peers[0].version

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling_api.common import PoolingFields, Side, Text
@@ -62,7 +62,7 @@ class Room:
         return [*ends.before, *cut(inner, room, self.cut), *ends.after]
 
 
-def cut(ids: list[int], most: int, side: Side | Literal["left"] = "right") -> list[int]:
+def cut(ids: list[int], most: int, side: Side = "right") -> list[int]:
     if len(ids) <= most:
         return ids
     return ids[:most] if side == "right" else ids[len(ids) - most :]

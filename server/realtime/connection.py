@@ -222,7 +222,7 @@ class Connection:
     def _ears_now(self) -> Ears:
         """Raises BadRequest where nothing hears."""
         if self._ears is None:
-            ears = self._open_ears(self._tell_partial, self._notice_late)
+            ears = self._open_ears(self._tell_partial, self._take_notice)
             self._configure(ears)
             self._ears = ears
             self._start(ears.run)
@@ -262,7 +262,7 @@ class Connection:
         ears = self._ears_now()
         self._pristine = False
         for heard in await ears.append(audio):
-            self._notice(heard)
+            self._take_notice(heard)
 
     def _commit(self) -> None:
         self._machine.check(Event.COMMIT)
@@ -276,8 +276,8 @@ class Connection:
             self._ears.clear()
         self._emit(told.BufferCleared())
 
-    def _notice_late(self, heard: Heard) -> None:
-        """What is found between two events of the client."""
+    def _take_notice(self, heard: Heard) -> None:
+        """What is wrong with it is told, whatever else was found."""
         try:
             self._notice(heard)
         except Exception as error:
@@ -289,9 +289,9 @@ class Connection:
             case SpeechStarted():
                 self._machine.take(Event.SPEECH_STARTED)
                 self._emit(told.SpeechStartedEvent(audio_start_ms=heard.audio_start_ms, item_id=heard.item_id))
-                if detection is not None and detection.interrupt_response:
-                    if self._answering.interrupt():
-                        self.figures.interrupted()
+                interrupts = detection is not None and detection.interrupt_response
+                if interrupts and self._answering.interrupt():
+                    self.figures.interrupted()
             case SpeechStopped():
                 self._machine.take(Event.SPEECH_STOPPED)
                 self.figures.turn_ended(heard.spoke_until)

@@ -277,4 +277,5 @@ class TurnHearing:
         pcm = self._window.between(self._window.begin, end)
         if len(pcm) < MIN_HEARD_MS * SAMPLE_RATE // 1000 * HEARD.sample_bytes:
             return Reading(before, Hypothesis(""))
-        return Reading(before, await self._transcribe(pcm, self._hearing, continued=before, final=final))
+        with self._pace.awaited() if final else contextlib.nullcontext():
+            return Reading(before, await self._transcribe(pcm, self._hearing, continued=before, final=final))

@@ -1,8 +1,11 @@
-"""How often callers' words are guessed at while they speak: the more callers and the slower the model, the less."""
+"""How often callers' words are guessed at while they speak: the more callers and the slower the model, the less.
+
+Transcripts that somebody waits for come first: while there is one, no guess is begun.
+"""
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import anyio
@@ -10,9 +13,10 @@ import anyio
 MIN_SECONDS: Final = 0.5
 """Between the beginnings of two hypotheses of one turn."""
 MAX_SECONDS: Final = 15.0
-SHARE: Final = 0.5
-"""Of the model's time that partial hypotheses may take, as if it made one at a time."""
 AT_ONCE: Final = 2
+"""Hypotheses that are made at the same time."""
+SHARE: Final = 0.5
+"""Of the rate at which that many at once can be made: the rest is for transcripts that somebody waits for."""
 _WEIGHT: Final = 0.3
 """Of the last hypothesis in the mean of what they take."""
 
@@ -31,6 +35,8 @@ class PartialPace:
         self._listening = 0
         self._cost = 0.0
         self._slots = anyio.Semaphore(AT_ONCE)
+        self._awaited = 0
+        self._nothing_awaited = anyio.Event()
 
     @property
     def listening(self) -> int:
@@ -40,7 +46,7 @@ class PartialPace:
     @property
     def interval(self) -> float:
         """Seconds from one hypothesis of a turn to the next."""
-        return min(MAX_SECONDS, max(MIN_SECONDS, self._cost * self._listening / SHARE))
+        return min(MAX_SECONDS, max(MIN_SECONDS, self._cost * self._listening / (AT_ONCE * SHARE)))
 
     def join(self) -> None:
         """One more turn; it must leave."""
@@ -49,10 +55,24 @@ class PartialPace:
     def leave(self) -> None:
         self._listening -= 1
 
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Around what somebody waits for: no hypothesis is begun meanwhile."""
+        self._awaited += 1
+        try:
+            yield
+        finally:
+            self._awaited -= 1
+            if not self._awaited:
+                self._nothing_awaited.set()
+                self._nothing_awaited = anyio.Event()
+
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """For one hypothesis, in turn; how long it takes is measured unless it is given up."""
         async with self._slots:
+            while self._awaited:
+                await self._nothing_awaited.wait()
             began = self._clock()
             yield
             took = self._clock() - began

@@ -24,7 +24,7 @@ class Span(msgspec.Struct, frozen=True):
     end: int
 
 
-async def chunks_of(pcm: bytes, chunking: Chunking) -> list[Span]:
+async def chunks_of(pcm: bytes, chunking: Chunking, limiter: anyio.CapacityLimiter) -> list[Span]:
     """The chunks in which somebody speaks; none where nobody does. Works in a thread."""
     from ..audio.vad import SpanOptions, speech_spans  # late: the detector is only for those who want it
 
@@ -34,7 +34,7 @@ async def chunks_of(pcm: bytes, chunking: Chunking) -> list[Span]:
         padding_ms=chunking.prefix_padding_ms,
         max_seconds=_MOST_SECONDS,
     )
-    spans = await anyio.to_thread.run_sync(speech_spans, pcm, options)
+    spans = await anyio.to_thread.run_sync(speech_spans, pcm, options, limiter=limiter)
     return pack([(span.start, span.end) for span in spans], len(pcm) // 2)
 
 

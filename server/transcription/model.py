@@ -1,8 +1,10 @@
 """A model that hears, as the server knows it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+import anyio
 
 from stentor.protocols.actors import EngineReady, FinishReason, Thinking
 from stentor.protocols.audio import Audio
@@ -11,8 +13,7 @@ from stentor.protocols.sampling import SamplingParams
 from ..text.generation import EventStream
 from .vocabulary import Vocabulary
 
-WINDOW_SECONDS: Final = 30
-"""That the model hears at a time."""
+_DETECTIONS: Final = 2
 
 
 class Hears(Protocol):
@@ -55,7 +56,7 @@ OpenAccount = Callable[[int, int], Account]
 
 @dataclass(frozen=True)
 class TranscriptionModel:
-    """Shared by all requests; nothing of it changes."""
+    """Shared by all requests."""
 
     served_names: tuple[str, ...]
     """Never empty."""
@@ -63,6 +64,8 @@ class TranscriptionModel:
     vocabulary: Vocabulary
     parallel_windows: int = 8
     """Chunks of one file that are heard at the same time, at most."""
+    detections: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
+    """Files in which speech is looked for at the same time."""
 
     @property
     def multilingual(self) -> bool:

@@ -47,7 +47,7 @@ class Transcription:
             return
         spans: Sequence[Span] | None = None
         if options.chunking is not None:
-            spans = await chunks_of(self._pcm, options.chunking)
+            spans = await chunks_of(self._pcm, options.chunking, self._model.detections)
             if not spans:
                 return
         first = spans[0] if spans else Span(0, frames)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.browser.visitor import missing, spoken, visiting
+from stentor.tests.browser.visitor import MODELS, missing, spoken, visiting
 
 QUESTION = "What is the capital of France?"
 TURNS = 2
@@ -22,8 +22,7 @@ def main(out: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         greedy = Path(folder) / "generation_config.json"
         greedy.write_text(json.dumps({"temperature": 0}))
-        arguments = ["--demo", "--max-model-len", "2048", "--generation-config", str(greedy)]
-        with ServerProcess(arguments) as server:
+        with ServerProcess([*MODELS, "--generation-config", str(greedy)]) as server:
             address = f"http://127.0.0.1:{server.port}"
             sound = Path(folder) / "question.wav"
             sound.write_bytes(spoken(address, QUESTION, before=0.5, after=6))

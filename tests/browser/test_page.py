@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.browser.visitor import missing, spoken, visiting
+from stentor.tests.browser.visitor import MODELS, missing, spoken, visiting
 
 pytestmark = [
     pytest.mark.browser,
@@ -27,7 +27,7 @@ SECONDS = 60_000
 
 @pytest.fixture(scope="module")
 def server(demo_model: object) -> Iterator[ServerProcess]:
-    with ServerProcess(["--demo", "--max-model-len", "2048", "--api-key", KEY]) as running:
+    with ServerProcess([*MODELS, "--api-key", KEY]) as running:
         yield running
 
 

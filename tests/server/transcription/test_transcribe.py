@@ -290,7 +290,7 @@ async def test_what_the_engine_cannot_finish_is_an_error_that_tells_nothing() ->
 
 
 async def test_chunks_are_heard_side_by_side_and_told_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def chunks(_pcm: bytes, _chunking: Chunking) -> list[Span]:
+    async def chunks(_pcm: bytes, _chunking: Chunking, _limiter: object) -> list[Span]:
         return [Span(100 + 3000 * place, 3000 * (place + 1)) for place in range(20)]
 
     monkeypatch.setattr(transcribing, "chunks_of", chunks)
@@ -314,7 +314,7 @@ async def test_chunks_are_heard_side_by_side_and_told_in_order(monkeypatch: pyte
 
 
 async def test_closing_a_transcript_takes_back_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def chunks(_pcm: bytes, _chunking: Chunking) -> list[Span]:
+    async def chunks(_pcm: bytes, _chunking: Chunking, _limiter: object) -> list[Span]:
         return [Span(3000 * place, 3000 * (place + 1)) for place in range(4)]
 
     monkeypatch.setattr(transcribing, "chunks_of", chunks)

@@ -1,0 +1,138 @@
+"""One layer of a bidirectional encoder."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stentor import kernels
+
+from ..layers.linear import Linear
+from ..layers.norm import LayerNorm
+from ..layers.placement import Placement
+from ..layers.task_adapters import AdaptedLinear, TaskRows
+from ..layers.weights import WeightMap
+from .encoder_config import EncoderConfig
+from .texts import Texts
+
+Rotary = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class EncoderBatch:
+    """What all layers are told of the texts that they see."""
+
+    texts: Texts
+    starts: torch.Tensor
+    """int32 [texts + 1]"""
+    positions: torch.Tensor
+    """int64 [tokens]"""
+    bias: torch.Tensor | None
+    """float32 [heads, longest, longest], on scores by query and key."""
+    groups: Sequence[TaskRows]
+
+
+class EncoderLayer:
+    """Attention, then an MLP; norms stand before or behind each."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        layer: int,
+        config: EncoderConfig,
+        place: Placement,
+        norm: Callable[[str], LayerNorm],
+        rotary: Rotary | None,
+    ) -> None:
+        prefix = f"layers.{layer}"
+        hidden, inner = config.hidden_size, config.intermediate_size
+        qkv = {f"{prefix}.{part}": hidden for part in ("q", "k", "v")}
+        up = {f"{prefix}.gate": inner, f"{prefix}.up": inner} if config.gated else {f"{prefix}.up": inner}
+        self._stream = torch.float32 if place.packed else place.dtype
+
+        def linear(name: str, parts: dict[str, int], inputs: int, bias: bool) -> _Adaptable:
+            outputs = sum(parts.values())
+            added = (
+                None
+                if config.adapters is None
+                else AdaptedLinear(
+                    weights, f"{prefix}.{name}", inputs, outputs, config.adapters, place, self._stream
+                )
+            )
+            return _Adaptable(Linear(weights, parts, inputs, place, bias=bias), added)
+
+        self._qkv = linear("qkv", qkv, hidden, config.attention_bias)
+        self._out = linear("out", {f"{prefix}.out": hidden}, hidden, config.attention_bias)
+        self._up = linear("up", up, hidden, config.mlp_bias)
+        self._down = linear("down", {f"{prefix}.down": hidden}, inner, config.down_bias)
+        # ModernBERT's first layer gets what the embedding's norm has normed
+        self._attention_norm = norm(f"{prefix}.attention_norm") if layer or not config.pre_norm else None
+        self._mlp_norm = norm(f"{prefix}.mlp_norm")
+        self._config = config
+        self._rotary = rotary
+        window = config.sliding_window
+        self._window = (window, window) if config.slides(layer) else (-1, -1)
+        self._dtype = place.dtype
+
+    def __call__(self, residual: torch.Tensor, batch: EncoderBatch) -> torch.Tensor:
+        """residual [tokens, hidden], which may be changed → the next one."""
+        if self._config.pre_norm:
+            normed = residual if self._attention_norm is None else self._attention_norm(residual)
+            delta = self._attend(normed, batch)
+            return residual.add_(self._mlp(self._mlp_norm.add(delta, residual), batch))
+        assert self._attention_norm is not None
+        residual = self._attention_norm.add(self._attend(residual, batch), residual)
+        return self._mlp_norm.add(self._mlp(residual, batch), residual)
+
+    def _attend(self, x: torch.Tensor, batch: EncoderBatch) -> torch.Tensor:
+        config, texts = self._config, batch.texts
+        qkv = self._qkv(x, batch.groups).to(self._dtype).view(len(x), 3, config.num_heads, config.head_dim)
+        q, k, v = qkv.unbind(1)
+        scale = config.head_dim**-0.5
+        if batch.bias is not None:
+            attended = _attend_biased(q, k, v, texts, batch.bias, scale)
+        else:
+            if self._rotary is not None:
+                kernels.rotary_(q, k, *self._rotary, batch.positions)
+            attended = kernels.varlen_attention(
+                q, k, v, batch.starts, batch.starts, texts.longest, texts.longest, scale=scale, window=self._window
+            )
+        return self._out(attended.view(len(x), -1).to(self._stream), batch.groups)
+
+    def _mlp(self, x: torch.Tensor, batch: EncoderBatch) -> torch.Tensor:
+        entered = self._up(x, batch.groups)
+        if self._config.gated:
+            inner = kernels.gated_activation(entered, self._config.gated_activation)
+        elif (kind := self._config.activation) == "relu":
+            inner = entered.relu_()
+        else:
+            inner = kernels.activate_(entered, kind)
+        return self._down(inner, batch.groups)
+
+
+class _Adaptable:
+    """A linear layer, and perhaps what tasks add to it."""
+
+    def __init__(self, linear: Linear, added: AdaptedLinear | None) -> None:
+        self._linear = linear
+        self._added = added
+
+    def __call__(self, x: torch.Tensor, groups: Sequence[TaskRows]) -> torch.Tensor:
+        product = self._linear(x)
+        return product if self._added is None or not groups else self._added.add_(product, x, groups)
+
+
+def _attend_biased(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, bias: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Text by text, with ``bias`` [heads, longest, longest] on the scores."""
+    out = torch.empty_like(q)
+    begin = 0
+    for length in texts.lengths:
+        rows = slice(begin, begin + length)
+        begin += length
+        queries, keys, values = (part[rows].transpose(0, 1).unsqueeze(0) for part in (q, k, v))
+        mask = bias[:, :length, :length].to(q.dtype).unsqueeze(0)
+        attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
+        out[rows] = attended[0].transpose(0, 1)
+    return out

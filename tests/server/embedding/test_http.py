@@ -1,0 +1,494 @@
+"""The routes for vectors and scores, as clients meet them; the numbers are made up."""
+
+import base64
+import json
+from typing import Any, Final
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from openai.types import CreateEmbeddingResponse
+
+from stentor.engine.models.pooling_config import SparseHead, TokenVectors
+from stentor.engine.models.sentence_config import SentenceModules
+from stentor.protocols.openai.limits import Limits
+from stentor.protocols.pooling import Pooling
+from stentor.server.embedding import encoding
+from stentor.server.embedding.model import Markers
+from stentor.tests.server.embedding.pooler import (
+    CLS,
+    DIMENSIONS,
+    LENGTH,
+    NAME,
+    SEP,
+    WORDS,
+    A,
+    FakePooler,
+    config,
+    model_of,
+    scores,
+    state_of,
+    vector_of,
+)
+from stentor.tests.server.harness import in_memory
+from stentor.tests.wire.validate import check_object
+
+pytestmark = pytest.mark.anyio
+
+EMBEDDINGS: Final = "/v1/embeddings"
+SPARSE: Final = SparseHead("a", "b", "c", "gelu", 1e-12)
+COLBERT: Final = TokenVectors("linear", DIMENSIONS, bias=False)
+
+
+async def post(engine: FakePooler, path: str, body: dict[str, Any], made: Any = None, **fields: Any) -> httpx.Response:
+    model = model_of(engine, made or config(), **fields)
+    async with in_memory(state_of(model)) as client:
+        return await client.post(path, json=body)
+
+
+def wanted(ids: list[int], pooling: Pooling) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.array(vector_of(ids, pooling), np.float32)
+
+
+# ---- /v1/embeddings
+
+
+@pytest.mark.parametrize("given", ["a b", ["a b", "c"], [CLS, A, SEP], [[CLS, A, SEP], [CLS, SEP]]])
+async def test_every_form_of_input_gets_a_vector_each(given: Any) -> None:
+    engine = FakePooler()
+    answer = await post(engine, EMBEDDINGS, {"model": NAME, "input": given})
+    assert answer.status_code == 200
+    found = check_object(CreateEmbeddingResponse, answer.text)
+    assert found.model == NAME
+    assert [each.index for each in found.data] == [*range(len(engine.streams))]
+    for each, ids in zip(found.data, engine.prompts, strict=True):
+        assert np.array_equal(np.array(each.embedding, np.float32), wanted(ids, Pooling("embed")))
+    tokens = sum(map(len, engine.prompts))
+    assert (found.usage.prompt_tokens, found.usage.total_tokens) == (tokens, tokens)
+
+
+async def test_base64_is_the_float32_that_the_sdk_decodes_by_itself() -> None:
+    engine = FakePooler()
+    async with in_memory(state_of(model_of(engine, config()))) as transport:
+        sdk = openai.AsyncOpenAI(base_url="http://server/v1", api_key="unused", http_client=transport, max_retries=0)
+        default = await sdk.embeddings.create(model=NAME, input=["a", "b c"])
+        floats = await sdk.embeddings.create(model=NAME, input=["a", "b c"], encoding_format="float")
+        raw = (await transport.post(EMBEDDINGS, json={"input": "a", "encoding_format": "base64"})).json()
+    assert [each.embedding for each in default.data] == [each.embedding for each in floats.data]
+    data = base64.b64decode(raw["data"][0]["embedding"])
+    assert np.array_equal(np.frombuffer(data, "<f4"), wanted([CLS, A, SEP], Pooling("embed")))
+
+
+async def test_what_is_large_is_written_in_a_thread_and_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = []
+    for bound in (1 << 16, 1):
+        monkeypatch.setattr(encoding, "INLINE_BYTES", bound)
+        bodies.append((await post(FakePooler(), EMBEDDINGS, {"input": ["a", "b"]})).content)
+    assert bodies[0] == bodies[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "dtype"),
+    [({}, "<f4"), ({"endianness": "big"}, ">f4"), ({"embed_dtype": "float16"}, "<f2")],
+)
+async def test_bytes_are_the_numbers_themselves(fields: dict[str, str], dtype: str) -> None:
+    answer = await post(
+        FakePooler(), EMBEDDINGS, {"model": NAME, "input": ["a", "b"], "encoding_format": "bytes", **fields}
+    )
+    assert answer.headers["content-type"] == "application/octet-stream"
+    told = json.loads(answer.headers["metadata"])
+    assert (told["model"], told["usage"]["prompt_tokens"]) == (NAME, 6)
+    for item, letter in zip(told["data"], (A, A + 1), strict=True):
+        found = np.frombuffer(answer.content[item["start"] : item["end"]], dtype).reshape(item["shape"])
+        assert np.allclose(found, wanted([CLS, letter, SEP], Pooling("embed")), atol=1e-3)
+    bare = await post(FakePooler(), EMBEDDINGS, {"input": ["a", "b"], "encoding_format": "bytes_only", **fields})
+    assert bare.content == answer.content
+    assert "metadata" not in bare.headers
+
+
+async def test_dimensions_are_the_model_s_own_or_those_that_it_was_trained_to_be_cut_to() -> None:
+    for matryoshka, asked, passed in (
+        (False, DIMENSIONS, 0),
+        (True, 4, 4),
+        (True, DIMENSIONS, 0),
+        ((2, 4), 2, 2),
+    ):
+        engine = FakePooler()
+        answer = await post(engine, EMBEDDINGS, {"input": "a", "dimensions": asked}, config(matryoshka=matryoshka))
+        assert len(answer.json()["data"][0]["embedding"]) == asked
+        assert engine.streams[0].pooling.dimensions == passed
+    for matryoshka, asked in ((False, 4), (True, 9), ((2, 4), 3)):
+        engine = FakePooler()
+        refused = await post(engine, EMBEDDINGS, {"input": "a", "dimensions": asked}, config(matryoshka=matryoshka))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "dimensions")
+        assert not engine.streams
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [({}, None), ({"normalize": False}, False), ({"use_activation": True}, True), ({"normalized": False}, False)],
+)
+async def test_normalising_goes_by_all_its_names(fields: dict[str, bool], expected: bool | None) -> None:
+    engine = FakePooler()
+    await post(engine, EMBEDDINGS, {"input": "a", **fields})
+    assert engine.streams[0].pooling.normalize is expected
+
+
+@pytest.mark.parametrize("field", ["task", "input_type", "prompt_name"])
+async def test_what_vectors_are_for_chooses_the_model_s_prompt(field: str) -> None:
+    made = config(modules=SentenceModules(("mean",), prompts={"query": "query "}))
+    engine = FakePooler()
+    answer = await post(engine, EMBEDDINGS, {"input": ["a"], field: "query"}, made)
+    assert answer.status_code == 200
+    assert engine.prompts == [[CLS, WORDS.index("query"), A, SEP]]
+    refused = await post(engine, EMBEDDINGS, {"input": ["a"], field: "poetry"}, made)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
+async def test_jina_s_fields() -> None:
+    engine = FakePooler()
+    body = {"input": [{"text": "a"}], "task": "retrieval.query", "truncate": True, "embedding_type": "base64"}
+    answer = await post(engine, EMBEDDINGS, body)
+    assert isinstance(answer.json()["data"][0]["embedding"], str)
+    for fields, param in (
+        ({"late_chunking": True}, "late_chunking"),
+        ({"embedding_type": ["float", "binary"]}, "embedding_type"),
+        ({"input": [{"image": "https://example.com/a.png"}]}, "input[0].image"),
+        ({"input": [{}]}, "input[0].text"),
+    ):
+        refused = await post(engine, EMBEDDINGS, {**body, **fields})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+CHAT: Final = "{% for m in messages %}{{ m.content }} {% endfor %}{% if add_generation_prompt %}title{% endif %}"
+
+
+async def test_a_conversation_is_one_text_as_the_template_writes_it() -> None:
+    engine = FakePooler()
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    for fields, ids in (
+        ({}, [A, A + 1]),
+        ({"add_generation_prompt": True}, [A, A + 1, WORDS.index("title")]),
+        ({"add_special_tokens": True}, [CLS, A, A + 1, SEP]),
+        ({"continue_final_message": True}, [A, A + 1]),
+    ):
+        answer = await post(engine, EMBEDDINGS, {**body, **fields}, template=CHAT)
+        assert answer.status_code == 200
+        assert engine.prompts[-1] == ids
+    both = {"add_generation_prompt": True, "continue_final_message": True}
+    for fields, param in ((both, "continue_final_message"), ({"input": "a"}, "input"), ({"task": "query"}, "task")):
+        refused = await post(engine, EMBEDDINGS, {**body, **fields}, template=CHAT)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    refused = await post(engine, EMBEDDINGS, body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": None}, "input"),
+        ({"input": 7}, "input"),
+        ({"input": ["a", [5]]}, "input[1]"),
+        ({"input": [5, "a"]}, "input[1]"),
+        ({"input": [-1]}, "input"),
+        ({"input": [[]]}, "input"),
+        ({"input": ["a"] * 2049}, "input"),
+        ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
+        ({"input": "a", "dimensions": 0}, "dimensions"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"input": "a", "truncate_prompt_tokens": 99}, "truncate_prompt_tokens"),
+        ({"input": "a", "truncation_side": "middle"}, "truncation_side"),
+        ({"input": "a", "padding": "max_length"}, "padding"),
+        ({"input": " ".join("a" * 30)}, "input"),
+        ({"input": [5, 6, len(WORDS)]}, "input"),
+        ({"input": "a", "images": ["a"]}, "images"),
+        ({"input": "a", "cache_salt": ""}, "cache_salt"),
+    ],
+)
+async def test_every_mistake_is_a_400_that_names_the_field(body: dict[str, Any], param: str) -> None:
+    engine = FakePooler()
+    refused = await post(engine, EMBEDDINGS, body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+    assert refused.json()["error"]["param"] == param
+    assert not engine.streams
+
+
+async def test_texts_are_bounded_together() -> None:
+    model = model_of(FakePooler(), config())
+    async with in_memory(state_of(model, limits=Limits(max_prompt_chars=10))) as client:
+        refused = await client.post(EMBEDDINGS, json={"input": ["a" * 6, "a" * 6]})
+    assert refused.json()["error"]["code"] == "string_above_max_length"
+
+
+async def test_a_model_of_another_kind_is_told_by_name() -> None:
+    refused = await post(FakePooler(), EMBEDDINGS, {"model": "fake/model", "input": "a"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == (
+        "`fake/model` is a chat model; this needs an embedding model: use `vectors`."
+    )
+    missing = await post(FakePooler(), EMBEDDINGS, {"model": "nobody", "input": "a"})
+    assert missing.status_code == 404
+
+
+async def test_what_the_engine_cannot_finish_is_a_500_that_tells_nothing_of_it() -> None:
+    engine = FakePooler()
+    engine.failing = 0
+    failed = await post(engine, EMBEDDINGS, {"input": "a"})
+    assert (failed.status_code, failed.json()["error"]["code"]) == (500, "generation_failed")
+    assert "secret" not in failed.text
+    engine.ready = None
+    assert (await post(engine, EMBEDDINGS, {"input": "a"})).status_code == 503
+
+
+async def test_a_salt_keeps_what_is_shared_apart() -> None:
+    engine = FakePooler()
+    await post(engine, EMBEDDINGS, {"input": "a", "cache_salt": "mine"})
+    await post(engine, EMBEDDINGS, {"input": "a"})
+    assert engine.salts[0].endswith("mine")
+    assert not engine.salts[1].endswith("mine")
+
+
+# ---- /pooling and /classify
+
+
+async def test_pooling_does_by_default_what_the_model_was_made_for() -> None:
+    for made, task, shape in (
+        (config(), "embed", (DIMENSIONS,)),
+        (config(score=scores("x", "y", "z")), "classify", (3,)),
+        (config(vectors=COLBERT), "token_embed", (3, DIMENSIONS)),
+    ):
+        engine = FakePooler(labels=3)
+        answer = (await post(engine, "/pooling", {"model": NAME, "input": "a"}, made)).json()
+        assert engine.streams[0].pooling.task == task
+        assert np.array(answer["data"][0]["data"]).shape == shape
+        assert (answer["object"], answer["data"][0]["object"], answer["usage"]["total_tokens"]) == (
+            "list",
+            "pooling",
+            3,
+        )
+
+
+async def test_weights_of_tokens_are_a_map_by_their_ids() -> None:
+    engine = FakePooler()
+    answer = await post(engine, "/pooling", {"input": "a a"}, config(sparse=SPARSE))
+    assert answer.json()["data"][0]["data"] == {str(CLS): CLS / 2, str(SEP): SEP / 2, str(A): A / 2}
+    refused = await post(engine, "/pooling", {"input": "a", "encoding_format": "base64"}, config(sparse=SPARSE))
+    assert refused.json()["error"]["param"] == "encoding_format"
+
+
+async def test_vectors_of_tokens_come_in_every_format() -> None:
+    body = {"input": "a b", "task": "token_embed"}
+    rows = np.array((await post(FakePooler(), "/pooling", body)).json()["data"][0]["data"], np.float32)
+    text = (await post(FakePooler(), "/pooling", {**body, "encoding_format": "base64"})).json()["data"][0]["data"]
+    assert base64.b64decode(text) == rows.tobytes()
+    binary = await post(FakePooler(), "/pooling", {**body, "encoding_format": "bytes"})
+    assert binary.content == rows.tobytes()
+    assert json.loads(binary.headers["metadata"])["data"][0]["shape"] == [4, DIMENSIONS]
+
+
+async def test_a_task_that_the_model_does_not_serve_is_refused() -> None:
+    for task, said in (("classify", "it serves embed, token_embed"), ("plugin", "no plugins"), ("sparse", "it serves")):
+        refused = await post(FakePooler(), "/pooling", {"input": "a", "task": task})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "task")
+        assert said in refused.json()["error"]["message"]
+
+
+async def test_classes_come_with_the_label_of_the_likeliest() -> None:
+    engine = FakePooler(labels=3)
+    answer = (await post(engine, "/classify", {"input": ["a", "b"]}, config(score=scores("x", "y", "z")))).json()
+    assert [each["index"] for each in answer["data"]] == [0, 1]
+    for each in answer["data"]:
+        assert each["num_classes"] == len(each["probs"]) == 3
+        assert each["label"] == ("x", "y", "z")[int(np.argmax(each["probs"]))]
+    assert engine.streams[0].pooling.activate
+    await post(engine, "/classify", {"input": "a", "use_activation": False}, config(score=scores("x", "y", "z")))
+    assert not engine.streams[-1].pooling.activate
+    refused = await post(engine, "/classify", {"input": "a"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+
+
+# ---- /score and /rerank
+
+RERANKER: Final = config(score=scores("fits"))
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+@pytest.mark.parametrize(
+    "names", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")]
+)
+async def test_one_text_is_scored_against_many_and_many_against_as_many(path: str, names: tuple[str, str]) -> None:
+    for first, second, pairs in (
+        ("a", "b", [(A, A + 1)]),
+        ("a", ["b", "c"], [(A, A + 1), (A, A + 2)]),
+        (["a", "b"], ["c", "d"], [(A, A + 2), (A + 1, A + 3)]),
+    ):
+        engine = FakePooler()
+        answer = (await post(engine, path, dict(zip(names, (first, second), strict=True)), RERANKER)).json()
+        assert engine.prompts == [[CLS, one, SEP, other, SEP] for one, other in pairs]
+        assert [stream.pooling.second for stream in engine.streams] == [3] * len(pairs)
+        assert [each["score"] for each in answer["data"]] == [pytest.approx(sum(ids) % 7 / 7) for ids in engine.prompts]
+        assert answer["data"][0]["object"] == "score"
+        assert answer["usage"]["prompt_tokens"] == 5 * len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "queries"),
+        ({"queries": "a"}, "documents"),
+        ({"queries": ["a", "b"], "documents": ["a"]}, "queries"),
+        ({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
+        ({"queries": "a", "data_1": "a", "documents": "b"}, "data_1"),
+        ({"queries": [], "documents": "b"}, "queries"),
+        ({"queries": "a", "documents": [{"image": "x"}]}, "documents[0].image"),
+        ({"queries": "a", "documents": ["b", "b " * 30]}, "documents[1]"),
+        ({"queries": "a", "documents": "b", "instruction": "c"}, "instruction"),
+        ({"queries": "a", "documents": "b", "chat_template_kwargs": {"instruction": 7}}, "chat_template_kwargs"),
+    ],
+)
+async def test_a_mistake_in_what_is_to_be_scored_names_the_field(body: dict[str, Any], param: str) -> None:
+    engine = FakePooler()
+    refused = await post(engine, "/score", body, RERANKER)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert not engine.streams
+
+
+async def test_an_embedder_scores_by_the_cosine_of_vectors_with_its_prompts() -> None:
+    made = config(modules=SentenceModules(("mean",), prompts={"query": "query ", "document": "title "}))
+    engine = FakePooler()
+    answer = (await post(engine, "/score", {"queries": "a", "documents": ["b", "c"]}, made)).json()
+    query, *documents = [wanted(ids, Pooling("embed")) for ids in engine.prompts]
+    assert engine.prompts[0] == [CLS, WORDS.index("query"), A, SEP]
+    assert engine.prompts[1] == [CLS, WORDS.index("title"), A + 1, SEP]
+    for each, document in zip(answer["data"], documents, strict=True):
+        cosine = query @ document / np.linalg.norm(query) / np.linalg.norm(document)
+        assert each["score"] == pytest.approx(float(cosine), abs=1e-6)
+
+
+async def test_late_interaction_sums_the_best_match_of_each_token_of_the_query() -> None:
+    markers = Markers(query=30, document=32, query_length=8, fill=4, skipped=frozenset({WORDS.index(".")}))
+    engine = FakePooler()
+    body = {"queries": "a b", "documents": ["c . d"]}
+    answer = (await post(engine, "/score", body, config(vectors=COLBERT), markers=markers)).json()
+    query, document = engine.prompts
+    assert query == [CLS, 30, A, A + 1, SEP, 4, 4, 4]
+    assert document == [CLS, 32, A + 2, WORDS.index("."), A + 3, SEP]
+    left = np.array([vector_of([id], Pooling("token_embed")) for id in query])
+    kept = [id for id in document if WORDS[id] != "."]
+    right = np.array([vector_of([id], Pooling("token_embed")) for id in kept])
+    assert answer["data"][0]["score"] == pytest.approx(float((left @ right.T).max(axis=1).sum()), rel=1e-5)
+
+
+async def test_what_neither_embeds_nor_ranks_does_not_score() -> None:
+    for made in (config(score=scores("x", "y")), config(sparse=SPARSE)):
+        refused = await post(FakePooler(), "/score", {"queries": "a", "documents": "b"}, made)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model_not_supported")
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+async def test_documents_come_back_by_how_well_they_fit(path: str) -> None:
+    documents = ["b", "c", {"text": "d"}, "e"]
+    body: dict[str, Any] = {"model": NAME, "query": "a", "documents": documents}
+    answer = (await post(FakePooler(), path, body, RERANKER)).json()
+    ranked = answer["results"]
+    assert sorted(each["index"] for each in ranked) == [0, 1, 2, 3]
+    found = [each["relevance_score"] for each in ranked]
+    assert found == sorted(found, reverse=True)
+    assert {each["index"]: each["document"]["text"] for each in ranked} == dict(enumerate("bcde"))
+    assert (answer["model"], answer["usage"]["total_tokens"]) == (NAME, 20)
+    fewer = (await post(FakePooler(), path, {**body, "top_n": 2, "return_documents": False}, RERANKER)).json()
+    assert [each["index"] for each in fewer["results"]] == [each["index"] for each in ranked[:2]]
+    assert all("document" not in each for each in fewer["results"])
+    everything = (await post(FakePooler(), path, {**body, "top_n": 0}, RERANKER)).json()
+    assert everything["results"] == ranked
+
+
+async def test_long_documents_and_queries_are_cut_where_that_is_asked_for() -> None:
+    body: dict[str, Any] = {"query": "a " * 9, "documents": ["b " * 9]}
+    engine = FakePooler()
+    refused = await post(engine, "/rerank", body, RERANKER)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "documents")
+    for fields, ids in (
+        ({"max_tokens_per_doc": 4}, [CLS, *[A] * 9, SEP, *[A + 1] * 4, SEP][:LENGTH]),
+        ({"max_tokens_per_doc": 2, "max_tokens_per_query": 3}, [CLS, *[A] * 3, SEP, *[A + 1] * 2, SEP]),
+        ({"truncate_prompt_tokens": -1}, [CLS, *[A] * 6, SEP, *[A + 1] * 7, SEP]),
+    ):
+        answer = await post(engine, "/rerank", {**body, **fields}, RERANKER)
+        assert answer.status_code == 200
+        assert engine.prompts[-1] == ids
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"documents": ["a"]}, "query"),
+        ({"query": "a"}, "documents"),
+        ({"query": "a", "documents": []}, "documents"),
+        ({"query": "a", "documents": ["b"], "top_n": -1}, "top_n"),
+        ({"query": "a", "documents": [7]}, "documents"),
+        ({"query": "a", "documents": ["b"], "max_tokens_per_doc": -1}, "max_tokens_per_doc"),
+    ],
+)
+async def test_a_mistake_in_what_is_to_be_ranked_names_the_field(body: dict[str, Any], param: str) -> None:
+    refused = await post(FakePooler(), "/rerank", body, RERANKER)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+# ---- Cohere's
+
+
+async def test_cohere_s_embeddings_come_by_type() -> None:
+    kinds = ["float", "base64", "int8", "uint8", "binary", "ubinary"]
+    body = {"model": NAME, "texts": ["a", "b"], "input_type": "search_document", "embedding_types": kinds}
+    engine = FakePooler()
+    answer = (await post(engine, "/v2/embed", body)).json()
+    assert (answer["response_type"], answer["texts"]) == ("embeddings_by_type", ["a", "b"])
+    assert answer["meta"]["billed_units"]["input_tokens"] == 6
+    found = answer["embeddings"]
+    assert sorted(found) == sorted(kinds)
+    floats = np.array(found["float"], np.float32)
+    assert [base64.b64decode(each) for each in found["base64"]] == [row.tobytes() for row in floats]
+    signs = np.packbits(floats >= 0, axis=1)
+    assert np.array_equal(np.array(found["ubinary"]), signs)
+    assert np.array_equal(np.array(found["binary"]), signs.astype(int) - 128)
+    assert np.array_equal(np.array(found["uint8"]), np.array(found["int8"]) + 128)
+    assert np.abs(np.array(found["int8"])).max() == 127
+    scale = np.abs(floats).max(axis=1, keepdims=True) / 127
+    assert np.abs(np.array(found["int8"]) * scale - floats).max() <= scale.max()
+
+
+async def test_cohere_s_texts_are_cut_at_the_end_that_is_named() -> None:
+    long = " ".join("abcdefghijklmnopqrst")
+    for truncate, first in (("END", A), ("START", A + 6)):
+        engine = FakePooler()
+        answer = await post(engine, "/v2/embed", {"texts": [long], "truncate": truncate})
+        assert answer.status_code == 200
+        assert (len(engine.prompts[0]), engine.prompts[0][1]) == (LENGTH, first)
+    refused = await post(FakePooler(), "/v2/embed", {"texts": ["a", long], "truncate": "NONE"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "texts[1]")
+    engine = FakePooler()
+    await post(engine, "/v2/embed", {"inputs": [{"content": [{"type": "text", "text": long}]}], "max_tokens": 5})
+    assert engine.prompts == [[CLS, A, A + 1, A + 2, SEP]]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "texts"),
+        ({"texts": ["a"], "inputs": [{"content": [{"type": "text", "text": "a"}]}]}, "texts"),
+        ({"images": ["data:"]}, "images"),
+        ({"inputs": [{"content": [{"type": "image_url"}]}]}, "inputs[0].content[0]"),
+        ({"texts": ["a"], "embedding_types": ["int4"]}, "embedding_types"),
+        ({"texts": ["a"], "output_dimension": 4}, "output_dimension"),
+        ({"texts": ["a"], "input_type": "poetry"}, "input_type"),
+        ({"texts": ["a"], "truncate": "MIDDLE"}, "truncate"),
+    ],
+)
+async def test_a_mistake_of_a_cohere_client_names_the_field(body: dict[str, Any], param: str) -> None:
+    refused = await post(FakePooler(), "/v2/embed", body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)

@@ -1,0 +1,116 @@
+"""A job of many texts: how much of it is with the engine at a time, and what becomes of it when it ends early."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from stentor.protocols.pooling import Pooling
+from stentor.server.config import OverloadConfig
+from stentor.server.embedding import running
+from stentor.server.embedding.reading import Prompt
+from stentor.server.embedding.running import FIRST_TEXTS, Job
+from stentor.server.errors import GenerationFailed, Overloaded
+from stentor.server.observe.request import RequestRecord
+from stentor.server.overload.permits import AdmissionQueue, Permit
+from stentor.tests.server.embedding.pooler import DIMENSIONS, FakePooler, config, model_of
+from stentor.tests.server.harness import until
+
+pytestmark = pytest.mark.anyio
+
+
+def permit() -> tuple[AdmissionQueue, Permit]:
+    queue = AdmissionQueue(OverloadConfig())
+    return queue, queue.enter()
+
+
+def prompts(count: int, length: int = 4) -> list[Prompt]:
+    return [Prompt([5 + number % 20] * length) for number in range(count)]
+
+
+async def test_answers_come_in_order_whatever_is_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "WINDOW_TOKENS", 12)
+    engine = FakePooler()
+    queue, place = permit()
+    many = [Prompt([5 + number] * (1 + number % 5)) for number in range(20)]
+    found = await Job(model_of(engine, config()), place).run(many, Pooling("embed"))
+    assert [each.columns for each in found] == [DIMENSIONS] * 20
+    assert engine.prompts == [prompt.ids for prompt in many]
+    alone = FakePooler()
+    single = [await Job(model_of(alone, config()), permit()[1]).run([prompt], Pooling("embed")) for prompt in many]
+    assert [each for (each,) in single] == found
+    assert (queue.requests, queue.tokens) == (0, 0)
+
+
+async def test_no_more_than_a_window_is_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakePooler()
+    engine.gate.clear()
+    monkeypatch.setattr(running, "WINDOW_TOKENS", 40)
+    queue, place = permit()
+    job = asyncio.create_task(Job(model_of(engine, config()), place).run(prompts(100), Pooling("embed")))
+    await until(lambda: engine.live == 10)
+    await asyncio.sleep(0.02)
+    assert engine.live == 10
+    assert queue.tokens == 400, "all of it waits, whether or not it is with the engine"
+    engine.gate.set()
+    assert len(await job) == 100
+    monkeypatch.setattr(running, "WINDOW_TEXTS", 3)
+    engine.gate.clear()
+    job = asyncio.create_task(Job(model_of(engine, config()), permit()[1]).run(prompts(9), Pooling("embed")))
+    await until(lambda: engine.live == 3)
+    await asyncio.sleep(0.02)
+    assert engine.live == 3
+    engine.gate.set()
+    await job
+
+
+async def test_a_text_longer_than_the_window_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "WINDOW_TOKENS", 4)
+    found = await Job(model_of(FakePooler(), config()), permit()[1]).run(prompts(3, length=10), Pooling("embed"))
+    assert len(found) == 3
+
+
+async def test_what_is_behind_the_first_few_texts_lets_others_go_first() -> None:
+    engine = FakePooler()
+    await Job(model_of(engine, config()), permit()[1], priority=2).run(prompts(FIRST_TEXTS + 2), Pooling("embed"))
+    assert engine.priorities == [2] * FIRST_TEXTS + [3, 3]
+
+
+async def test_who_goes_away_takes_back_what_runs() -> None:
+    engine = FakePooler()
+    engine.gate.clear()
+    record = RequestRecord("id", "POST", "/v1/embeddings")
+    job = asyncio.create_task(Job(model_of(engine, config()), permit()[1], record).run(prompts(5), Pooling("embed")))
+    await until(lambda: engine.live == 5)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert all(stream.aborted for stream in engine.streams)
+    assert record.served[0].reasons == ["abort"]
+    assert record.prompt_tokens == 20
+
+
+async def test_one_text_that_fails_ends_the_job_and_takes_back_the_rest() -> None:
+    engine = FakePooler()
+    engine.failing = 2
+    with pytest.raises(GenerationFailed):
+        await Job(model_of(engine, config()), permit()[1]).run(prompts(6), Pooling("embed"))
+    assert [stream.aborted for stream in engine.streams] == [False, False, True, True, True, True]
+
+
+async def test_a_job_that_others_leave_no_room_for_is_turned_away_before_the_engine_sees_it() -> None:
+    engine = FakePooler()
+    queue = AdmissionQueue(OverloadConfig(max_queued_tokens=100))
+    queue.enter().take(90)
+    with pytest.raises(Overloaded):
+        await Job(model_of(engine, config()), queue.enter()).run(prompts(5), Pooling("embed"))
+    assert not engine.streams
+
+
+async def test_the_last_token_alone_counts_only_where_the_model_looks_at_no_other() -> None:
+    for pooling, last in (("mean", False), ("lasttoken", True)):
+        engine = FakePooler()
+        made = config()
+        modules = replace(made.modules, pooling=(pooling,))  # type: ignore[arg-type]
+        await Job(model_of(engine, replace(made, modules=modules)), permit()[1]).run(prompts(1), Pooling("embed"))
+        assert engine.streams[0].pooling.last is last
