@@ -103,8 +103,8 @@ quality: $(STAMP) ## perplexity of the demo model beside transformers', or of wh
 	$(BIN)/python -P -m stentor.loadtest.quality $(ARGS)
 
 voice: $(STAMP) ## speak with the demo models and be answered, then 16 callers at once; figures go to RESULTS
-	$(BIN)/python -P -m stentor.loadtest.voice.loop --output $(RESULTS)/2026-11-voice-loop-cpu.json $(ARGS)
-	$(BIN)/python -P -m stentor.loadtest.voice.sessions --output $(RESULTS)/2026-11-voice-sessions-cpu.json $(ARGS)
+	$(BIN)/stentor bench voice --output $(RESULTS)/2026-11-voice-loop-cpu.json $(ARGS)
+	$(BIN)/stentor bench callers --output $(RESULTS)/2026-11-voice-sessions-cpu.json $(ARGS)
 	$(BIN)/python -P -m stentor.loadtest.voice.speaking --output $(RESULTS)/2026-11-speaking-cpu.json $(ARGS)
 
 wer: $(STAMP) ## word error rate of sixty spoken sentences, beside faster-whisper where it is installed; figures go to RESULTS

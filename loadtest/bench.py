@@ -25,6 +25,8 @@ COMMANDS: Final = {
     "latency": Command(".latency", "one batch through the engine, without a server"),
     "throughput": Command(".throughput", "as many tokens a second as the engine gives, without a server"),
     "kernels": Command(".kernels.__main__", "each kernel beside what the machine's memory and arithmetic allow"),
+    "voice": Command(".voice.loop", "speech in, speech out: from the last word to the answer, and interruptions"),
+    "callers": Command(".voice.sessions", "many callers at once, each transcribed while it speaks"),
     "peers": Command(".peers", "the same load on other servers in turn, and the ratios"),
 }
 

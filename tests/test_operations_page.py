@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 
 from stentor.server import exit_codes
 from stentor.server.auth import OPEN_PATHS
+from stentor.server.embedding.metrics import EmbeddingMetrics
 from stentor.server.observe.processes import ROLES
 from stentor.server.option_tables import OPTIONS
 from stentor.server.speech.metrics import SpeechMetrics
@@ -84,6 +85,7 @@ def test_no_line_is_explained_that_nobody_logs() -> None:
 def _families() -> Iterator[Metric]:
     registry = fake_state().metrics.registry
     SpeechMetrics(registry, "voice")
+    EmbeddingMetrics(registry, "vectors")
     for family in registry.collect():
         if not family.name.endswith("_created"):
             yield family

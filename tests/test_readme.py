@@ -170,7 +170,8 @@ def test_the_option_table_is_the_one_the_program_reads() -> None:
 
 def test_every_endpoint_that_is_said_to_work_answers_and_the_others_do_not(served: str) -> None:
     table = re.findall(r"^\| ((?:`[^`]+`,? ?)+) \| (works|not yet)", README, flags=re.MULTILINE)
-    assert {state for _, state in table} == {"works", "not yet"}
+    assert {state for _, state in table} <= {"works", "not yet"}
+    assert len(table) > 20
     for cell, state in table:
         for name in re.findall(r"`([^`]+)`", cell):
             method, _, path = name.rpartition(" ")

@@ -9,7 +9,7 @@ from stentor.protocols.pooling import Pooling, PoolingTask
 
 from ..layers.placement import Placement
 from ..layers.pooling import After, normalize, pool
-from ..layers.weights import WeightMap
+from ..layers.weights import WeightError, WeightMap
 from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_config import EncoderConfig
@@ -119,12 +119,13 @@ class PoolingModel:
         Raises :class:`.weights.WeightError`.
         """
         kept: dict[WeightMap, list[tuple[str, torch.Tensor]]] = {weights: [] for weights in self._heads()}
-        words: list[torch.Tensor] = []
+        shared: dict[str, torch.Tensor] = {}
+        wanted = self._shared_name()
 
         def backbone() -> Iterator[tuple[str, torch.Tensor]]:
             for name, tensor in self._named(tensors):
-                if name in ("embeddings.word.weight", "model.embed_tokens.weight") or self._is_output(name):
-                    words.append(tensor)
+                if name == wanted:
+                    shared[name] = tensor
                 owner = next((weights for weights in kept if weights.wants(name)), None)
                 if owner is not None:
                     kept[owner].append((name, tensor))
@@ -134,10 +135,12 @@ class PoolingModel:
         self.weights.load(backbone(), ignore=_UNUSED)
         for weights, found in kept.items():
             weights.load(found)
+        if wanted and wanted not in shared:
+            raise WeightError(f"the checkpoint lacks {wanted}")
         if isinstance(self.sparse, SpladeWeights):
-            self.sparse.words = words[0].float()
-        if self.scorer is not None and self.scorer.head.against:
-            self.scorer.take_rows(words[-1])
+            self.sparse.words = shared[wanted].float()
+        elif wanted and self.scorer is not None:
+            self.scorer.take_rows(shared[wanted])
         for module, weights in self.after.weights:
             weights.load(files(str(module.folder)))
         if isinstance(self.sparse, LexicalWeights):
@@ -158,9 +161,13 @@ class PoolingModel:
             found.append(self.vectors.weights)
         return found
 
-    def _is_output(self, name: str) -> bool:
-        head = None if self.scorer is None else self.scorer.head
-        return head is not None and bool(head.against) and name == f"{head.out}.weight"
+    def _shared_name(self) -> str:
+        """The tensor of the backbone, or of its output, that a head multiplies by; "" where there is none."""
+        if isinstance(self.sparse, SpladeWeights):
+            return "embeddings.word.weight"
+        if self.scorer is not None and self.scorer.head.against:
+            return f"{self.scorer.head.out}.weight"
+        return ""
 
     def _named(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
         """Under the names that the backbone knows, whether it was stored with a head or alone."""

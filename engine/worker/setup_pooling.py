@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from stentor.kernels import native
@@ -17,9 +18,9 @@ from stentor.protocols.steps import NewRow, RowStep, StepPlan
 
 from ..layers.attention import LayerCache
 from ..layers.placement import Placement
-from ..layers.weights import WeightError
 from ..loading.errors import CheckpointError
 from ..loading.pooling_checkpoint import open_pooling
+from ..loading.pt_file import read_pt
 from ..loading.weights import iterate_weights
 from ..models.config import DecoderConfig
 from ..models.pooling_config import PoolingConfig
@@ -112,15 +113,12 @@ def _file(folder: Path, name: str) -> Tensors:
         path = path / "model.safetensors"
         if not path.is_file():
             path = path.with_name("pytorch_model.bin")
+    if path.suffix != ".safetensors":
+        return read_pt(path)
     try:
-        if path.suffix == ".safetensors":
-            return [*load_file(path).items()]
-        loaded: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        return [*loaded.items()]
-    except (OSError, ValueError, RuntimeError) as error:
+        return [*load_file(path).items()]
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"Cannot read {path}: {str(error).splitlines()[0]}.") from error
-    except Exception as error:  # the library that reads pickled weights without running them has errors of its own
-        raise WeightError(f"{path} holds more than tensors, which is not read") from error
 
 
 def _caches(

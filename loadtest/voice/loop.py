@@ -78,6 +78,7 @@ async def measure(port: int, silence_ms: int, turns: int, interruptions: int) ->
     missed = 0
     async with session(port, "", **settings) as client:
         for turn in range(turns):
+            since = len(client.events)
             stopped, word, latency = await _ask(client, questions[turn % len(questions)])
             stops.append(stopped)
             words.append(word)
@@ -91,6 +92,8 @@ async def measure(port: int, silence_ms: int, turns: int, interruptions: int) ->
                     missed += 1
                 else:
                     cuts.append(cut)
+            elif client.first("response.done", since) is None:
+                await client.send(type="response.cancel")  # the rest of it tells nothing new
             await client.be_silent(lambda: _answered(client), _ANSWER_SECONDS)
     return Figures(
         silence_duration_ms=silence_ms,
@@ -163,7 +166,7 @@ def _answered(client: RealtimeClient) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 where the aims are met, else 1."""
-    parser = argparse.ArgumentParser(prog="stentor.loadtest.voice.loop", description=__doc__)
+    parser = argparse.ArgumentParser(prog="stentor bench voice", description=__doc__)
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--interruptions", type=int, default=5, help="of the first turns' answers")
     parser.add_argument("--silence", type=int, nargs="*", default=[200, 500], metavar="MS")
@@ -181,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{found.interruption_slowest * 1000:.0f} ms after {found.interruptions} interruptions",
                 flush=True,
             )
-        command = ["python", "-P", "-m", "stentor.loadtest.voice.loop", *(sys.argv[1:] if argv is None else argv)]
+        command = ["stentor", "bench", "voice", *(sys.argv[1:] if argv is None else argv)]
         record = VoiceLoop(command, now_iso(), describe_machine(), server.command, results)
     if args.output is not None:
         args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

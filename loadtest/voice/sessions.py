@@ -164,7 +164,7 @@ async def _watch(pid: int, memory: list[int]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 where the aim is met, else 1."""
-    parser = argparse.ArgumentParser(prog="stentor.loadtest.voice.sessions", description=__doc__)
+    parser = argparse.ArgumentParser(prog="stentor bench callers", description=__doc__)
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--sentences", type=int, default=3, help="of one turn")
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     with ServerProcess(args.server) as server:
         found = asyncio.run(measure(server, args.sessions, args.seconds, args.sentences))
-        command = ["python", "-P", "-m", "stentor.loadtest.voice.sessions", *(sys.argv[1:] if argv is None else argv)]
+        command = ["stentor", "bench", "callers", *(sys.argv[1:] if argv is None else argv)]
         record = Sessions(
             command=command,
             taken=now_iso(),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ..pooling_api.common import Usage
+from ..pooling_api.common import TextUsage
 from ..pooling_api.formats import NumberFields
 from . import limits
 from .errors import BadRequest
@@ -75,7 +75,7 @@ class Embedding(msgspec.Struct, frozen=True):
 class EmbeddingResponse(msgspec.Struct, frozen=True):
     data: list[Embedding]
     model: str
-    usage: Usage
+    usage: TextUsage
     object: Literal["list"] = "list"
 
 

@@ -138,10 +138,10 @@ def check_texts(texts: Sequence[Text], limits: Limits, field: str) -> None:
         )
 
 
-class Usage(msgspec.Struct, frozen=True):
+class TextUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     total_tokens: int
 
     @classmethod
-    def of(cls, tokens: int) -> "Usage":
+    def of(cls, tokens: int) -> "TextUsage":
         return cls(tokens, tokens)

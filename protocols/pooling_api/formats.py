@@ -18,5 +18,5 @@ class NumberFields(InputFields, kw_only=True):
     endianness: Endianness = "native"
 
 
-Numbers = list[float] | list[list[float]] | dict[str, float] | str
+Numbers = list[float | list[float]] | dict[str, float] | str
 """Of one text: a vector, a vector for each token, weights by the ids of tokens, or base64 of the numbers."""

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from ..openai import limits
 from ..openai.sampling import Name
-from .common import InputFields, Usage
+from .common import InputFields, TextUsage
 from .formats import NumberFields, Numbers
 
 Task = Literal["embed", "token_embed", "classify", "token_classify", "sparse", "plugin"]
@@ -40,7 +40,7 @@ class PoolingResponse(msgspec.Struct, frozen=True):
     created: int
     model: str
     data: list[PooledText]
-    usage: Usage
+    usage: TextUsage
     object: Literal["list"] = "list"
 
 
@@ -57,7 +57,7 @@ class ClassifyResponse(msgspec.Struct, frozen=True):
     created: int
     model: str
     data: list[Classified]
-    usage: Usage
+    usage: TextUsage
     object: Literal["list"] = "list"
 
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ..openai import limits
 from ..openai.errors import BadRequest
 from ..openai.limits import Limits
-from .common import PoolingFields, TextObject, Usage, check_texts, text_of
+from .common import PoolingFields, TextObject, TextUsage, check_texts, text_of
 
 Texts = str | TextObject | Annotated[list[str | TextObject], Meta(min_length=1)]
 TokenBound = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]
@@ -109,7 +109,7 @@ class ScoreResponse(msgspec.Struct, frozen=True):
     created: int
     model: str
     data: list[Score]
-    usage: Usage
+    usage: TextUsage
     object: Literal["list"] = "list"
 
 
@@ -126,7 +126,7 @@ class Ranked(msgspec.Struct, frozen=True):
 class RerankResponse(msgspec.Struct, frozen=True):
     id: str
     model: str
-    usage: Usage
+    usage: TextUsage
     results: list[Ranked]
     """The most relevant first."""
 

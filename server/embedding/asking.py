@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling import Pooled, Pooling, PoolingTask
-from stentor.protocols.pooling_api.common import InputFields, PoolingFields, Usage
+from stentor.protocols.pooling_api.common import InputFields, PoolingFields, TextUsage
 from stentor.protocols.pooling_api.formats import NumberFields
 
 from ..auth import caller_of
@@ -36,8 +36,8 @@ class Asked:
     job: Job
 
     @property
-    def usage(self) -> Usage:
-        return Usage.of(self.job.tokens)
+    def usage(self) -> TextUsage:
+        return TextUsage.of(self.job.tokens)
 
 
 def asked(

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.placement import Placement
 from stentor.engine.loading.pooling_checkpoint import pooling_config
+from stentor.engine.loading.pt_file import read_pt
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
 from stentor.engine.models.texts import Texts
 from stentor.protocols.pooling import Pooling, PoolingTask
@@ -88,7 +89,7 @@ def opened(folder: Path) -> PoolingModel:
     def files(name: str) -> list[tuple[str, torch.Tensor]]:
         path = folder / name
         if path.suffix == ".pt":
-            return [*torch.load(path, weights_only=True).items()]
+            return read_pt(path)
         return [*load_file(path / "model.safetensors" if path.is_dir() else path).items()]
 
     model.load(load_file(folder / "model.safetensors").items(), files)

@@ -1,0 +1,115 @@
+"""Whatever a client does with its input buffer: turns follow one another, positions never move, every turn is heard."""
+
+import anyio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.realtime.session import (
+    AudioInput,
+    AudioPcm,
+    AudioPcma,
+    AudioPcmu,
+    SemanticVad,
+    ServerVad,
+    Transcription,
+)
+from stentor.server.realtime.ears import SessionEars
+from stentor.server.realtime.formats import TICKS, Wire
+from stentor.server.realtime.partial_pace import PartialPace
+from stentor.server.realtime.parts import Heard, SpeechStarted, Turn
+from stentor.tests.examples import examples
+from stentor.tests.server.realtime.sounds import LoudnessDetector, Model, silence, words
+
+inputs = st.builds(
+    AudioInput,
+    format=st.sampled_from([AudioPcm(), AudioPcmu(), AudioPcma()]),
+    transcription=st.sampled_from([None, Transcription(), Transcription(language="en", prompt="Names.")]),
+    turn_detection=st.sampled_from(
+        [
+            None,
+            ServerVad(silence_duration_ms=200),
+            ServerVad(prefix_padding_ms=0, silence_duration_ms=0, idle_timeout_ms=5000),
+            SemanticVad(eagerness="high"),
+        ]
+    ),
+)
+speech = st.integers(0, 8).map(lambda number: ("append", words(number, rate=8000)))
+quiet = st.sampled_from([0, 30, 500, 3000, 6000]).map(lambda ms: ("append", silence(ms, 8000)))
+odd = st.binary(max_size=7).map(lambda data: ("append", data))
+calls = st.sampled_from(
+    [("commit", None), ("clear", None), ("responded", 100.0), ("responding", None), ("pause", None)]
+)
+steps = st.lists(st.one_of(speech, speech, quiet, odd, calls, st.tuples(st.just("configure"), inputs)), max_size=25)
+
+
+async def live(input: AudioInput, script: list[tuple[str, object]]) -> None:
+    heard: list[Heard] = []
+    ears = SessionEars(Model(), LoudnessDetector, PartialPace(), on_heard=heard.append, max_seconds=20)
+    ears.configure(input, logprobs=False)
+    wire = Wire.of(input.format)
+    turns: list[Turn] = []
+    ticks = half = 0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ears.run)
+        for name, value in script:
+            try:
+                match name, value:
+                    case "append", bytes():
+                        before = ears.received_ms
+                        await ears.append(value)
+                        whole, half = divmod(half + len(value), wire.sample_bytes)
+                        ticks += whole * wire.ticks
+                        assert ears.received_ms >= before
+                        assert ears.received_ms == ticks * 1000 // TICKS
+                    case "configure", AudioInput():
+                        ears.configure(value, logprobs=True)
+                        if not Wire.of(value.format).same_as(wire):
+                            half = 0
+                        wire = Wire.of(value.format)
+                    case "commit", _:
+                        turns.append(ears.commit())
+                        half = 0
+                    case "clear", _:
+                        ears.clear()
+                        half = 0
+                    case "responded", float():
+                        ears.responded(value)
+                    case "responding", _:
+                        ears.responding()
+                    case _:
+                        await anyio.sleep(0.001)
+            except BadRequest as error:
+                assert error.code in ("input_audio_buffer_commit_empty", "input_audio_buffer_full")  # noqa: PT017
+        turns += [one.turn for one in heard if not isinstance(one, SpeechStarted)]
+        assert len({turn.item_id for turn in turns}) == len(turns)
+        with anyio.fail_after(5):
+            for turn in turns:
+                transcript = await turn.transcript()
+                assert abs(transcript.seconds * 1000 - turn.duration_ms) <= 2
+        tasks.cancel_scope.cancel()
+    check_order(heard)
+
+
+def check_order(heard: list[Heard]) -> None:
+    """A turn that was found stops before another starts, unless it was committed or cleared; ends only grow."""
+    end, started = 0, ""
+    for one in heard:
+        if isinstance(one, SpeechStarted):
+            assert one.audio_start_ms >= end
+            started = one.item_id
+            continue
+        assert one.audio_end_ms >= end
+        end = one.audio_end_ms
+        if hasattr(one, "audio_start_ms"):
+            assert one.item_id != started
+        else:
+            assert one.item_id == started
+
+
+@settings(max_examples=examples(60, 1000), deadline=None)
+@given(inputs, steps)
+def test_whatever_a_client_does_turns_are_in_order_and_heard(
+    input: AudioInput, script: list[tuple[str, object]]
+) -> None:
+    anyio.run(live, input, script)
