@@ -12,18 +12,21 @@ from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
 from stentor.protocols.anthropic import request as messages
-from stentor.protocols.openai import batches, chat, completions, speech, tokens
+from stentor.protocols.openai import batches, chat, completions, embeddings, speech, tokens
 from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
+from stentor.protocols.pooling_api import cohere, pooling, scoring
 from stentor.server import openapi
 from stentor.server.app import create_app
 from stentor.server.auth import AdminRoute
 from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
 from stentor.server.routes.described import Operation
+from stentor.server.state import ServerState
 from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state
+from stentor.tests.server.embedding.pooler import FakePooler, config, model_of, scores, state_of
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.schemas import check_keywords, values, why_not
 
@@ -45,6 +48,12 @@ DECODERS: dict[str, Any] = {
     "ItemsCreate": conversations.items_decoder,
     "BatchCreate": batches.create_decoder,
     "SpeechRequest": speech.decoder,
+    "EmbeddingRequest": embeddings.decoder,
+    "EmbedRequest": cohere.decoder,
+    "PoolingRequest": pooling.pooling_decoder,
+    "ClassifyRequest": pooling.classify_decoder,
+    "ScoreRequest": scoring.score_decoder,
+    "RerankRequest": scoring.rerank_decoder,
     "ClientSecretRequest": secrets.secret_decoder,
     "BetaSessionRequest": secrets.beta_decoder,
 }
@@ -246,8 +255,29 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("post", "/detokenize", {"tokens": [1, 2]}),
         *[("get", path, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/version")],
     ]
+    await _assert_conform(document, fake_state(), requests)
+
+
+async def test_vectors_and_scores_conform_to_their_schemas(document: dict[str, Any]) -> None:
+    labelled = model_of(FakePooler(), config(score=scores("fits")))
+    requests: list[tuple[str, str, dict[str, Any] | None]] = [
+        ("post", "/v1/embeddings", {"input": ["a", "b"]}),
+        ("post", "/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
+        ("post", "/v2/embed", {"texts": ["a"], "embedding_types": ["float", "int8", "base64"]}),
+        ("post", "/pooling", {"input": "a"}),
+        ("post", "/pooling", {"input": "a", "task": "token_embed"}),
+        ("post", "/classify", {"input": "a"}),
+        ("post", "/score", {"queries": "a", "documents": ["b"]}),
+        ("post", "/v2/rerank", {"query": "a", "documents": ["b", "c"], "return_documents": False}),
+    ]
+    await _assert_conform(document, state_of(labelled), requests)
+
+
+async def _assert_conform(
+    document: dict[str, Any], state: ServerState, requests: list[tuple[str, str, dict[str, Any] | None]]
+) -> None:
     schemas = document["components"]["schemas"]
-    async with in_memory(fake_state()) as client:
+    async with in_memory(state) as client:
         for method, path, body in requests:
             response: httpx.Response = await client.request(method, path, json=body)
             assert response.status_code == 200, response.text
