@@ -179,7 +179,7 @@ class Request:
             return "stop", None
         if self.prompt_len + len(outputs) >= choice.limit_len and (outputs or self.prompt_done):
             heard_all = self.input is not None and self.input.ended and choice.limit_len == choice.ready_len + 1
-            return "stop" if heard_all else "length", None
+            return "stop" if heard_all or self.pooling is not None else "length", None
         return None
 
     @property

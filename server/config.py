@@ -315,6 +315,8 @@ class Config(msgspec.Struct, frozen=True):
     transcription: TranscriptionConfig = TranscriptionConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     speech: SpeechConfig = SpeechConfig()
+    main: Kind = "chat"
+    """What MODEL is for, once it lies on disk: one that makes vectors or scores may be served alone."""
     demo: bool = False
     """Serves the demo model of every kind that no other was named for; see :meth:`completed`."""
     http: HttpConfig = HttpConfig()
@@ -340,15 +342,15 @@ class Config(msgspec.Struct, frozen=True):
             speech = msgspec.structs.replace(speech, model=DEMO_SPEECH_MODEL)
         return msgspec.structs.replace(self, transcription=transcription, embedding=embedding, speech=speech)
 
-    def chat_alone(self) -> "Config":
-        """The same without models of other kinds."""
-        return msgspec.structs.replace(
-            self,
-            transcription=TranscriptionConfig(),
-            embedding=EmbeddingConfig(),
-            speech=SpeechConfig(),
-            demo=False,
-        )
+    def texts_alone(self) -> "Config":
+        """The same without models that hear or speak."""
+        return msgspec.structs.replace(self, transcription=TranscriptionConfig(), speech=SpeechConfig(), demo=False)
+
+    def pooling_main(self) -> "Config":
+        """The same for a MODEL that makes vectors or scores, with no other of that kind and none that chats."""
+        model = self.model
+        embedding = msgspec.structs.replace(self.embedding, model=model.name, served_as=model.served_as)
+        return msgspec.structs.replace(self, embedding=embedding, main="embedding")
 
     def located(
         self,
@@ -367,6 +369,8 @@ class Config(msgspec.Struct, frozen=True):
         if transcription is not None:
             hearing = msgspec.structs.replace(self.transcription, path=str(transcription))
             located = msgspec.structs.replace(located, transcription=hearing)
+        if self.main == "embedding":
+            embedding = model
         if embedding is not None:
             pooling = msgspec.structs.replace(self.embedding, path=str(embedding))
             located = msgspec.structs.replace(located, embedding=pooling)
@@ -376,7 +380,7 @@ class Config(msgspec.Struct, frozen=True):
 
     def catalogue(self) -> Catalogue:
         """What is served. Raises ValueError, in a line for the operator, where two models have one name."""
-        models = [ServedModel("chat", self.model.served_names, self.model.name)]
+        models = [] if self.main != "chat" else [ServedModel("chat", self.model.served_names, self.model.name)]
         if self.transcription.model is not None:
             models.append(ServedModel("transcription", self.transcription.served_names, self.transcription.model))
         if self.embedding.model is not None:
@@ -387,27 +391,28 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def _beside(self) -> "dict[Kind, TranscriptionConfig | EmbeddingConfig]":
-        """The models that share the chat model's device."""
+        """The models that share the main model's device."""
         beside: dict[Kind, TranscriptionConfig | EmbeddingConfig] = {}
         if self.transcription.model is not None:
             beside["transcription"] = self.transcription
-        if self.embedding.model is not None:
+        if self.embedding.model is not None and self.main != "embedding":
             beside["embedding"] = self.embedding
         return beside
 
     @property
     def memory_left(self) -> float:
-        """The chat model's share of the memory that models take."""
+        """The main model's share of the memory that models take."""
         return 1.0 - sum(model.memory_share for model in self._beside.values())
 
     def engines(self) -> dict[Kind, EngineConfig]:
-        """What each engine gets, once all models are :meth:`located`; the chat model's comes first."""
+        """What each engine gets, once all models are :meth:`located`; the main model's comes first."""
         beside = self._beside
-        if not beside:
-            return {"chat": self.engine}
         own = self.engine.worker
-        chat = msgspec.structs.replace(own, memory_share=self.memory_left, name="chat")
-        engines: dict[Kind, EngineConfig] = {"chat": msgspec.structs.replace(self.engine, worker=chat)}
+        if self.main == "embedding":
+            own = msgspec.structs.replace(own, pools=True, pooler=self.embedding.pooler or "")
+        if beside:
+            own = msgspec.structs.replace(own, memory_share=self.memory_left, name=self.main)
+        engines: dict[Kind, EngineConfig] = {self.main: msgspec.structs.replace(self.engine, worker=own)}
         for member, (kind, model) in enumerate(beside.items(), 1):
             worker = WorkerConfig(
                 model=model.path,

@@ -36,7 +36,10 @@ def fetch(config: Config) -> Config:
         transcription = resolve_model(hearing, progress=display.show) if hearing else None
         speech = resolve_model(speaking, progress=display.show) if speaking else None
         embedding = resolve_model(pooling, progress=display.show) if pooling else None
-    check_kind("MODEL", named.name, model, "chat")
+    if not pooling and kind_of(model) == "embedding":
+        config = config.pooling_main()
+    else:
+        check_kind("MODEL", named.name, model, "chat")
     if hearing and transcription:
         check_kind("--transcription-model", hearing, transcription, "transcription")
     if speaking and speech:

@@ -27,6 +27,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_defaults import GenerationDefaults as ModelDefaults
 from stentor.engine.loading.generation_defaults import defaults_from_hf
+from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.models.config import ConfigError
 from stentor.engine.supervisor import ChildFailed, Supervisor
@@ -107,7 +108,7 @@ def serve(config: Config, engines: Mapping[Kind, EngineProcess], door: Door) -> 
     with listening(config) as sock:
         warn_if_open(config, sock, keys=door.keys.required)
         try:
-            checkpoint = open_checkpoint(Path(config.engine.worker.model), config.engine.worker.load_format)
+            checkpoint = open_main(config)
             defaults = generation_defaults(config.model.generation_config, checkpoint)
         except CheckpointError as error:
             raise StartError(str(error)) from error
@@ -121,6 +122,14 @@ def serve(config: Config, engines: Mapping[Kind, EngineProcess], door: Door) -> 
             logger.critical("the server gives up: %s", failure, exc_info=failure)
             return FAILED
         raise failure
+
+
+def open_main(config: Config) -> Checkpoint:
+    """MODEL, for what it is. Raises :class:`CheckpointError`."""
+    folder = Path(config.engine.worker.model)
+    if config.main == "embedding":
+        return open_pooling(folder, config.embedding.pooler or "")
+    return open_checkpoint(folder, config.engine.worker.load_format)
 
 
 def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
@@ -218,7 +227,7 @@ async def load_state(
     door: Door,
 ) -> ServerState:
     """With the tokenizer loaded; the engines may still be starting. Raises :class:`.listening.StartError`."""
-    client = clients["chat"]
+    client = clients[config.main]
     source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
     override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
 
@@ -245,7 +254,8 @@ async def load_state(
         store = await opened_store(config.store)
     except StoreRefused as error:
         raise StartError(str(error)) from error
-    client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
+    if config.main == "chat":
+        client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
     catalogue = config.catalogue()
     others: dict[Kind, EngineClient] = {kind: each for kind, each in clients.items() if kind != "chat"}
@@ -283,6 +293,7 @@ async def load_state(
         overload=config.overload,
         door=door,
         catalogue=catalogue,
+        chats=config.main == "chat",
         others=others,
     )
 

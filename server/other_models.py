@@ -2,6 +2,7 @@
 uploads."""
 
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -62,5 +63,7 @@ async def _open_embedding(config: Config, state: ServerState, engines: Engines, 
 
     served, client = config.embedding, engines.clients["embedding"]
     metrics = EmbeddingMetrics(state.metrics.registry, served.served_names[0])
-    state.embedding = await anyio.to_thread.run_sync(open_embedding, served, client, Path(served.path), metrics)
+    own = config.model.tokenizer if config.main == "embedding" else None
+    opening = partial(open_embedding, served, client, Path(served.path), metrics, None if own is None else Path(own))
+    state.embedding = await anyio.to_thread.run_sync(opening)
     at_end.callback(state.embedding.pool.close)

@@ -119,6 +119,8 @@ class ServerState:
     """Through which tools on other servers are reached."""
     catalogue: Catalogue = field(default_factory=lambda: Catalogue([]))
     """Of all models; empty means the chat model alone, under :attr:`served_names`."""
+    chats: bool = True
+    """Whether there is a chat model; otherwise :attr:`client` is that of the only model which has an engine."""
     transcription: "TranscriptionModel | None" = None
     """None where none is served; so for the next three."""
     embedding: "EmbeddingModel | None" = None
@@ -135,7 +137,7 @@ class ServerState:
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
-        if self.catalogue.of_kind("chat") is None:
+        if self.chats and self.catalogue.of_kind("chat") is None:
             self.catalogue = Catalogue([ServedModel("chat", self.served_names, self.root), *self.catalogue])
         self.batches = BatchRunner(self.store, self.max_batches, self.door.keys.owner, self.limits)
         self.renderer: Renderer = TemplateRenderer(self.pool) if self.writes is None else self.writes

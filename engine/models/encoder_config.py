@@ -242,8 +242,11 @@ def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     hidden = fields.integer("n_embd" if older else "hidden_size")
     heads = fields.integer("n_head" if older else "num_attention_heads")
     inner = fields.integer("n_inner" if older else "intermediate_size")
-    if older and fields.number("rotary_emb_fraction", 1.0) != 1.0:
-        raise ConfigError("rotary_emb_fraction must be 1: no other encoder of this kind is known")
+    if older:
+        _check_nomic(fields)
+    longest = fields.integer("n_positions" if older else "max_position_embeddings", 2048, most=LONGEST_CONTEXT)
+    if older:  # beyond what it was trained for its makers change the rotation with the length of each text
+        longest = min(longest, fields.integer("max_trained_positions", 2048))
     theta = fields.positive("rotary_emb_base", 1000.0)
     return EncoderConfig(
         architecture=_architecture(config),
@@ -253,7 +256,7 @@ def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
         intermediate_size=inner,
         num_layers=fields.integer("n_layer" if older else "num_hidden_layers", most=MOST_LAYERS),
         num_heads=heads,
-        max_position=fields.integer("n_positions" if older else "max_position_embeddings", 2048, most=LONGEST_CONTEXT),
+        max_position=longest,
         norm_eps=fields.positive("layer_norm_epsilon" if older else "layer_norm_eps", 1e-12),
         activation=_activation(fields, "activation_function" if older else "hidden_act", "silu"),
         gated=True,
@@ -264,6 +267,18 @@ def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
         token_types=fields.integer("type_vocab_size", 2, least=0),
         rope=RopeConfig(theta=theta) if older else rope_from_hf(config, hidden // heads, theta=theta),
     )
+
+
+def _check_nomic(fields: Fields) -> None:
+    """Raises :class:`ConfigError` for relatives that the makers' files describe alike."""
+    for name, expected in (("rotary_emb_fraction", 1.0), ("num_experts", 0.0)):
+        if (given := fields.number(name, expected)) != expected:
+            raise ConfigError(f"{name} is {given:g}, expected {expected:g}: no other encoder of this kind is known")
+    for name in ("prenorm", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"):
+        if fields.flag(name):
+            raise ConfigError(f"{name} is true, and no such encoder of this kind is known")
+    if (gate := fields.text("activation_function", "swiglu")) not in ("swiglu", "geglu"):
+        raise ConfigError(f"activation_function is {gate[:40]!r}, expected 'swiglu' or 'geglu'")
 
 
 def _gte(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
@@ -286,8 +301,20 @@ def _gte(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
         mlp_bias=False,
         learned_positions=False,
         token_types=fields.integer("type_vocab_size", 1, least=0),
-        rope=rope_from_hf(config, hidden // heads, theta=160_000.0),
+        rope=_gte_rope(fields, config, hidden // heads),
     )
+
+
+def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> RopeConfig:
+    """The makers' ``ntk`` stretches a longer base, and all frequencies by the same factor."""
+    table = Fields(fields.table("rope_scaling") or {})
+    theta = fields.positive("rope_theta", 160_000.0)
+    if table.text("type", "") != "ntk":
+        return rope_from_hf(config, head_dim, theta=theta)
+    if table.has("mixed_b"):
+        raise ConfigError("rope_scaling has mixed_b, which is not known")
+    factor = table.positive("factor", 1.0)
+    return RopeConfig(theta=theta * factor, kind="linear", factor=factor ** (2 / head_dim))
 
 
 def _jina(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:

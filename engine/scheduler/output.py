@@ -121,7 +121,8 @@ class Output:
             elif end == choice.length and not choice.samples:
                 self._finish_prompt(choice.request, batch, now)
                 if choice.state is not ChoiceState.FINISHED:
-                    batch.finished.extend(self.finish_all(choice.request, "length"))
+                    reason: FinishReason = "length" if choice.request.pooling is None else "stop"
+                    batch.finished.extend(self.finish_all(choice.request, reason))
         return batch
 
     def _append(

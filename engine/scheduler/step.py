@@ -31,7 +31,7 @@ class Flight(NamedTuple):
                 raise ValueError(
                     f"the worker sent {len(values)} {what} for step {self.step}, which draws {self.sampled}"
                 )
-        if result.prompt_logprobs or result.heard:
+        if result.prompt_logprobs or result.heard or result.pooled:
             owners = self.by_slot()
             for piece in result.prompt_logprobs:
                 owner = owners.get(piece.slot)
@@ -49,6 +49,13 @@ class Flight(NamedTuple):
                 if owner is None or owner[0].request.audio is None:
                     raise ValueError(
                         f"the worker says what slot {row.slot} has heard in step {self.step}, where it hears nothing"
+                    )
+
+            for made in result.pooled:
+                owner = owners.get(made.slot)
+                if owner is None or owner[0].request.pooling is None:
+                    raise ValueError(
+                        f"the worker made a vector of slot {made.slot} in step {self.step}, where nobody asked for one"
                     )
 
     def by_slot(self) -> dict[int, Owner]:

@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 flush=True,
             )
         command = ["stentor", "bench", "voice", *(sys.argv[1:] if argv is None else argv)]
-        record = VoiceLoop(command, now_iso(), describe_machine(), server.command, results)
+        record = VoiceLoop(command, now_iso(), describe_machine(), ["stentor", "serve", *args.server], results)
     if args.output is not None:
         args.output.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     met = results[0].median <= args.aim and all(one.interruption_slowest <= 0.2 for one in results)

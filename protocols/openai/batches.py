@@ -8,7 +8,7 @@ from msgspec import Meta
 from .errors import BadRequest
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
 WINDOW: Final = "24h"
 WINDOW_SECONDS: Final = 86400
 MAX_REQUESTS: Final = 50_000

@@ -32,14 +32,16 @@ class Served(Protocol):
     def pooler(self) -> PoolingMode | None: ...
 
 
-def open_embedding(served: Served, client: Pools, folder: Path, metrics: Observes | None = None) -> EmbeddingModel:
-    """Reads the configuration and the tokenizer of ``folder``: some 100 ms, so call it in a thread.
+def open_embedding(
+    served: Served, client: Pools, folder: Path, metrics: Observes | None = None, tokenizer_path: Path | None = None
+) -> EmbeddingModel:
+    """Reads the configuration and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """
     config = pooling_config(folder, served.pooler)
     try:
-        tokenizer = load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder, override=tokenizer_path)
     except TokenizerError as error:
         raise EmbeddingModelError(str(error)) from error
     return EmbeddingModel(

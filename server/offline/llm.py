@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from stentor.engine.loading.hub import DEFAULT_MODEL
 from ..batches.lines import Answer
 from ..option_tables import OPTIONS
 from ..options import ConfigError, nearest, read_config
+from . import pooling
 from .outputs import RequestOutput, from_chat, from_completion
 from .room import Room
 from .sampling import SamplingParams
@@ -30,10 +31,10 @@ class RequestRefused(ValueError):
     """A request cannot be served as it is; the message says why and names the field."""
 
 
-class _Call(NamedTuple):
+class _Call(NamedTuple, Generic[T]):
     path: str
     body: bytes
-    read: Callable[[dict[str, Any]], RequestOutput]
+    read: Callable[[dict[str, Any]], T]
 
 
 class LLM:
@@ -57,7 +58,7 @@ class LLM:
         flags = {name.replace("_", "-"): _as_flag(value) for name, value in options.items() if value is not None}
         self._room = Room(read_config({"model": model, **flags}, {}))
         self._numbers = itertools.count()
-        self._enqueued: dict[str, _Call] = {}
+        self._enqueued: dict[str, _Call[RequestOutput]] = {}
         self._ended = weakref.finalize(self, self._room.close)
 
     def generate(
@@ -91,6 +92,33 @@ class LLM:
             body |= {"messages": conversation, "return_token_ids": True, **fields}
             calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), from_chat))
         return self._run(calls)
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], **fields: Any) -> list[pooling.EmbeddingRequestOutput]:
+        """The vector of each prompt, a text or its token ids, of the model that makes such.
+
+        ``fields`` go into each request (``dimensions``, ``truncate_prompt_tokens``, …). Raises as :meth:`generate`.
+        """
+        return self._pool("/v1/embeddings", prompts, {"encoding_format": "base64", **fields}, pooling.vectors)
+
+    def classify(self, prompts: Prompt | Sequence[Prompt], **fields: Any) -> list[pooling.ClassificationRequestOutput]:
+        """How likely each class is, for each prompt; as :meth:`embed`."""
+        return self._pool("/classify", prompts, fields, pooling.classes)
+
+    def encode(
+        self, prompts: Prompt | Sequence[Prompt], pooling_task: str | None = None, **fields: Any
+    ) -> list[pooling.PoolingRequestOutput]:
+        """What the model makes of each prompt, by default what it was made for; as :meth:`embed`."""
+        return self._pool("/pooling", prompts, {"task": pooling_task, **fields}, pooling.pooled)
+
+    def score(
+        self, text_1: str | Sequence[str], text_2: str | Sequence[str], **fields: Any
+    ) -> list[pooling.ScoringRequestOutput]:
+        """How well texts fit: one against one, one against many, or each against that in its place.
+
+        Raises as :meth:`generate`.
+        """
+        body = msgspec.json.encode({**fields, "text_1": text_1, "text_2": text_2})
+        return self._run([_Call("/score", body, pooling.scores)])[0]
 
     def enqueue(
         self,
@@ -126,7 +154,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-    ) -> list[tuple[str, _Call]]:
+    ) -> list[tuple[str, _Call[RequestOutput]]]:
         many = _prompts(prompts)
         calls = []
         for prompt, params in zip(many, _one_each(sampling_params, len(many)), strict=True):
@@ -139,9 +167,16 @@ class LLM:
             calls.append((f"{next(self._numbers)}", _Call("/v1/completions", msgspec.json.encode(body), read)))
         return calls
 
-    def _run(self, calls: Sequence[_Call]) -> list[RequestOutput]:
+    def _pool(
+        self, path: str, prompts: Prompt | Sequence[Prompt], fields: dict[str, Any], read: Callable[[Any], list[T]]
+    ) -> list[T]:
+        """Of each prompt, in order; ``read`` takes a whole answer apart."""
+        calls = [_Call(path, body, read) for body in pooling.bodies(_prompts(prompts), fields)]
+        return [each for answer in self._run(calls) for each in answer]
+
+    def _run(self, calls: Sequence[_Call[T]]) -> list[T]:
         """In order; what has been sent when one is refused, or when it is interrupted, is given up."""
-        outputs: list[RequestOutput] = []
+        outputs: list[T] = []
         sent: list[Future[Answer]] = []
         try:
             for call in calls:

@@ -9,16 +9,13 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import anyio
 import httpx
 from rich.console import Console
 
-from stentor.engine.client import EngineClient, EngineUnavailable
 from stentor.engine.groups import first_cause
-from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.supervisor import Supervisor
 
 from ..app import create_app
@@ -26,9 +23,10 @@ from ..batches.calls import post
 from ..batches.lines import Answer
 from ..config import Config
 from ..door.door import Door
+from ..engines import Engines
 from ..first_engine import fetch, first_engines
-from ..lifecycle import generation_defaults, load_state
-from ..listening import StartError
+from ..lifecycle import generation_defaults, load_state, open_main
+from ..other_models import open_others
 from ..startup import StartupDisplay
 
 _END_SECONDS: Final = 15.0
@@ -40,14 +38,14 @@ class RoomClosed(RuntimeError):
 
 
 class Room:
-    """The chat model, loaded until :meth:`close`. All methods may be called from any thread but the room's own."""
+    """The models that read texts, loaded until :meth:`close`. All methods may be called from any thread but the room's own."""
 
     def __init__(self, config: Config) -> None:
         """Blocks until the model has completed a real step.
 
         Raises :class:`..listening.StartError` and :class:`stentor.engine.loading.errors.CheckpointError`.
         """
-        self._config = fetch(config.chat_alone())
+        self._config = fetch(config.texts_alone())
         self._started: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: httpx.AsyncClient | None = None
@@ -96,23 +94,23 @@ class Room:
 
     async def _live(self) -> None:
         config = self._config
-        checkpoint = open_checkpoint(Path(config.engine.worker.model), config.engine.worker.load_format)
+        checkpoint = open_main(config)
         defaults = generation_defaults(config.model.generation_config, checkpoint)
         display = StartupDisplay(Console(stderr=True))
-        with first_engines({"chat": config.engine}) as engines:
-            client = EngineClient(config.engine, display.update, engines["chat"])
+        configs = config.engines()
+        with first_engines(configs) as processes:
+            engines = Engines(configs, processes, display.update)
             async with contextlib.AsyncExitStack() as at_end, Supervisor() as supervisor:
-                supervisor.start("the engine", partial(self._run_engine, client))
+                engines.start(supervisor)
+                supervisor.start("what waits for their end", partial(self._end_with, engines))
                 with display:
-                    state = await load_state(config, checkpoint, defaults, {"chat": client}, Door())
+                    state = await load_state(config, checkpoint, defaults, engines.clients, Door())
+                    await open_others(config, state, engines, supervisor, at_end)
                     at_end.callback(state.observer.close)
                     at_end.callback(state.pool.close)
                     at_end.callback(state.grammars.close)
                     at_end.push_async_callback(state.store.close)
-                    try:
-                        await client.wait_started()
-                    except EngineUnavailable as error:
-                        raise StartError(str(error)) from error
+                    await engines.wait_started()
                 async with self._opened(httpx.ASGITransport(create_app(state))) as end:
                     self._started.set_result(None)
                     await end.wait()
@@ -129,8 +127,9 @@ class Room:
             yield self._end
             self._client = None
 
-    async def _run_engine(self, client: EngineClient) -> None:
-        await client.run()
-        self._why = f"the engine has been given up: {client.failure}"
+    async def _end_with(self, engines: Engines) -> None:
+        await engines.wait_ended()
+        failures = [client.failure for _, client in engines if client.failure is not None]
+        self._why = f"the engine has been given up: {failures[0] if failures else 'it ended'}"
         if self._end is not None:
             self._end.set()

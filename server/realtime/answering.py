@@ -102,8 +102,8 @@ class Answering:
                 "too_many_responses",
                 429,
             )
-        entries = self._conversation.told() if fields.input is None else self._own_input(fields.input)
         self._conversation.check_room()
+        entries = self._conversation.told() if fields.input is None else self._own_input(fields.input)
         self._respond(session, entries, aside=aside, metadata=fields.metadata, own_input=fields.input is not None)
 
     def _check_voice(self, session: RealtimeSession, voice: str | None, *, aside: bool) -> None:
@@ -122,6 +122,7 @@ class Answering:
                 "array_above_max_length",
             )
         entries = []
+        heard = []
         for index, item in enumerate(items):
             where = f"response.input[{index}]"
             reference = read_reference(item, where)
@@ -131,8 +132,10 @@ class Answering:
             given = read_item(item, where, self._state.limits)
             entry = Entry(given.item)
             if given.audio is not None:
-                entry.turn = self._ears_now().turn_of(random_id("item"), given.audio)
+                heard.append((entry, given.audio))
             entries.append(entry)
+        for entry, audio in heard:  # once nothing else can be wrong
+            entry.turn = self._ears_now().turn_of(random_id("item"), audio)
         return entries
 
     def respond_to_speech(self, session: Session, *, answers_speech: bool) -> None:

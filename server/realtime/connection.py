@@ -166,6 +166,7 @@ class Connection:
             case SessionUpdate():
                 self._update(event)
             case ItemCreate():
+                await self._room_to_hear()
                 self._create_item(event)
             case ItemRetrieve():
                 self._machine.take(Event.RETRIEVE_ITEM)
@@ -177,6 +178,7 @@ class Connection:
             case ItemTruncate():
                 self._truncate(event)
             case ResponseCreate():
+                await self._room_to_hear()
                 self._answering.respond_as_asked(self._session, event)
                 self._pristine = False
             case ResponseCancel():
@@ -228,6 +230,10 @@ class Connection:
             self._start(ears.run)
         return self._ears
 
+    async def _room_to_hear(self) -> None:
+        if self._ears is not None:
+            await self._ears.room()
+
     # ---- items
 
     def _create_item(self, event: ItemCreate) -> None:
@@ -238,6 +244,7 @@ class Connection:
             given.item.call_id = given.item.call_id or random_id("call")
         entry = Entry(given.item)
         if given.audio is not None:
+            self._conversation.check_insert(entry, event.previous_item_id)  # or it would be heard for nothing
             entry.turn = self._ears_now().turn_of(entry.item.id, given.audio)
         before = self._conversation.insert(entry, event.previous_item_id)
         self._pristine = False
@@ -266,6 +273,7 @@ class Connection:
 
     def _commit(self) -> None:
         self._machine.check(Event.COMMIT)
+        self._conversation.check_room()
         turn = self._ears_now().commit()
         self._machine.take(Event.COMMIT)
         self._add_turn(turn)

@@ -88,21 +88,25 @@ class Conversation:
 
         Returns the id of the item before it. Raises BadRequest.
         """
+        place = self.check_insert(entry, previous)
+        self._entries.insert(place, entry)
+        self._by_id[entry.item.id] = entry
+        self.count(entry)
+        return self.before(entry)
+
+    def check_insert(self, entry: Entry, previous: str | None = None) -> int:
+        """The place that :meth:`insert` would give it. Raises BadRequest."""
         if entry.item.id in self._by_id:
             shown = entry.item.id[:80]
             raise BadRequest(f"`item.id`: there is an item `{shown}` already.", "item.id", "item_already_exists")
         if isinstance(entry.item, FunctionCallOutputItem):
             self._check_call(entry.item)
         self.check_room(entry.size)
-        place = len(self._entries)
         if previous == ROOT:
-            place = 0
-        elif previous is not None:
-            place = self._entries.index(self.find(previous, "previous_item_id")) + 1
-        self._entries.insert(place, entry)
-        self._by_id[entry.item.id] = entry
-        self.count(entry)
-        return self.before(entry)
+            return 0
+        if previous is None:
+            return len(self._entries)
+        return self._entries.index(self.find(previous, "previous_item_id")) + 1
 
     def append(self, entry: Entry) -> str | None:
         """As :meth:`insert`, of what the session itself brings: there is always room for it."""

@@ -7,7 +7,7 @@ the same event loop.
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
     SemanticVad,
@@ -23,9 +24,10 @@ from stentor.protocols.openai.realtime.session import (
     TurnDetection,
 )
 
+from ..audio.prompt_resample import PromptResampler
 from . import turns
 from .completeness import wait_ms
-from .formats import Wire, to_ms, to_ticks
+from .formats import HEARD, Wire, to_ms, to_ticks
 from .hearing import TurnHearing
 from .hypotheses import Hearing, Transcribe
 from .input_buffer import MAX_SECONDS, Clip, InputBuffer
@@ -106,7 +108,9 @@ class SessionEars:
         self._detector: TurnDetector | None = None
         self._longest_pause = 0
         self._unsettled: list[TurnHearing] = []
-        self._unstarted: list[TurnHearing] = []
+        self._arriving: dict[TurnHearing, bytes] = {}
+        """Audio that came whole and has not reached its turn, in the session's format."""
+        self._unstarted: list[tuple[TurnHearing, Wire]] = []
         self._tasks: anyio.abc.TaskGroup | None = None
         self._settled = anyio.Event()
 
@@ -117,8 +121,8 @@ class SessionEars:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
-            for hearing in self._unstarted:
-                self._tasks.start_soon(self._hear, hearing)
+            for hearing, wire in self._unstarted:
+                self._tasks.start_soon(self._hear, hearing, wire)
             self._unstarted.clear()
             await anyio.sleep_forever()
 
@@ -134,6 +138,9 @@ class SessionEars:
         if rules is None:
             self._voice = self._detector = None
         elif self._detector is None:
+            if self._growing is not None:  # what was to be one turn may now be any number
+                self._growing.hearing.give_up()
+                self._growing = None
             self._watch(rules)
         else:
             self._detector.change(rules)
@@ -148,16 +155,26 @@ class SessionEars:
 
     # ---- audio
 
-    async def append(self, audio: bytes) -> list[Heard]:
-        while sum(hearing.waiting_ms for hearing in self._unsettled) > BACKLOG_MS:
+    async def room(self) -> None:
+        while self._backlog_ms > BACKLOG_MS:
             await self._settled.wait()
+
+    @property
+    def _backlog_ms(self) -> float:
+        coming = sum(len(audio) for audio in self._arriving.values()) * 1000 / self._buffer.wire.bytes_a_second
+        return coming + sum(hearing.waiting_ms for hearing in self._unsettled)
+
+    async def append(self, audio: bytes) -> list[Heard]:
+        await self.room()
         voice = self._voice
         if voice is None:
-            self._feed(self._buffer.append(audio))
-            return []
-        step = int(self._buffer.wire.bytes_a_second * PIECE_SECONDS)
-        for begin in range(0, len(audio), step):
-            pcm = self._buffer.append(audio[begin : begin + step])
+            self._buffer.check_append(audio)
+        for piece in _pieces(self._buffer.wire, audio):
+            pcm = self._buffer.append(piece)
+            if voice is None:
+                self._feed(pcm)
+                await anyio.lowlevel.checkpoint()
+                continue
             if self._growing is not None:
                 self._growing.hearing.push(pcm)
             for probability in voice.push(pcm):
@@ -191,15 +208,19 @@ class SessionEars:
         self._restart()
 
     def turn_of(self, item_id: str, audio: bytes) -> HeardTurn:
-        buffer = InputBuffer(self._buffer.wire, math.inf)
-        buffer.append(audio)
-        buffer.flush()
-        clip = buffer.take(0, buffer.received)
+        wire = self._buffer.wire
+        audio = audio[: len(audio) - len(audio) % wire.sample_bytes]
+        ms = len(audio) * 1000 // wire.bytes_a_second
+        if ms > self._max_ms:
+            raise BadRequest(
+                f"`audio` lasts {ms / 1000:.0f} s; at most {self._max_ms / 1000:.0f} s are taken at once.",
+                "audio",
+                "audio_too_long",
+            )
         hearing = TurnHearing(0, self._transcribe, replace(self._hearing, partials=False), self._pace)
-        hearing.push(clip.pcm)
-        hearing.finish()
+        self._arriving[hearing] = audio
         self._start(hearing)
-        return HeardTurn(item_id, clip, hearing)
+        return HeardTurn(item_id, Clip(0, ms, audio, b""), hearing)
 
     def _feed(self, pcm: bytes) -> None:
         """Audio in which nobody looks for turns."""
@@ -303,12 +324,24 @@ class SessionEars:
     def _start(self, hearing: TurnHearing) -> None:
         self._unsettled.append(hearing)
         if self._tasks is None:
-            self._unstarted.append(hearing)
+            self._unstarted.append((hearing, self._buffer.wire))
         else:
-            self._tasks.start_soon(self._hear, hearing)
+            self._tasks.start_soon(self._hear, hearing, self._buffer.wire)
 
-    async def _hear(self, hearing: TurnHearing) -> None:
+    async def _bring(self, hearing: TurnHearing, wire: Wire) -> None:
+        """What came whole, to its turn; the session's other tasks run meanwhile."""
+        resampler = PromptResampler(wire.rate, HEARD.rate)
+        for piece in _pieces(wire, self._arriving[hearing]):
+            hearing.push(resampler.push(wire.decode(piece)))
+            await anyio.lowlevel.checkpoint()
+        hearing.push(resampler.finish())
+        hearing.finish()
+
+    async def _hear(self, hearing: TurnHearing, wire: Wire) -> None:
         try:
+            if hearing in self._arriving:
+                await self._bring(hearing, wire)
+                del self._arriving[hearing]
             await hearing.run()
             if hearing.lag is not None:
                 self._on_lag(hearing.lag)
@@ -316,6 +349,13 @@ class SessionEars:
             self._unsettled.remove(hearing)
             self._settled.set()
             self._settled = anyio.Event()
+
+
+def _pieces(wire: Wire, audio: bytes) -> Iterator[bytes]:
+    """Each takes a moment to resample; nothing else runs meanwhile."""
+    step = int(wire.bytes_a_second * PIECE_SECONDS)
+    for begin in range(0, len(audio), step):
+        yield audio[begin : begin + step]
 
 
 def _rules_of(detection: TurnDetection | None) -> TurnRules | None:

@@ -71,6 +71,8 @@ class TurnHearing:
         """Grows when a pause begins and when one ends; odd within one."""
         self._guess: tuple[int, Reading] | None = None
         """Made in that pause."""
+        self._tried = 0
+        """The pause in which one was last tried."""
         self._guessed_at = begin
         self._complete = False
         self._wake = anyio.Event()
@@ -184,11 +186,11 @@ class TurnHearing:
                 due = began + self._pace.interval
                 if self._length_ms > MAX_WINDOW_MS:
                     await self._settle(self._quietest())
-                    self._guess = None
+                    self._guess, self._tried = None, 0
                 elif self._complete:
                     await self._settle_rest()
                     return
-                elif self._paused and (self._guess is None or self._guess[0] != self._pauses):
+                elif self._paused and self._tried != self._pauses:
                     await self._guess_at_pause()
                 elif self._may_guess and anyio.current_time() >= due:
                     self._pace.observe(anyio.current_time() - began)
@@ -215,7 +217,8 @@ class TurnHearing:
         return window.begin + quietest(pcm, samples - QUIET_MS * SAMPLE_RATE // 1000, samples) * HEARD.ticks
 
     async def _guess_at_pause(self) -> None:
-        pause, end = self._pauses, self._window.end
+        pause = self._tried = self._pauses
+        end = self._window.end
         with self._may_be_dropped():
             reading = await self._read(end, final=True)
             self._learn(reading)
@@ -235,11 +238,13 @@ class TurnHearing:
 
     @contextlib.contextmanager
     def _may_be_dropped(self) -> Iterator[None]:
-        """What is within ends early when something happens that makes it stale."""
+        """What is within ends early when something happens that makes it stale; nobody is told if it fails."""
         with anyio.CancelScope() as scope:
             self._flight = self._pauses, scope
             try:
                 yield
+            except ServerError as error:
+                logger.info("a guess at a turn failed: %s", error)
             finally:
                 self._flight = None
 

@@ -95,10 +95,18 @@ class InputBuffer:
 
         Half a sample waits for the other half. Raises ``BadRequest`` where the buffer would hold too much.
         """
+        self.check_append(audio)
         wire = self.wire
-        if self._half:
-            audio = self._half + audio
+        audio = self._half + audio
         whole = len(audio) - len(audio) % wire.sample_bytes
+        audio, self._half = audio[:whole], audio[whole:]
+        self._sent.append(audio)
+        return self._keep(self._resampler.push(wire.decode(audio)))
+
+    def check_append(self, audio: bytes) -> None:
+        """Raises ``BadRequest`` where :meth:`append` would."""
+        wire = self.wire
+        whole = (len(self._half) + len(audio)) // wire.sample_bytes * wire.sample_bytes
         held = (self.received - self.begin) / (wire.rate * wire.ticks)
         if held + whole / wire.bytes_a_second > self._max_seconds:
             raise BadRequest(
@@ -107,9 +115,6 @@ class InputBuffer:
                 "audio",
                 code="input_audio_buffer_full",
             )
-        audio, self._half = audio[:whole], audio[whole:]
-        self._sent.append(audio)
-        return self._keep(self._resampler.push(wire.decode(audio)))
 
     def flush(self) -> bytes:
         """What the resampler held back, as the models hear it: all that came has been heard then."""

@@ -75,6 +75,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
     },
     State.SPEAKING: {
         **_always(State.SPEAKING, Event.UPDATE, Event.APPEND, *_ITEMS, *_ASIDE),
+        Event.SPEECH_STARTED: State.SPEAKING,  # turns were not looked for meanwhile
         **_always(State.IDLE, Event.SPEECH_STOPPED, Event.COMMIT, Event.CLEAR),
         Event.RESPOND: State.OVERLAPPING,
         Event.END: State.ENDED,
@@ -89,6 +90,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
     },
     State.OVERLAPPING: {
         **_always(State.OVERLAPPING, Event.UPDATE, Event.APPEND, Event.CANCEL, *_ITEMS, *_ASIDE),
+        Event.SPEECH_STARTED: State.OVERLAPPING,
         **_always(State.RESPONDING, Event.SPEECH_STOPPED, Event.COMMIT, Event.CLEAR),
         Event.RESPONSE_ENDED: State.SPEAKING,
         Event.END: State.ENDED,

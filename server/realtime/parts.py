@@ -88,6 +88,9 @@ class Ears(Protocol):
     def configure(self, input: AudioInput, *, logprobs: bool) -> None:
         """After every change of the session, and before anything else."""
 
+    async def room(self) -> None:
+        """Returns once so much of what came whole has been heard that more may come."""
+
     async def append(self, audio: bytes) -> list[Heard]:
         """More of the client's audio, in its format. What is found in it is told on the way, or returned.
 
@@ -101,7 +104,7 @@ class Ears(Protocol):
         """Forgets the buffer, and speech that had begun in it."""
 
     def turn_of(self, item_id: str, audio: bytes) -> Turn:
-        """Audio that came whole, in an item. Raises BadRequest."""
+        """Audio that came whole, in an item. Raises BadRequest for more than the buffer would hold."""
 
     def responded(self, audio_ms: float) -> None:
         """A response has ended whose audio is played for so long from now on: the idle timeout counts from then."""

@@ -135,6 +135,8 @@ class VllmSession:
         self._early = bytearray()
         """Audio that came before the commit that begins its utterance."""
         self._utterance: _Utterance | None = None
+        self._unsettled: list[TurnHearing] = []
+        self._settled = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def serve(self, receive: Receive, first: bytes) -> None:
@@ -188,6 +190,8 @@ class VllmSession:
             raise _Refused("Invalid audio data: not base64", "invalid_audio") from None
         if not pcm or len(pcm) % HEARD.sample_bytes:
             raise _Refused("Invalid audio data: not samples of two bytes each", "invalid_audio")
+        while sum(hearing.waiting_ms for hearing in self._unsettled) > MAX_HELD_MS:
+            await self._settled.wait()
         if self._utterance is not None:
             await self._utterance.hearing.room(MAX_HELD_MS)
             self._utterance.hearing.push(pcm)
@@ -220,6 +224,7 @@ class VllmSession:
         hearing.push(bytes(self._early))
         self._early.clear()
         assert self._tasks is not None
+        self._unsettled.append(hearing)
         self._tasks.start_soon(hearing.run)
         self._tasks.start_soon(self._finish, utterance)
 
@@ -231,6 +236,10 @@ class VllmSession:
                 self._utterance = None
             self._fail(describe(error)[1].message, "processing_error")
             return
+        finally:
+            self._unsettled.remove(utterance.hearing)
+            self._settled.set()
+            self._settled = anyio.Event()
         prompt = round(transcript.seconds * POSITIONS_A_SECOND)
         usage = Usage(prompt, utterance.tokens, prompt + utterance.tokens)
         self._put(_encode(Done(transcript.text, usage)))

@@ -62,5 +62,7 @@ def _card(state: ServerState, model: ServedModel, name: str) -> ModelCard:
 
 
 def _context(state: ServerState, model: ServedModel) -> int | None:
-    """Only a chat model's means anything to a client."""
+    """Of a model that hears or speaks it would mean nothing to a client."""
+    if model.kind == "embedding" and state.embedding is not None and state.embedding.client.ready is not None:
+        return state.embedding.max_length
     return state.max_model_len if model.kind == "chat" else None

@@ -9,6 +9,8 @@ from .segments import compression_ratio
 
 _CONTEXT_TOKENS = 448
 """Prompt and transcript; where the engine says less, it is less."""
+_LEAST_TOKENS = 32
+"""Of them for the marks of a prompt and what is drawn after it."""
 
 
 class Draft(msgspec.Struct):
@@ -27,17 +29,22 @@ class Draft(msgspec.Struct):
 
 
 def prompt_for(
-    model: TranscriptionModel, options: TranscriptionOptions, language: str | None, previous: list[int]
+    model: TranscriptionModel,
+    options: TranscriptionOptions,
+    language: str | None,
+    previous: list[int],
+    continued: list[int],
 ) -> tuple[list[int], int]:
     """What a window's transcript follows, and the position of its start in it."""
-    vocabulary = model.vocabulary
-    most = min(MAX_PROMPT_TOKENS, max(1, context_tokens(model) // 2 - 1))
-    prompt = [vocabulary.sot_prev, *previous[-most:]] if previous else []
+    vocabulary, context = model.vocabulary, context_tokens(model)
+    continued = continued[-(context - _LEAST_TOKENS) :]
+    most = min(MAX_PROMPT_TOKENS, context // 2 - 1, context - _LEAST_TOKENS - len(continued))
+    prompt = [vocabulary.sot_prev, *previous[-most:]] if previous and most > 0 else []
     start = len(prompt)
     prompt += vocabulary.beginning(language, options.task)
     if not options.timestamps:
         prompt.append(vocabulary.no_timestamps)
-    return prompt, start
+    return prompt + continued, start
 
 
 async def draft_window(
@@ -55,8 +62,7 @@ async def draft_window(
     """
     drafts: list[Draft] = []
     vocabulary = model.vocabulary
-    prompt, start = prompt_for(model, options, language, previous)
-    prompt += continued or ()
+    prompt, start = prompt_for(model, options, language, previous, continued or [])
     rules = vocabulary.timed if options.timestamps else vocabulary.going_on if continued else vocabulary.untimed
     room = context_tokens(model) - len(prompt)
     for temperature in options.temperatures:

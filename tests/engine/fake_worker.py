@@ -18,12 +18,14 @@ from stentor.engine.scheduler.suspicion import DEATHS_TO_CONVICT
 from stentor.protocols.actors import Append, ChoiceTokens, Finished, PromptDone, Resumed, Submit, TokensBatch
 from stentor.protocols.audio import Audio, Heard, Streamed, StreamShape
 from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.pooling import Pooled, Pooling, Reach
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import (
     Masks,
     NewRow,
     PromptLogprobs,
     RowHeard,
+    RowPooled,
     RowStep,
     StepPlan,
     StepResult,
@@ -71,6 +73,11 @@ def heard_of(prompt: Sequence[int], pcm: bytes, audio: Audio | NewRow) -> Heard:
     return Heard(no_speech, times, times[:-1])
 
 
+def pooled_of(prompt: Sequence[int], pooling: Pooling) -> Pooled:
+    """What is made of a prompt: bytes that depend on all of it."""
+    return Pooled(1, 2, _hash(list(prompt), pooling).to_bytes(8, "little"))
+
+
 @dataclass
 class Alone:
     """What a choice yields when nothing else exists."""
@@ -116,6 +123,8 @@ def alone(
                 return Alone(tokens[prompt_len:], "stop", token)
         if grammar is not None and grammar.ends_with(params, outputs, token):
             return Alone(tokens[prompt_len:], "stop", None)
+    if submit.pooling is not None:
+        return Alone([], "stop", None)
     # where input and length end it at once, it is the input that does: nothing is left to be heard
     stops = end == heard_all and streamed is not None and streamed.ended
     return Alone(tokens[prompt_len:], "stop" if stops else "length", None)
@@ -135,6 +144,8 @@ class Row:
     ended: bool = False
     asked: NewRow | None = None
     """The row as it entered, where it is to say what its prompt has heard."""
+    pooling: Pooling | None = None
+    """What is to be made of its prompt, until it has been made."""
     computed: int | None = None
     """Positions with KV; None until the row's first step says where it starts."""
 
@@ -152,8 +163,10 @@ class FakeWorker:
         encodings: int = 0,
         max_encodings: int = 1,
         stream: StreamShape | None = None,
+        pools: Reach = "",
     ) -> None:
         self.stream = stream
+        self.pools: Reach = pools
         self.encodings = encodings
         self.max_encodings = max_encodings
         self.encoded: dict[int, bytes] = {}
@@ -166,6 +179,8 @@ class FakeWorker:
         self.kv: dict[tuple[int, int], tuple[int, int, int]] = {}
         self.heard: list[RowHeard] = []
         """Of the step that runs."""
+        self.pooled: list[RowPooled] = []
+        """The same."""
         self.last_step = -1
         self.computed_tokens = 0
         self.held: StepPlan | None = None
@@ -213,6 +228,7 @@ class FakeWorker:
                 new.masked,
                 new.encoding,
                 asked=new if asks else None,
+                pooling=new.pooling,
             )
         self._encode(plan)
         self._feed(plan)
@@ -221,7 +237,7 @@ class FakeWorker:
         assert len({step.slot for step in plan.rows}) == len(plan.rows), "a row appears twice"
         assert {new.slot for new in plan.new} <= {step.slot for step in plan.rows}, "a new row has no work"
         pieces: list[PromptLogprobs] = []
-        self.heard = []
+        self.heard, self.pooled = [], []
         for step in plan.rows:
             self.rows[step.slot].blocks.extend(step.new_blocks)
         self._check_writers(plan)
@@ -241,6 +257,7 @@ class FakeWorker:
             for position in range(step.start, end):
                 self.kv[self._place(row, position)] = self._entry(row, position)
             self._hear(step, row)
+            self._pool(step, row)
             row.computed = end
             self.computed_tokens += step.count
             if row.params.prompt_logprobs is not None and step.start < row.prompt_len:
@@ -267,7 +284,8 @@ class FakeWorker:
                 wanted = row.params.logprobs is not None
                 logprobs.append(token_logprobs(row.tokens, len(row.tokens) - 1) if wanted else None)
         some = any(entry is not None for entry in logprobs)
-        return StepResult(plan.epoch, plan.step, tokens, logprobs if some else None, pieces, 0.0, self.heard)
+        said = logprobs if some else None
+        return StepResult(plan.epoch, plan.step, tokens, said, pieces, 0.0, self.heard, pooled=self.pooled)
 
     def _encode(self, plan: StepPlan) -> None:
         before = {slot: self.encoded.get(row.place) for slot, row in self.rows.items() if row.computed is not None}
@@ -294,6 +312,20 @@ class FakeWorker:
             self.heard = [*self.heard, RowHeard(step.slot, found)]
         elif asked.no_speech is not None and step.start <= asked.no_speech[0] < end:
             self.heard = [*self.heard, RowHeard(step.slot, found)]
+
+    def _pool(self, step: RowStep, row: Row) -> None:
+        assert (row.pooling is None) == (not self.pools) or row.computed, f"slot {step.slot} is asked for nothing"
+        if row.pooling is None:
+            return
+        end = step.start + step.count
+        if self.pools == "all":
+            assert (step.start, end) == (0, row.prompt_len), f"slot {step.slot} was cut into chunks"
+        if not row.pooling.last:
+            assert row.computed is not None or step.start == 0, f"slot {step.slot} skips what it is to look at"
+        if end == row.prompt_len:
+            made = pooled_of(row.tokens[: row.prompt_len], row.pooling)
+            self.pooled = [*self.pooled, RowPooled(step.slot, made)]
+            row.pooling = None
 
     def _feed(self, plan: StepPlan) -> None:
         slots = [given.slot for given in plan.inputs]
@@ -374,6 +406,7 @@ class Engine:
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
+        pools: Reach = "",
     ) -> None:
         """With ``encodings`` the model hears, and every request needs audio; with ``stream`` one that is streamed."""
         self.stream = stream
@@ -386,6 +419,7 @@ class Engine:
             "encodings": encodings,
             "max_encodings": max_encodings,
             "stream": stream,
+            "pools": pools,
         }
         config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
         self._new_scheduler = partial(
@@ -424,12 +458,13 @@ class Engine:
         grammar: ScriptedGrammar | None = None,
         audio: Audio | None = None,
         streamed: Streamed | None = None,
+        pooling: Pooling | None = None,
     ) -> int:
         rid = self._next_rid
         self._next_rid += 1
-        params = params or SamplingParams(max_tokens=max_tokens)
+        params = params or SamplingParams(max_tokens=0 if pooling is not None else max_tokens)
         submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, audio=audio)
-        submit = msgspec.structs.replace(submit, streamed=streamed)
+        submit = msgspec.structs.replace(submit, streamed=streamed, pooling=pooling)
         self.clients[rid] = Client(submit, grammar, streamed)
         self._submit(submit)
         return rid
@@ -595,6 +630,9 @@ class Engine:
                 assert got == expected.tokens, f"choice {submit.rid}.{index} gave other tokens than alone"
                 assert (finished.reason, finished.stop_token) == (expected.reason, expected.stop_token)
                 (prompt,) = client.prompts
+                if (pooling := submit.pooling) is not None:
+                    assert prompt.pooled == pooled_of(submit.prompt, pooling)
+                    assert pooling.last or prompt.cached_tokens == 0
                 if (audio := submit.audio) is not None:
                     asks = audio.no_speech is not None or audio.align is not None
                     assert prompt.heard == (heard_of(submit.prompt, audio.pcm, audio) if asks else None)

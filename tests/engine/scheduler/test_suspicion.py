@@ -164,7 +164,7 @@ def test_random_deaths_fail_nobody_and_every_search_ends(count: int, kills: list
 class MortalEngine(Engine):
     """Its worker dies of what ``kills`` says, before it has run the plan; what it had sent before may be lost too."""
 
-    def __init__(self, kills: Callable[[StepPlan, set[int]], bool], rng: random.Random, **sizes: int) -> None:
+    def __init__(self, kills: Callable[[StepPlan, set[int]], bool], rng: random.Random, **sizes: object) -> None:
         super().__init__(**sizes)  # type: ignore[arg-type]
         self._kills = kills
         self._rng = rng

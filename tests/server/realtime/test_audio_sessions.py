@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stentor.protocols.openai.limits import Limits
 from stentor.server.realtime.session import SessionRules
 from stentor.tests.fakes import FakeEngine, says
 from stentor.tests.server.realtime.session_fakes import SECONDS_A_SENTENCE, FakeEars, Running, voice_state
@@ -366,6 +367,56 @@ async def test_audio_in_an_item_is_heard() -> None:
         await running.until("response.done")
         assert "<user>spoken" in prompt_of(engine_of(running))
         assert "conversation.item.input_audio_transcription.completed" in kinds_of(running)
+
+
+async def test_audio_of_an_item_that_is_refused_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[bytes] = []
+    turn_of = FakeEars.turn_of
+
+    def noted(ears: FakeEars, item_id: str, audio: bytes) -> Any:
+        heard.append(audio)
+        return turn_of(ears, item_id, audio)
+
+    monkeypatch.setattr(FakeEars, "turn_of", noted)
+    audio = base64.b64encode(b"spoken").decode()
+    item = {"type": "message", "role": "user", "id": "mine", "content": [{"type": "input_audio", "audio": audio}]}
+    async with session() as running:
+        for _ in range(2):
+            running.say(type="conversation.item.create", item=item)
+        assert (await running.until("error"))["error"]["code"] == "item_already_exists"
+        new = {**item, "id": "another"}
+        running.say(type="response.create", response={"input": [new, {**new, "content": []}]})
+        assert (await running.until("error"))["error"]["param"] == "response.input[1].content"
+    assert heard == [b"spoken"]
+
+
+async def test_a_conversation_that_is_full_takes_no_more_turns_by_hand() -> None:
+    running = Running(voice_state(limits=Limits(max_messages=1)))
+    running.start()
+    running.say(type="session.update", session={"type": "realtime", **MANUAL})
+    for word in ("one", "two"):
+        hear(running, word)
+        running.say(type="input_audio_buffer.commit")
+    error = (await running.until("error"))["error"]
+    assert error["code"] == "array_above_max_length"
+    assert ears_of(running).buffer == b"two"
+    await running.end()
+
+
+async def test_detection_may_be_switched_off_and_on_while_somebody_speaks() -> None:
+    detection = {"type": "server_vad"}
+    async with session() as running:
+        hear(running, "<he")
+        await running.until("input_audio_buffer.speech_started")
+        for given in (None, detection):
+            running.say(
+                type="session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": given}}}
+            )
+        ears_of(running).item = None
+        hear(running, "<llo>")
+        await running.until("input_audio_buffer.speech_started")
+        await running.until("response.done")
+    assert "error" not in kinds_of(running)
 
 
 async def test_what_waits_for_a_transcript_ends_with_the_connection() -> None:

@@ -302,6 +302,59 @@ async def test_audio_waits_while_too_much_waits_to_be_transcribed(monkeypatch: p
             await running.ears.append(speech(4))
 
 
+async def test_audio_that_comes_whole_counts_among_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ears_module, "BACKLOG_MS", 1000)
+    model = Model()
+    model.gate = anyio.Event()
+    async with session(MANUAL, model) as running:
+        for _ in range(2):  # before it has been brought to its turn, and afterwards
+            running.ears.turn_of("mine", speech(1, 2, 3))
+            with anyio.move_on_after(0.05) as waited:
+                await running.ears.room()
+            assert waited.cancelled_caught
+        model.gate.set()
+        with anyio.fail_after(1):
+            await running.ears.room()
+
+
+async def test_an_item_may_bring_no_more_audio_than_the_buffer_would_hold() -> None:
+    async with session(MANUAL, max_seconds=1) as running:
+        with pytest.raises(BadRequest, match="lasts 2 s; at most 1 s"):
+            running.ears.turn_of("mine", quiet(2000))
+        assert running.ears.turn_of("mine", quiet(1000)).duration_ms == 1000
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_others_go_on_while_much_audio_comes_at_once(whole: bool) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.sleep(0)
+
+    async with session(MANUAL) as running, anyio.create_task_group() as tasks:
+        tasks.start_soon(others)
+        if whole:
+            await running.ears.turn_of("mine", quiet(60_000)).transcript()
+        else:
+            await running.ears.append(quiet(60_000))
+        tasks.cancel_scope.cancel()
+    assert turns >= 60
+
+
+async def test_a_turn_that_detection_takes_over_is_not_heard_any_more() -> None:
+    model = Model()
+    async with session(MANUAL, model) as running:
+        await running.send(speech(1))
+        running.ears.configure(VAD, logprobs=False)
+        _, stopped = await running.send(quiet(500) + speech(2) + quiet(500))
+        assert isinstance(stopped, SpeechStopped)
+        assert (await stopped.turn.transcript()).text == "w2"
+        await until(lambda: not running.ears._unsettled)
+
+
 async def test_when_the_connection_ends_nothing_is_left_running() -> None:
     model = Model(seconds=100)
     async with session(MANUAL, model) as running:

@@ -360,3 +360,18 @@ async def test_no_guess_is_begun_while_somebody_waits_for_a_transcript() -> None
             assert not begun.is_set()
         with anyio.fail_after(1):
             await begun.wait()
+
+
+async def test_a_guess_that_fails_costs_the_turn_nothing(quick: None) -> None:
+    model = Model()
+    model.error = GenerationFailed()
+    async with heard(model, PARTIALS) as (turn, told):
+        turn.push(words(1, 2) + silence(200))
+        await until(lambda: len(model.calls) == 1)
+        turn.pause()
+        await until(lambda: len(model.calls) == 2)
+        await anyio.sleep(0.02)
+        assert len(model.calls) == 2
+        model.error = None
+        turn.finish()
+        assert (await turn.transcript()).text == told.text == "w1 w2"

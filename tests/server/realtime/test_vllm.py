@@ -201,3 +201,16 @@ def test_any_bytes_are_a_first_message(message: bytes) -> None:
 
 def test_a_first_message_may_be_as_deep_as_it_likes() -> None:
     assert not speaks_vllm(b'{"type":"session.update","model":"w","session":' + b"[" * 100_000)
+
+
+async def test_audio_waits_while_finished_utterances_wait_to_be_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "MAX_HELD_MS", 1000)
+    model = Model()
+    model.gate = anyio.Event()
+    async with connected(model) as client:
+        for number in range(3):
+            await client.say(audio(words(number, 9)), FINAL)
+        await anyio.sleep(0.05)
+        assert client.sent.statistics().current_buffer_used == 1  # the last commit, behind audio that is not taken
+        model.gate.set()
+        assert (await client.ended(3))["text"] == "w2 w9"

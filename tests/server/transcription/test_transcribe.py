@@ -116,6 +116,17 @@ async def test_where_no_temperature_is_good_enough_the_likeliest_counts() -> Non
     assert segment.temperature == LADDER[-1], "nothing may be built on it"
 
 
+async def test_what_repeats_itself_is_taken_only_where_everything_does() -> None:
+    def repetitive(asked: Asked) -> Said:
+        colder = asked.params.temperature < 0.9
+        return Said(says(0.0, " no no no" * 12 if colder else " rare", 9.0), logprob=-0.1 if colder else -3.0)
+
+    (segment,) = await segments_of(model_of(repetitive), sound(10))
+    assert segment.text == " rare"
+    (segment,) = await segments_of(model_of(lambda _: Said(says(0.0, " no no no" * 12, 9.0))), sound(10))
+    assert segment.compression_ratio > 2.4
+
+
 async def test_a_temperature_that_the_client_names_is_the_only_one() -> None:
     model = model_of(in_turn(Said(says(0.0, " unlikely", 9.0), logprob=-5.0)))
     (segment,) = await segments_of(model, sound(10), TranscriptionOptions(language="en", temperatures=(0.7,)))
@@ -378,6 +389,17 @@ async def test_a_guess_goes_on_after_what_is_agreed() -> None:
     assert asked.after_start == [VOCABULARY.no_timestamps, *agreed]
     assert asked.audio.rules is not None
     assert asked.audio.rules.suppressed_first == [], "there may be nothing to add"
+
+
+@pytest.mark.parametrize("agreed", [100, 300, 1000])
+async def test_no_prompt_is_longer_than_the_context(agreed: int) -> None:
+    model = model_of(in_turn(Said([])))
+    options = TranscriptionOptions(language="en", prompt="names " * 100)
+    await transcribe_turn(model, sound(2), options, after=VOCABULARY.encode("a" * agreed))
+    (asked,) = engine_of(model).asked
+    assert len(asked.prompt) + asked.params.max_tokens <= 448
+    assert asked.params.max_tokens >= 16
+    assert asked.audio.no_speech == (asked.prompt.index(VOCABULARY.sot), VOCABULARY.no_speech)
 
 
 async def test_only_the_end_of_a_long_turn_is_heard_and_silence_says_nothing() -> None:

