@@ -140,7 +140,9 @@ class Scheduler:
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
         self._max_encodings, self._max_mixed_encodings = most, beside
-        self._memory = Memory(num_blocks, block_size, config.prefix_cache, self._rows, encodings)
+        # where tokens see those behind them, what is known of a prefix holds for that prompt alone
+        prefix_cache = config.prefix_cache and pools != "all"
+        self._memory = Memory(num_blocks, block_size, prefix_cache, self._rows, encodings)
         self._output = Output(self._memory)
         self._flights: deque[Flight] = deque()
         self._suspicion = Suspicion()

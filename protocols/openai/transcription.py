@@ -1,7 +1,7 @@
 """``/v1/audio/transcriptions`` and ``/v1/audio/translations``: the form that is sent, and every answer to it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -82,7 +82,8 @@ class TranslationForm(msgspec.Struct, kw_only=True):
     @classmethod
     def of(cls: "type[Form]", fields: Sequence[tuple[str, str]]) -> "Form":
         """From names and values as they came, the file left out. Raises BadRequest naming the field."""
-        form = converted_form(_gathered(fields), cls)
+        known = {field.encode_name for field in msgspec.structs.fields(cls)}
+        form = converted_form(_gathered(fields, known), cls)
         form.check()
         return form
 
@@ -150,12 +151,14 @@ class TranscriptionForm(TranslationForm, kw_only=True):
         return found
 
 
-def _gathered(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """What a form says, as JSON would: ``a[]`` are the items of a list, ``a[b]`` the fields of an object."""
+def _gathered(fields: Sequence[tuple[str, str]], known: Collection[str]) -> dict[str, Any]:
+    """What a form says in ``known`` fields, as JSON: ``a[]`` are items of a list, ``a[b]`` fields of an object."""
     found: dict[str, Any] = {}
     for written, value in fields:
         name, bracket, key = written.partition("[")
         key = key.removesuffix("]")
+        if name not in known:
+            continue
         if name in _OBJECTS and bracket and key:
             holder = found.setdefault(name, {})
             if not isinstance(holder, dict):

@@ -38,7 +38,7 @@ class RoomClosed(RuntimeError):
 
 
 class Room:
-    """The models that read texts, loaded until :meth:`close`. All methods may be called from any thread but the room's own."""
+    """The models that read texts, loaded until :meth:`close`. Its methods may be called from any thread but its own."""
 
     def __init__(self, config: Config) -> None:
         """Blocks until the model has completed a real step.

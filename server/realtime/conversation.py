@@ -21,7 +21,7 @@ from .pacing import SpokenText
 from .parts import Turn
 
 ROOT: Final = "root"
-MAX_KEPT_AUDIO: Final = 16 << 20
+MAX_KEPT_AUDIO: Final = 4 << 20
 """Bytes of the client's audio that a conversation keeps; what was said first is forgotten first."""
 
 

@@ -6,6 +6,7 @@ from stentor.protocols.openai.errors import BadRequest
 
 from ..audio.vad import SpeechProbabilities
 from ..door.keys import Caller
+from ..observe.request import current_request_id
 from ..state import ServerState
 from .ears import SessionEars
 from .partial_pace import PartialPace
@@ -30,7 +31,7 @@ class EarOpener:
         model = self._state.transcription
         if model is None:
             raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
-        return ModelTranscriber(model, caller.salt)
+        return ModelTranscriber(model, caller.salt, current_request_id())
 
     def open(self, caller: Caller, on_partial: OnPartial, on_heard: OnHeard) -> Ears:
         """Raises BadRequest where nothing hears."""

@@ -118,7 +118,7 @@ def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Clien
     thread.start()
     try:
         time.sleep(0.3)
-        waits = []
+        waits: list[float] = []
         while thread.is_alive() and len(waits) < 10:
             began = time.monotonic()
             assert http.post("/v1/embeddings", json={"input": "once upon a time"}).status_code == 200
@@ -136,6 +136,7 @@ def test_what_a_client_leaves_behind_is_dropped(http: httpx.Client) -> None:
     with pytest.raises(httpx.ReadTimeout):
         http.post("/v1/embeddings", json={"input": ["the sea is " * 50] * 1000}, timeout=0.5)
     deadline = time.monotonic() + 10
+    lines: list[str] = []
     while time.monotonic() < deadline:
         page = http.get("/metrics").text
         lines = [line for line in page.splitlines() if f'model_name="{NAME}"' in line and "num_requests_" in line]

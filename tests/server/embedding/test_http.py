@@ -71,7 +71,7 @@ async def test_every_form_of_input_gets_a_vector_each(given: Any) -> None:
 async def test_base64_is_the_float32_that_the_sdk_decodes_by_itself() -> None:
     engine = FakePooler()
     async with in_memory(state_of(model_of(engine, config()))) as transport:
-        sdk = openai.AsyncOpenAI(base_url="http://server/v1", api_key="unused", http_client=transport, max_retries=0)
+        sdk = openai.AsyncOpenAI(base_url="http://server/v1", api_key="x", http_client=transport, max_retries=0)  # type: ignore[arg-type]
         default = await sdk.embeddings.create(model=NAME, input=["a", "b c"])
         floats = await sdk.embeddings.create(model=NAME, input=["a", "b c"], encoding_format="float")
         raw = (await transport.post(EMBEDDINGS, json={"input": "a", "encoding_format": "base64"})).json()
@@ -148,7 +148,12 @@ async def test_what_vectors_are_for_chooses_the_model_s_prompt(field: str) -> No
 
 async def test_jina_s_fields() -> None:
     engine = FakePooler()
-    body = {"input": [{"text": "a"}], "task": "retrieval.query", "truncate": True, "embedding_type": "base64"}
+    body: dict[str, Any] = {
+        "input": [{"text": "a"}],
+        "task": "retrieval.query",
+        "truncate": True,
+        "embedding_type": "base64",
+    }
     answer = await post(engine, EMBEDDINGS, body)
     assert isinstance(answer.json()["data"][0]["embedding"], str)
     for fields, param in (
@@ -176,8 +181,12 @@ async def test_a_conversation_is_one_text_as_the_template_writes_it() -> None:
         answer = await post(engine, EMBEDDINGS, {**body, **fields}, template=CHAT)
         assert answer.status_code == 200
         assert engine.prompts[-1] == ids
-    both = {"add_generation_prompt": True, "continue_final_message": True}
-    for fields, param in ((both, "continue_final_message"), ({"input": "a"}, "input"), ({"task": "query"}, "task")):
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
+        ({"input": "a"}, "input"),
+        ({"task": "query"}, "task"),
+    ]
+    for fields, param in mistakes:
         refused = await post(engine, EMBEDDINGS, {**body, **fields}, template=CHAT)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
     refused = await post(engine, EMBEDDINGS, body)
