@@ -409,7 +409,9 @@ class Config(msgspec.Struct, frozen=True):
         beside = self._beside
         own = self.engine.worker
         if self.main == "embedding":
-            own = msgspec.structs.replace(own, pools=True, pooler=self.embedding.pooler or "")
+            said = self.embedding.dtype
+            dtype = own.dtype if said == "auto" else said
+            own = msgspec.structs.replace(own, pools=True, pooler=self.embedding.pooler or "", dtype=dtype)
         if beside:
             own = msgspec.structs.replace(own, memory_share=self.memory_left, name=self.main)
         engines: dict[Kind, EngineConfig] = {self.main: msgspec.structs.replace(self.engine, worker=own)}

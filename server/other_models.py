@@ -45,11 +45,13 @@ async def open_others(
 async def _open_transcription(config: Config, state: ServerState, engines: Engines, at_end: AsyncExitStack) -> None:
     from .audio.decode import AudioDecoder
     from .transcription.errors import TranscriptionModelError
-    from .transcription.opening import open_transcription
+    from .transcription.opening import open_streaming, open_transcription
+    from .transcription.stream_vocabulary import hears_streams
 
     client, folder = engines.clients["transcription"], Path(config.transcription.path)
     try:
-        state.transcription = await anyio.to_thread.run_sync(open_transcription, config.transcription, client, folder)
+        opening = open_streaming if hears_streams(folder) else open_transcription
+        state.transcription = await anyio.to_thread.run_sync(opening, config.transcription, client, folder)
     except TranscriptionModelError as error:
         raise StartError(str(error)) from error
     state.audio = AudioDecoder(config.limits.audio)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .embedding.model import EmbeddingModel
     from .speech.model import SpeechModel
     from .transcription.model import TranscriptionModel
+    from .transcription.streaming import StreamingTranscriptionModel
 
 
 class Runs(Protocol):
@@ -121,7 +122,7 @@ class ServerState:
     """Of all models; empty means the chat model alone, under :attr:`served_names`."""
     chats: bool = True
     """Whether there is a chat model; otherwise :attr:`client` is that of the only model which has an engine."""
-    transcription: "TranscriptionModel | None" = None
+    transcription: "TranscriptionModel | StreamingTranscriptionModel | None" = None
     """None where none is served; so for the next three."""
     embedding: "EmbeddingModel | None" = None
     speech: "SpeechModel | None" = None

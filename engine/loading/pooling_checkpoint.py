@@ -96,7 +96,7 @@ def _read(folder: Path, config: Mapping[str, object], pooling: PoolingMode | Non
     vectors: TokenVectors | None = None
     if all((folder / name).is_file() for name in _BGE_M3):
         sparse = TokenWeights(_BGE_M3[0])
-        vectors = TokenVectors(_BGE_M3[1], backbone.hidden_size, bias=True, skip_first=True)
+        vectors = TokenVectors(backbone.hidden_size, bias=True, file=_BGE_M3[1], skip_first=True)
     elif isinstance(backbone, EncoderConfig) and backbone.architecture.endswith("ForMaskedLM") and _is_splade(folder):
         sparse = sparse_head(config, backbone)
     elif (found := _colbert(folder, config, backbone, modules)) is not None:
@@ -165,12 +165,13 @@ def _colbert(
 ) -> tuple[TokenVectors, SentenceModules] | None:
     """A layer on every token: ``linear`` of Stanford's files, or the first dense module of PyLate's."""
     names = config.get("architectures")
-    if isinstance(names, list) and any("ColBERT" in str(name) for name in names):
+    stanford = (folder / "artifact.metadata").is_file()
+    if stanford or (isinstance(names, list) and any("ColBERT" in str(name) for name in names)):
         shapes = {tensor.name: tensor.shape for tensor in safetensors_index(folder)}
         shape = shapes.get("linear.weight")
         if shape is None or len(shape) != 2:
             raise ConfigError("linear.weight is missing, which makes the vectors of a ColBERT")
-        return TokenVectors("linear", shape[0], bias="linear.bias" in shapes), modules
+        return TokenVectors(shape[0], bias="linear.bias" in shapes), modules
     listed = folder / "modules.json"
     text = listed.read_text(encoding="utf-8", errors="replace") if listed.is_file() else ""
     if "pylate" not in text and "MultiVector" not in text:
@@ -180,8 +181,9 @@ def _colbert(
         return None
     dense = denses[0]
     if len(denses) > 1 or dense.activation != "identity":
-        raise ConfigError(f"a ColBERT with {len(denses)} dense modules, of which {dense.folder.name} is "
-                          f"{dense.activation}, is not known: expected one that is identity")
-    file = dense.folder.relative_to(folder) / "model.safetensors"
+        raise ConfigError(
+            f"a ColBERT with {len(denses)} dense modules, of which {dense.folder.name} is "
+            f"{dense.activation}, is not known: expected one that is identity"
+        )
     left = replace(modules, after=(Normalized(),))
-    return TokenVectors(str(file), dense.outputs, bias=dense.bias), left
+    return TokenVectors(dense.outputs, bias=dense.bias, file=str(dense.folder.relative_to(folder))), left

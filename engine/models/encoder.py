@@ -45,9 +45,7 @@ class Encoder:
             sizes = hidden, config.adapters, place, self._dtype
             self._adapted_words = AdaptedTable(self.weights, word, config.vocab_size, *sizes)
             if config.token_types:
-                self._adapted_types = AdaptedTable(
-                    self.weights, "embeddings.token_type", config.token_types, *sizes
-                )
+                self._adapted_types = AdaptedTable(self.weights, "embeddings.token_type", config.token_types, *sizes)
         self._embedding_norm = self._norm("embeddings.norm")
         self._relative = (
             self._table("relative", config.relative_buckets, config.num_heads) if config.relative_buckets else None
@@ -108,7 +106,8 @@ class Encoder:
                 self._adapted_types.add_(x, torch.zeros_like(tokens) if token_types is None else token_types, groups)
         residual = self._embedding_norm(x)
         bias = None if self._relative is None else self._distances(texts.longest)
-        batch = EncoderBatch(texts, starts, positions, bias, groups)
+        padded = [] if bias is None else texts.padded(tokens.device)
+        batch = EncoderBatch(texts, starts, positions, bias, padded, groups)
         for layer in self._layers:
             residual = layer(residual, batch)
             if between is not None:

@@ -13,7 +13,7 @@ from ..layers.placement import Placement
 from ..layers.task_adapters import AdaptedLinear, TaskRows
 from ..layers.weights import WeightMap
 from .encoder_config import EncoderConfig
-from .texts import Texts
+from .texts import Padded, Texts
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
 
@@ -29,6 +29,8 @@ class EncoderBatch:
     """int64 [tokens]"""
     bias: torch.Tensor | None
     """float32 [heads, longest, longest], on scores by query and key."""
+    padded: Sequence[Padded]
+    """The texts again, where there is a bias."""
     groups: Sequence[TaskRows]
 
 
@@ -55,9 +57,7 @@ class EncoderLayer:
             added = (
                 None
                 if config.adapters is None
-                else AdaptedLinear(
-                    weights, f"{prefix}.{name}", inputs, outputs, config.adapters, place, self._stream
-                )
+                else AdaptedLinear(weights, f"{prefix}.{name}", inputs, outputs, config.adapters, place, self._stream)
             )
             return _Adaptable(Linear(weights, parts, inputs, place, bias=bias), added)
 
@@ -90,7 +90,7 @@ class EncoderLayer:
         q, k, v = qkv.unbind(1)
         scale = config.head_dim**-0.5
         if batch.bias is not None:
-            attended = _attend_biased(q, k, v, texts, batch.bias, scale)
+            attended = _attend_biased(q, k, v, batch.padded, batch.bias, scale)
         else:
             if self._rotary is not None:
                 kernels.rotary_(q, k, *self._rotary, batch.positions)
@@ -123,16 +123,14 @@ class _Adaptable:
 
 
 def _attend_biased(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, bias: torch.Tensor, scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, groups: Sequence[Padded], bias: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Text by text, with ``bias`` [heads, longest, longest] on the scores."""
+    """With ``bias`` [heads, longest, longest] on the scores, which no kernel for texts without padding takes."""
     out = torch.empty_like(q)
-    begin = 0
-    for length in texts.lengths:
-        rows = slice(begin, begin + length)
-        begin += length
-        queries, keys, values = (part[rows].transpose(0, 1).unsqueeze(0) for part in (q, k, v))
-        mask = bias[:, :length, :length].to(q.dtype).unsqueeze(0)
+    for group in groups:
+        length = group.rows.shape[1]
+        queries, keys, values = (part[group.rows].transpose(1, 2) for part in (q, k, v))
+        mask = bias[None, :, :length, :length].masked_fill(~group.real[:, None, None, :], -torch.inf).to(q.dtype)
         attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
-        out[rows] = attended[0].transpose(0, 1)
+        out[group.rows[group.real]] = attended.transpose(1, 2)[group.real]
     return out

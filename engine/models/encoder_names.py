@@ -138,7 +138,7 @@ def canonical(family: EncoderFamily, tensors: Iterable[tuple[str, torch.Tensor]]
             continue
         front, _, last = name.rpartition(".")
         parts = _SPLITS.get(last)
-        if parts is None or adapted is not None and ending != "weight":
+        if parts is None or ending.startswith("lora"):
             yield f"{name}.{ending}", tensor
             continue
         for part, piece in zip(parts, tensor.chunk(len(parts)), strict=True):

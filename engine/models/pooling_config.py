@@ -64,10 +64,10 @@ class TokenWeights:
 class TokenVectors:
     """A linear layer on every token, normalised (ColBERT, arXiv:2004.12832)."""
 
-    name: str
-    """Of its tensors; or their file, where it ends in ``.pt`` or ``.safetensors``."""
     outputs: int
     bias: bool
+    file: str = ""
+    """Or folder, within the model's, that its tensors are in; "": they are among the model's own, as ``linear``."""
     skip_first: bool = False
     """The first token's vector is left out (BGE-M3)."""
 
@@ -220,6 +220,8 @@ def _activation(config: Mapping[str, object]) -> ScoreActivation:
         if last not in known:
             raise ConfigError(f"activation_fn is {named[:60]!r}, expected one of {', '.join(known)}")
         return known[last]
+    if config.get("problem_type") == "regression":
+        return "identity"
     if config.get("problem_type") == "multi_label_classification" or len(_labels(config)) == 1:
         return "sigmoid"
     return "softmax"

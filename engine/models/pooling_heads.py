@@ -7,7 +7,7 @@ import torch
 
 from ..layers.placement import Placement
 from ..layers.pooling import ACTIVATE, normalize, pool
-from ..layers.weights import WeightMap
+from ..layers.weights import WeightError, WeightMap
 from .pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
 
 _TOKENS: Final = 128
@@ -68,8 +68,16 @@ class Scorer:
             self._out = _Layer(self.weights, head.out, size, len(head.labels), place, bias=head.out_bias)
 
     def take_rows(self, embedding: torch.Tensor) -> None:
-        """Where the head is the difference of two rows of the output embedding: that embedding, as stored."""
+        """Where the head is the difference of two rows of the output embedding: that embedding, as stored.
+
+        Raises :class:`..layers.weights.WeightError` where it has no such rows.
+        """
         assert isinstance(self._out, torch.Tensor)
+        if max(self.head.against) >= len(embedding):
+            raise WeightError(
+                f"the scores are of the tokens {' and '.join(map(str, self.head.against))}, expected such as are "
+                f"below {len(embedding)}"
+            )
         rows = embedding[list(self.head.against)].float()
         self._out.copy_(rows[:1] if len(rows) == 1 else rows[:1] - rows[1:])
 
@@ -96,15 +104,18 @@ class SpladeWeights:
         self._bias = torch.empty(vocabulary, device=place.device)
         self.weights.add(head.bias, self._bias)
         self._activation = head.activation
-        self.words = torch.empty(0)
-        """The word embeddings [vocabulary, size], which are the output layer too; given by who has them."""
+        self._words = self._bias.new_empty(0)
+
+    def take_words(self, words: torch.Tensor) -> None:
+        """The word embeddings [vocabulary, size], as stored, which are the output layer too."""
+        self._words = words.to(self._bias)
 
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden [tokens, size] of one text → (ids int64 [n], weights float32 [n]), those above 0."""
         x = self._norm(ACTIVATE[self._activation](self._dense(hidden.float())))
         best = torch.zeros_like(self._bias)
         for piece in x.split(_TOKENS):
-            best = torch.maximum(best, (piece @ self.words.T + self._bias).amax(0))
+            best = torch.maximum(best, (piece @ self._words.T + self._bias).amax(0))
         ids = best.nonzero()[:, 0]
         return ids, best[ids].log1p()
 
@@ -131,7 +142,7 @@ class TokenVectorsLayer:
     def __init__(self, head: TokenVectors, size: int, place: Placement) -> None:
         self.head = head
         self.weights = WeightMap()
-        self._layer = _Layer(self.weights, head.name, size, head.outputs, place, bias=head.bias)
+        self._layer = _Layer(self.weights, "linear", size, head.outputs, place, bias=head.bias)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[tokens, size] → float32 [tokens, outputs]"""

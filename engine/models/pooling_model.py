@@ -138,7 +138,7 @@ class PoolingModel:
         if wanted and wanted not in shared:
             raise WeightError(f"the checkpoint lacks {wanted}")
         if isinstance(self.sparse, SpladeWeights):
-            self.sparse.words = shared[wanted].float()
+            self.sparse.take_words(shared[wanted])
         elif wanted and self.scorer is not None:
             self.scorer.take_rows(shared[wanted])
         for module, weights in self.after.weights:
@@ -146,9 +146,9 @@ class PoolingModel:
         if isinstance(self.sparse, LexicalWeights):
             weights = self.sparse.weights
             weights.load((f"linear.{name}", tensor) for name, tensor in files(self.sparse.file))
-        if self.vectors is not None and _is_file(self.vectors.head.name):
-            name = self.vectors.head.name
-            self.vectors.weights.load((f"{name}.{part}", tensor) for part, tensor in files(name))
+        if self.vectors is not None and self.vectors.head.file:
+            stored = files(self.vectors.head.file)
+            self.vectors.weights.load((f"linear.{name.rpartition('.')[2]}", tensor) for name, tensor in stored)
 
     def _heads(self) -> list[WeightMap]:
         """Those whose tensors are among the checkpoint's own."""
@@ -157,7 +157,7 @@ class PoolingModel:
             found.append(self.scorer.weights)
         if isinstance(self.sparse, SpladeWeights):
             found.append(self.sparse.weights)
-        if self.vectors is not None and not _is_file(self.vectors.head.name):
+        if self.vectors is not None and not self.vectors.head.file:
             found.append(self.vectors.weights)
         return found
 
@@ -241,7 +241,3 @@ class PoolingModel:
     def _scored(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
         assert self.scorer is not None
         return self.scorer(hidden, starts)
-
-
-def _is_file(name: str) -> bool:
-    return name.endswith((".pt", ".safetensors"))

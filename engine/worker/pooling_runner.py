@@ -41,7 +41,7 @@ class PoolingRunner:
         self._hidden: dict[int, list[torch.Tensor]] = {}
         """By slot: hidden states of the chunks of a prompt that is pooled as a whole, on the device."""
         self.breathe: Callable[[], None] | None = None
-        """Called between the layers of a step."""
+        """Called between the layers of a step, where others compute on the device as well."""
 
     @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
@@ -88,9 +88,17 @@ class PoolingRunner:
         begin = torch.from_numpy(starts)
         texts = Texts(begin.int(), int(lengths.max()))
         requests = [_pooling(each) for each in asked]
-        hidden = self._model.encode(tokens, texts, self._kinds(texts, requests), self.breathe, [request.adapter for request in requests])
+        between = None if self.breathe is None else self._pause
+        adapters = [request.adapter for request in requests]
+        hidden = self._model.encode(tokens, texts, self._kinds(texts, requests), between, adapters)
         made = self._model.pool(hidden, tokens, begin.to(self._device), requests)
         return [RowPooled(row.slot, _packed(each)) for row, each in zip(rows, made, strict=True)]
+
+    def _pause(self) -> None:
+        if self.breathe is not None:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            self.breathe()
 
     def _kinds(self, texts: Texts, requests: Sequence[Pooling]) -> torch.Tensor | None:
         """1 for tokens of the second text of a pair, where the model tells them apart."""
@@ -117,11 +125,10 @@ class PoolingRunner:
             if pooling.last:
                 if ends:
                     last = hidden[start + row.count - 1 : start + row.count]
-                    ready.append((row.slot, decoder.normed(last.clone()), pooling, asked))
+                    ready.append((row.slot, decoder.normed(last), pooling, asked))
             else:
-                chunk = decoder.normed(hidden[start : start + row.count].clone())
                 kept = self._hidden.setdefault(row.slot, [])
-                kept.append(chunk.clone())
+                kept.append(decoder.normed(hidden[start : start + row.count]))
                 if ends:
                     ready.append((row.slot, torch.cat(kept), pooling, asked))
             if ends:

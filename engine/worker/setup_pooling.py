@@ -11,13 +11,14 @@ from safetensors.torch import load_file
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.actors import MemoryLine, WorkerReady
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.config import StepLimits, WorkerConfig
 from stentor.protocols.pooling import Pooling, Reach
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import NewRow, RowStep, StepPlan
 
 from ..layers.attention import LayerCache
 from ..layers.placement import Placement
+from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.pooling_checkpoint import open_pooling
 from ..loading.pt_file import read_pt
@@ -35,6 +36,9 @@ from .setup_parts import ProgressCallback, Setup, choose_dtype, dtype_name, plac
 
 _CPU = torch.device("cpu")
 _TRIAL_TOKENS = 16
+_VALUES_A_SLICE = 1 << 30
+"""Of weights, each multiplied for one token, in 20 ms: what two cores do."""
+_LEAST_MIXED = 32
 
 
 def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Device | None = None) -> Setup:
@@ -42,7 +46,7 @@ def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Dev
     at = _CPU if device is None else device.place
     checkpoint = open_pooling(Path(config.model), config.pooler)
     model_config = checkpoint.pooling
-    config = with_limits(config, POOLING[at.type])
+    config = with_limits(config, suited_limits(model_config, at.type))
     max_model_len = _longest(config, model_config)
     whole = not model_config.causal
     if whole:  # a prompt is computed at once, however long it is
@@ -52,7 +56,7 @@ def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Dev
     notes = prepare_kernels(config, progress) if device is None else []
     place = placement(checkpoint, config, at, dtype)
     place = replace(place, packed=device is None and native.library() is not None and dtype in PLAIN)
-    model = _load(config, model_config, place, max_model_len, progress)
+    model = _load(checkpoint, place, max_model_len, progress)
     caches: list[LayerCache] = []
     blocks = config.max_num_seqs * -(-max_model_len // config.block_size)
     kv_bytes = 0
@@ -78,6 +82,22 @@ def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Dev
     return Setup(runner, WorkerReady(blocks, max_model_len, memory, notes, limits_of(config), pools=pools))
 
 
+def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
+    """For a device of type ``cpu`` or ``cuda``, where the operator names none.
+
+    On a CPU others wait for what a step computes between two chances to let them in: a layer of an encoder, all of a
+    model that has a cache. Beside them a step is as long as that takes some 20 ms, within reason.
+    """
+    limits = POOLING[device]
+    if device != "cpu":
+        return limits
+    backbone = model.backbone
+    hidden, inner = backbone.hidden_size, backbone.intermediate_size
+    values = (4 * hidden + 3 * inner) * hidden * (backbone.num_layers if model.causal else 1)
+    mixed = max(_LEAST_MIXED, min(limits.max_mixed_prefill_tokens, _VALUES_A_SLICE // values))
+    return msgspec.structs.replace(limits, max_mixed_prefill_tokens=mixed)
+
+
 def _longest(config: WorkerConfig, model: PoolingConfig) -> int:
     if config.max_model_len is not None and config.max_model_len > model.backbone.max_position:
         raise SetupError(
@@ -87,12 +107,9 @@ def _longest(config: WorkerConfig, model: PoolingConfig) -> int:
     return config.max_model_len or model.max_length
 
 
-def _load(
-    config: WorkerConfig, model_config: PoolingConfig, place: Placement, longest: int, progress: ProgressCallback
-) -> PoolingModel:
-    checkpoint = open_pooling(Path(config.model), config.pooler)
+def _load(checkpoint: Checkpoint, place: Placement, longest: int, progress: ProgressCallback) -> PoolingModel:
     try:
-        model = PoolingModel(model_config, place, longest)
+        model = PoolingModel(checkpoint.pooling, place, longest)
         tensors = iterate_weights(
             checkpoint,
             place.dtype,

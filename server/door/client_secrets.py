@@ -1,7 +1,8 @@
 """Keys that live for minutes: what a client's own server gets for it, so that it need not be given a real one.
 
 A secret opens sessions of the one kind that it was made for, and nothing else, until it expires or the key that it was
-made with is taken away. Secrets are kept as digests, in memory, and as many as there may be.
+made with is taken away. Secrets are kept as digests, in memory, and as many as there may be; what they configure is
+bounded, too.
 """
 
 import os
@@ -15,11 +16,13 @@ from .keys import Caller, KeyDigest
 
 PREFIX: Final = "ek_"
 MAX_SECRETS: Final = 4096
+MAX_BYTES: Final = 64 << 20
+"""Of the configurations of all."""
 _BYTES: Final = 24
 
 
 class SecretsFull(Exception):
-    """As many as there may be have not expired."""
+    """As many as there may be, or as large, have not expired."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class ClientSecrets:
         self._clock = clock
         self._most = most
         self._secrets: OrderedDict[KeyDigest, ClientSecret] = OrderedDict()
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._secrets)
@@ -50,10 +54,16 @@ class ClientSecrets:
             raise SecretsFull(
                 f"{self._most} client secrets have not expired, as many as this server keeps; try again later."
             )
+        if self._bytes + len(session) > MAX_BYTES:
+            raise SecretsFull(
+                f"The sessions of client secrets that have not expired take the {MAX_BYTES >> 20} MiB that this server "
+                "has for them; try again later."
+            )
         value = PREFIX + os.urandom(_BYTES).hex()
         expires_at = int(self._clock()) + seconds
         secret = ClientSecret(replace(caller, admin=False), session, expires_at)
         self._secrets[KeyDigest(value.encode())] = secret
+        self._bytes += len(session)
         return value, expires_at
 
     def find(self, value: bytes) -> ClientSecret | None:
@@ -66,4 +76,4 @@ class ClientSecrets:
     def _forget_expired(self) -> None:
         now = self._clock()
         for digest in [digest for digest, secret in self._secrets.items() if secret.expires_at <= now]:
-            del self._secrets[digest]
+            self._bytes -= len(self._secrets.pop(digest).session)

@@ -21,7 +21,7 @@ from ..state import ServerState
 from .conversation import read_messages
 from .encoding import number_bytes, off_the_loop, raw
 from .model import EmbeddingModel
-from .purposes import prompt_of
+from .purposes import adapter_of, prompt_of
 from .reading import Prompt, Room, read_texts
 from .running import Job
 
@@ -63,17 +63,23 @@ async def read_input(
     room = room_of(state, model, fields)
     if fields.messages is not None:
         return [await read_messages(model, fields, room, trusts_templates=state.trusts_templates)]
-    before = prompt_of(model.config.modules, *(purpose or (None,)))
+    before = prompt_of(model.config, *(purpose or (None,)))
     special = fields.add_special_tokens is not False
     return await read_texts(model, fields.texts, room, "input", special=special, prompt=before)
 
 
 def vectors(
-    model: EmbeddingModel, dimensions: int | None, normalize: bool | None, field: str = "dimensions"
+    model: EmbeddingModel,
+    dimensions: int | None,
+    normalize: bool | None,
+    purpose: str | None = None,
+    field: str = "dimensions",
 ) -> Pooling:
-    """Vectors of texts, cut to ``dimensions``. Raises BadRequest where the model was not trained to be cut so."""
+    """Vectors of texts for ``purpose``, cut to ``dimensions``. Raises BadRequest where the model was not trained for
+    that."""
     _check_task(model, "embed", "model")
-    return Pooling("embed", dimensions=_dimensions(model, dimensions, field), normalize=normalize)
+    adapter = adapter_of(model.config, purpose)
+    return Pooling("embed", dimensions=_dimensions(model, dimensions, field), normalize=normalize, adapter=adapter)
 
 
 def pooling_of(

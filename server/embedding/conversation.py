@@ -6,7 +6,7 @@ from stentor.protocols.pooling_api.common import InputFields
 from ..errors import Overloaded
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .model import EmbeddingModel
-from .reading import Prompt, Room, cut, too_long
+from .reading import Prompt, Room, cut
 
 _RETRY_SECONDS = 2
 
@@ -38,7 +38,7 @@ async def read_messages(model: EmbeddingModel, fields: InputFields, room: Room, 
             most_tokens=None if room.cut else room.most,
         )
     except TextTooLong as error:
-        raise too_long(f"at least {error.fewest}", room.most, "messages") from None
+        raise room.too_long(f"at least {error.fewest}", "messages") from None
     except TemplatesWait as error:
         raise Overloaded(str(error), "templates_full", _RETRY_SECONDS) from None
     except TemplateError as error:
@@ -47,6 +47,6 @@ async def read_messages(model: EmbeddingModel, fields: InputFields, room: Room, 
         raise BadRequest("`messages` must hold at least one token.", "messages")
     if len(ids) > room.most:
         if room.cut is None:
-            raise too_long(str(len(ids)), room.most, "messages")
+            raise room.too_long(str(len(ids)), "messages")
         ids = cut(ids, room.most, room.cut)
     return Prompt(ids)

@@ -9,7 +9,7 @@ from stentor.protocols.openai.errors import BadRequest
 
 from ..text.errors import TemplateError
 from .model import EmbeddingModel
-from .reading import Prompt, Room, cut, encode, no_room, too_long
+from .reading import Prompt, Room, cut, encode, no_room
 
 DEFAULT_INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _QWEN3_BEFORE: Final = (
@@ -68,7 +68,7 @@ def _joined(
         length = len(query) + len(document) + ends.length
         if length > room.most:
             if room.cut is None:
-                raise too_long(f"together with the query {length}", room.most, _at(field, place, documents))
+                raise room.too_long(f"together with the query {length}", _at(field, place, documents))
             left = room.most - ends.length
             if left < 1:
                 raise no_room(room.most, ends.length)
@@ -107,7 +107,7 @@ async def _told(
         if len(ids) > left:
             if room.cut is None:
                 length = len(ids) + len(before) + len(after)
-                raise too_long(f"together with the query {length}", room.most, _at(field, place, documents))
+                raise room.too_long(f"together with the query {length}", _at(field, place, documents))
             if left < 1:
                 raise no_room(room.most, len(before) + len(after))
         prompts.append(Prompt([*before, *ids[:left], *after]))
@@ -132,7 +132,7 @@ async def _templated(
         except TemplateError as error:
             raise BadRequest(str(error), field, "template_error") from None
         if len(ids) > rules.room.most:  # what is cut off would be the end, on which the answer hangs
-            raise too_long(f"together with the query {len(ids)}", rules.room.most, _at(field, place, documents))
+            raise rules.room.too_long(f"together with the query {len(ids)}", _at(field, place, documents))
         prompts.append(Prompt(ids))
     return prompts
 

@@ -1,8 +1,8 @@
-"""What goes before a text, by what its vector is for."""
+"""What goes before a text, and which of a model's adapters reads it, by what its vector is for."""
 
 from typing import Final
 
-from stentor.engine.models.sentence_config import SentenceModules
+from stentor.engine.models.pooling_config import PoolingConfig
 from stentor.protocols.openai.errors import BadRequest
 
 _SAME: Final = (
@@ -16,22 +16,35 @@ _SAME: Final = (
 _MOST_SHOWN: Final = 16
 
 
-def prompt_of(modules: SentenceModules, purpose: str | None, field: str = "") -> str:
+def prompt_of(config: PoolingConfig, purpose: str | None, field: str = "") -> str:
     """What the model's files put before texts: by the name ``purpose``, or with None by default.
 
     A purpose that clients know, and the model has no prompt for, has none. Raises BadRequest for any other name;
     ``field`` is where it stands.
     """
+    modules = config.modules
     prompts = modules.prompts
     if purpose is None:
         return "" if modules.default_prompt is None else prompts[modules.default_prompt]
     if purpose in prompts:
         return prompts[purpose]
-    for names in _SAME:
-        if purpose in names:
-            return next((prompts[name] for name in names if name in prompts), "")
-    known = [*prompts] or [name for names in _SAME for name in names[:2]]
+    names = _same(purpose)
+    if len(names) > 1 or purpose in config.adapters:
+        return next((prompts[name] for name in names if name in prompts), "")
+    known = [*dict.fromkeys([*prompts, *config.adapters])] or [name for names in _SAME for name in names[:2]]
     shown = ", ".join(known[:_MOST_SHOWN])
     raise BadRequest(
         f"`{field}`: the model has no prompt for `{purpose[:64]}`; it knows {shown}.", field, "invalid_value"
     )
+
+
+def adapter_of(config: PoolingConfig, purpose: str | None) -> str:
+    """The model's adapter for ``purpose``; "" where it has none."""
+    if purpose is None:
+        return ""
+    return next((name for name in (purpose, *_same(purpose)) if name in config.adapters), "")
+
+
+def _same(purpose: str) -> tuple[str, ...]:
+    """All its names."""
+    return next((names for names in _SAME if purpose in names), (purpose,))

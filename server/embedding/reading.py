@@ -34,6 +34,8 @@ class Room:
     most: int
     cut: Side | None = None
     """Which end is cut off; None refuses it."""
+    way: str = "`truncate_prompt_tokens` to -1"
+    """How a request would have it cut."""
 
     @classmethod
     def of(cls, model: EmbeddingModel, fields: PoolingFields, most: int = 0) -> "Room":
@@ -54,27 +56,26 @@ class Room:
         if len(ids) <= self.most:
             return ids
         if self.cut is None:
-            raise too_long(str(len(ids)), self.most, field)
+            raise self.too_long(str(len(ids)), field)
         room = self.most - ends.length
         if room < 1:
             raise no_room(self.most, ends.length)
         inner = ids[len(ends.before) : len(ids) - len(ends.after)]
         return [*ends.before, *cut(inner, room, self.cut), *ends.after]
 
+    def too_long(self, tokens: str, field: str) -> BadRequest:
+        return BadRequest(
+            f"`{field}` has {tokens} tokens; the model takes at most {self.most}. Shorten it, or set {self.way} to "
+            "have the rest cut off.",
+            field,
+            "context_length_exceeded",
+        )
+
 
 def cut(ids: list[int], most: int, side: Side = "right") -> list[int]:
     if len(ids) <= most:
         return ids
     return ids[:most] if side == "right" else ids[len(ids) - most :]
-
-
-def too_long(tokens: str, most: int, field: str) -> BadRequest:
-    return BadRequest(
-        f"`{field}` has {tokens} tokens; the model takes at most {most}. Shorten it, or set `truncate_prompt_tokens` "
-        "to -1 to have the rest cut off.",
-        field,
-        "context_length_exceeded",
-    )
 
 
 def no_room(most: int, special: int) -> BadRequest:
@@ -105,7 +106,7 @@ async def read_texts(
             model, [prompt + text for text in written], special=special, most=None if room.cut else room.most
         )
     except TextTooLong as error:
-        raise too_long(f"a text with at least {error.fewest}", room.most, field) from None
+        raise room.too_long(f"a text with at least {error.fewest}", field) from None
     prompts = []
     for place, ids in enumerate(encoded):
         where = f"{field}[{place}]" if several else field

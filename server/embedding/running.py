@@ -10,6 +10,7 @@ import msgspec
 
 from stentor.engine.models.pooling_config import looks_at_all
 from stentor.protocols.actors import Finished, PromptDone
+from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling import Pooled, Pooling
 from stentor.protocols.sampling import SamplingParams
 
@@ -27,6 +28,8 @@ WINDOW_TOKENS: Final = 1 << 14
 WINDOW_TEXTS: Final = 512
 FIRST_TEXTS: Final = 8
 """Those of a job that stand in line with everybody's; the rest goes behind: who brings a few waits for a few."""
+MAX_BYTES: Final = 64 << 20
+"""Of numbers that one request gets: they are held until the last has come, and several times as large as text."""
 _NO_TOKENS: Final = SamplingParams(max_tokens=0)
 
 
@@ -49,12 +52,14 @@ class Job:
         self._salt = salt
         self.tokens = 0
         """Of all prompts so far."""
+        self._sent = 0
 
     async def run(self, prompts: Sequence[Prompt], wanted: Pooling) -> list[Pooled]:
-        """What the engine makes of each, in order.
+        """What the engine makes of each, in order. May be called again, for more texts of the same request.
 
-        Raises :class:`..errors.GenerationFailed`, :class:`..errors.Overloaded` and
-        :class:`stentor.engine.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
+        Raises BadRequest where they are too large together, :class:`..errors.GenerationFailed`,
+        :class:`..errors.Overloaded` and :class:`stentor.engine.client.EngineUnavailable`. A caller that is cancelled
+        takes back what runs.
         """
         total = sum(len(prompt.ids) for prompt in prompts)
         self._permit.take(total)
@@ -63,19 +68,27 @@ class Job:
         served = Served(total, 0, len(prompts), time.monotonic())
         done: list[Pooled] = []
         running: deque[tuple[EventStream, int]] = deque()
-        held = sent = 0
+        held = sent = made = 0
         try:
             while len(done) < len(prompts):
                 while sent < len(prompts) and len(running) < WINDOW_TEXTS:
                     length = len(prompts[sent].ids)
                     if running and held + length > WINDOW_TOKENS:
                         break
-                    running.append((self._submit(prompts[sent], wanted, behind=sent >= FIRST_TEXTS), length))
+                    running.append((self._submit(prompts[sent], wanted, behind=self._sent >= FIRST_TEXTS), length))
                     held += length
                     sent += 1
+                    self._sent += 1
                 stream, length = running[0]
                 done.append(await self._read(stream, served))
                 running.popleft()
+                made += len(done[-1].data)
+                if made > MAX_BYTES:
+                    raise BadRequest(
+                        f"The answer would have more than {MAX_BYTES >> 22} million numbers, the most that one "
+                        "may have; send fewer texts at a time.",
+                        code="response_too_large",
+                    )
                 held -= length
                 self._permit.processed(length)
                 if self._model.metrics is not None:

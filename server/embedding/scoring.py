@@ -1,6 +1,7 @@
 """How well documents fit a query, by what kind of model there is."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import anyio
 
@@ -9,10 +10,13 @@ from stentor.protocols.pooling import Pooling
 
 from .model import EmbeddingModel
 from .pairs import PairRules, read_pairs
-from .purposes import prompt_of
+from .purposes import adapter_of, prompt_of
 from .reading import Prompt, Room, cut, encode, read_texts
 from .running import Job
 from .similarity import cosines, late_interaction
+
+_DOCUMENTS: Final = 64
+"""Whose tokens' vectors are in memory at a time; of each but a number is kept."""
 
 
 async def scores_of(
@@ -36,18 +40,27 @@ async def scores_of(
             return [memoryview(each.data).cast("f")[0] for each in found]
         case "vectors":
             first, second = await _by_purpose(model, queries, documents, rules, fields)
-            vectors = await job.run([*first, *second], Pooling("embed"))
+            config = model.config
+            asking = Pooling("embed", adapter=adapter_of(config, "query"))
+            answering = Pooling("embed", adapter=adapter_of(config, "document"))
+            if asking == answering:
+                vectors = await job.run([*first, *second], asking)
+            else:
+                vectors = [*await job.run(first, asking), *await job.run(second, answering)]
             return await anyio.to_thread.run_sync(cosines, vectors[: len(first)], vectors[len(first) :])
         case "tokens":
             first = await _marked(model, queries, rules, fields[0], is_query=True)
             second = await _marked(model, documents, rules, fields[1], is_query=False)
-            vectors = await job.run([*first, *second], Pooling("token_embed"))
+            asked = await job.run(first, Pooling("token_embed"))
             skipped = model.markers.skipped
-            kept = [
-                [place for place, token in enumerate(prompt.ids) if token not in skipped] if skipped else None
-                for prompt in second
-            ]
-            return await anyio.to_thread.run_sync(late_interaction, vectors[: len(first)], vectors[len(first) :], kept)
+            scores: list[float] = []
+            for start in range(0, len(second), _DOCUMENTS):
+                some = second[start : start + _DOCUMENTS]
+                found = await job.run(some, Pooling("token_embed"))
+                queried = asked if len(asked) == 1 else asked[start : start + _DOCUMENTS]
+                kept = [[place for place, token in enumerate(each.ids) if token not in skipped] for each in some]
+                scores += await anyio.to_thread.run_sync(late_interaction, queried, found, kept)
+            return scores
         case "":
             raise BadRequest(
                 f"`{model.name}` does not score pairs: it is neither an embedder nor a reranker with one score.",
@@ -68,7 +81,7 @@ async def _by_purpose(
         (queries, "query", rules.most_query, fields[0]),
         (documents, "document", rules.most_document, fields[1]),
     ):
-        prompt = prompt_of(model.config.modules, purpose)
+        prompt = prompt_of(model.config, purpose)
         room = Room(min(rules.room.most, most + model.ends.length), "right") if most else rules.room
         sides.append(await read_texts(model, texts, room, field, prompt=prompt))
     return sides[0], sides[1]

@@ -25,16 +25,14 @@ def cosines(first: Sequence[Pooled], second: Sequence[Pooled]) -> list[float]:
     return cosine
 
 
-def late_interaction(first: Sequence[Pooled], second: Sequence[Pooled], kept: Sequence[Any]) -> list[float]:
+def late_interaction(first: Sequence[Pooled], second: Sequence[Pooled], kept: Sequence[Sequence[int]]) -> list[float]:
     """For each token of a query the document's token that is most like it, summed (ColBERT, arXiv:2004.12832).
 
-    ``kept`` says of each document which of its rows count; None: all of them.
+    ``kept`` are the rows of each document that count.
     """
     scores = []
     for place, document in enumerate(second):
         query = matrix(first[place if len(first) > 1 else 0])
-        rows = matrix(document)
-        if kept[place] is not None:
-            rows = rows[kept[place]]
+        rows = matrix(document)[kept[place]]
         scores.append(float((query @ rows.T).max(axis=1).sum()) if len(rows) and len(query) else 0.0)
     return scores

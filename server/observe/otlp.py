@@ -32,7 +32,11 @@ MOST_PROMPTS: Final = 8
 
 _TRACES: Final = "/v1/traces"
 _CLOSE_SECONDS: Final = 2.0
-_OPERATIONS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+_OPERATIONS: Final = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+}
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"})
 _NS: Final = 1_000_000_000
 

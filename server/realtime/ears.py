@@ -28,11 +28,11 @@ from ..audio.prompt_resample import PromptResampler
 from . import turns
 from .completeness import wait_ms
 from .formats import HEARD, Wire, to_ms, to_ticks
-from .hearing import TurnHearing
-from .hypotheses import Hearing, Transcribe
+from .hypotheses import Hearing
 from .input_buffer import MAX_SECONDS, Clip, InputBuffer
 from .partial_pace import PartialPace
 from .parts import Heard, OnHeard, OnPartial, SpeechStarted, SpeechStopped, TimedOut, TokenProbability, Transcript
+from .streamed import AnyHearing, AnyTranscriber, hear_turn
 from .turns import TurnDetector, TurnRules
 
 KEPT_MS: Final = 15_000
@@ -55,7 +55,7 @@ class Probabilities(Protocol):
 class HeardTurn:
     """A turn that has been taken out of the buffer."""
 
-    def __init__(self, item_id: str, clip: Clip, hearing: TurnHearing) -> None:
+    def __init__(self, item_id: str, clip: Clip, hearing: AnyHearing) -> None:
         self.item_id: Final = item_id
         self.audio: Final = clip.audio
         self.duration_ms: Final = clip.end_ms - clip.start_ms
@@ -69,7 +69,7 @@ class _Growing(NamedTuple):
     """The turn to which the next audio belongs."""
 
     item_id: str
-    hearing: TurnHearing
+    hearing: AnyHearing
 
 
 def new_item_id() -> str:
@@ -81,7 +81,7 @@ class SessionEars:
 
     def __init__(
         self,
-        transcribe: Transcribe,
+        transcribe: AnyTranscriber,
         make_voice: Callable[[], Probabilities],
         pace: PartialPace,
         on_partial: OnPartial = lambda item_id, text, tokens: None,
@@ -107,10 +107,10 @@ class SessionEars:
         self._voice: Probabilities | None = None
         self._detector: TurnDetector | None = None
         self._longest_pause = 0
-        self._unsettled: list[TurnHearing] = []
-        self._arriving: dict[TurnHearing, bytes] = {}
+        self._unsettled: list[AnyHearing] = []
+        self._arriving: dict[AnyHearing, bytes] = {}
         """Audio that came whole and has not reached its turn, in the session's format."""
-        self._unstarted: list[tuple[TurnHearing, Wire]] = []
+        self._unstarted: list[tuple[AnyHearing, Wire]] = []
         self._tasks: anyio.abc.TaskGroup | None = None
         self._settled = anyio.Event()
 
@@ -217,7 +217,7 @@ class SessionEars:
                 "audio",
                 "audio_too_long",
             )
-        hearing = TurnHearing(0, self._transcribe, replace(self._hearing, partials=False), self._pace)
+        hearing = hear_turn(0, self._transcribe, replace(self._hearing, partials=False), self._pace)
         self._arriving[hearing] = audio
         self._start(hearing)
         return HeardTurn(item_id, Clip(0, ms, audio, b""), hearing)
@@ -294,7 +294,7 @@ class SessionEars:
     def _open(self, begin: int) -> _Growing:
         """A turn that begins at that position, with what is there of it."""
         item_id, wanted = self._new_id(), self._hearing
-        hearing: TurnHearing
+        hearing: AnyHearing
 
         def tell(text: str, tokens: list[TokenProbability]) -> None:
             if wanted.partials:
@@ -305,7 +305,7 @@ class SessionEars:
                 self._judge(text)
 
         begin = max(begin, self._buffer.begin)
-        hearing = TurnHearing(begin, self._transcribe, wanted, self._pace, tell, on_guess)
+        hearing = hear_turn(begin, self._transcribe, wanted, self._pace, tell, on_guess)
         hearing.push(self._buffer.look(begin, self._buffer.heard).pcm)
         self._start(hearing)
         return _Growing(item_id, hearing)
@@ -321,14 +321,14 @@ class SessionEars:
 
     # ---- transcription
 
-    def _start(self, hearing: TurnHearing) -> None:
+    def _start(self, hearing: AnyHearing) -> None:
         self._unsettled.append(hearing)
         if self._tasks is None:
             self._unstarted.append((hearing, self._buffer.wire))
         else:
             self._tasks.start_soon(self._hear, hearing, self._buffer.wire)
 
-    async def _bring(self, hearing: TurnHearing, wire: Wire) -> None:
+    async def _bring(self, hearing: AnyHearing, wire: Wire) -> None:
         """What came whole, to its turn; the session's other tasks run meanwhile."""
         resampler = PromptResampler(wire.rate, HEARD.rate)
         for piece in _pieces(wire, self._arriving[hearing]):
@@ -337,7 +337,7 @@ class SessionEars:
         hearing.push(resampler.finish())
         hearing.finish()
 
-    async def _hear(self, hearing: TurnHearing, wire: Wire) -> None:
+    async def _hear(self, hearing: AnyHearing, wire: Wire) -> None:
         try:
             if hearing in self._arriving:
                 await self._bring(hearing, wire)

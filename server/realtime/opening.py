@@ -8,9 +8,11 @@ from ..audio.vad import SpeechProbabilities
 from ..door.keys import Caller
 from ..observe.request import current_request_id
 from ..state import ServerState
+from ..transcription.streaming import StreamingTranscriptionModel
 from .ears import SessionEars
 from .partial_pace import PartialPace
 from .parts import Ears, OnHeard, OnPartial
+from .streamed import AnyTranscriber, StreamTranscriber
 from .transcribing import ModelTranscriber
 
 NOTHING_HEARS: Final = (
@@ -26,11 +28,13 @@ class EarOpener:
         self._state = state
         self.pace: Final = PartialPace(state.metrics.realtime.partial_interval.observe)
 
-    def transcriber(self, caller: Caller) -> ModelTranscriber:
+    def transcriber(self, caller: Caller) -> AnyTranscriber:
         """Raises BadRequest where nothing hears."""
         model = self._state.transcription
         if model is None:
             raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
+        if isinstance(model, StreamingTranscriptionModel):
+            return StreamTranscriber(model, caller.salt, current_request_id())
         return ModelTranscriber(model, caller.salt, current_request_id())
 
     def open(self, caller: Caller, on_partial: OnPartial, on_heard: OnHeard) -> Ears:

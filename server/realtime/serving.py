@@ -23,6 +23,7 @@ from ..observe.realtime_figures import SessionKind
 from ..responses.ids import random_id
 from ..state import ServerState
 from ..transcription.languages import code_of
+from ..transcription.streaming import StreamingTranscriptionModel
 from .beta import Beta
 from .connection import APPENDS, Connection, Receive
 from .machine import State
@@ -74,7 +75,7 @@ class ServedModels:
     def language(self, name: str, field: str) -> str:
         model = self._state.transcription
         code = code_of(name)
-        if model is None or code in model.languages:
+        if model is None or isinstance(model, StreamingTranscriptionModel) or code in model.languages:
             return code or name
         hears = f"{len(model.languages)} languages" if model.multilingual else "English alone"
         raise BadRequest(f"`{field}`: the model does not hear `{name[:40]}`; it hears {hears}.", field, "invalid_value")

@@ -26,10 +26,10 @@ from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import describe
 from .formats import HEARD
-from .hearing import TurnHearing
-from .hypotheses import Hearing, Transcribe
+from .hypotheses import Hearing
 from .partial_pace import PartialPace
 from .parts import TokenProbability
+from .streamed import AnyHearing, AnyTranscriber, hear_turn
 
 MAX_HELD_MS: Final = 600_000
 """Of audio that has not been heard; the next is not read before there is less."""
@@ -104,7 +104,7 @@ def refusal(error: BadRequest) -> bytes:
 class _Utterance:
     """What is said between two commits."""
 
-    def __init__(self, hearing: TurnHearing) -> None:
+    def __init__(self, hearing: AnyHearing) -> None:
         self.hearing: Final = hearing
         self.tokens = 0
 
@@ -114,7 +114,7 @@ class VllmSession:
 
     def __init__(
         self,
-        transcribe: Transcribe,
+        transcribe: AnyTranscriber,
         pace: PartialPace,
         check_model: Callable[[str], object],
         put: Put,
@@ -135,7 +135,7 @@ class VllmSession:
         self._early = bytearray()
         """Audio that came before the commit that begins its utterance."""
         self._utterance: _Utterance | None = None
-        self._unsettled: list[TurnHearing] = []
+        self._unsettled: list[AnyHearing] = []
         self._settled = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -219,7 +219,7 @@ class VllmSession:
             utterance.tokens += len(tokens)
             self._put(_encode(Delta(text)))
 
-        hearing = TurnHearing(0, self._transcribe, Hearing(partials=True, logprobs=True), self._pace, tell)
+        hearing = hear_turn(0, self._transcribe, Hearing(partials=True, logprobs=True), self._pace, tell)
         self._utterance = utterance = _Utterance(hearing)
         hearing.push(bytes(self._early))
         self._early.clear()

@@ -44,7 +44,7 @@ async def embeddings(state: ServerState, request: Request, content: bytes, ticke
     body = decode(decoder, content, state.limits)
     body.check(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
-    wanted = vectors(what.model, body.dimensions, body.normalizes)
+    wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
     prompts = await read_input(state, what.model, body, body.purpose)
     found = await what.job.run(prompts, wanted)
     if body.encoding_format in ("bytes", "bytes_only"):
@@ -63,10 +63,10 @@ async def cohere_embed(state: ServerState, request: Request, content: bytes, tic
     texts, field = body.all_texts(state.limits)
     what = asked(state, request, ticket, body.model, body.priority)
     model = what.model
-    wanted = vectors(model, body.output_dimension, None, "output_dimension")
-    prompt = prompt_of(model.config.modules, body.input_type, "input_type")
+    wanted = vectors(model, body.output_dimension, None, body.input_type, "output_dimension")
+    prompt = prompt_of(model.config, body.input_type, "input_type")
     most = room_of(state, model, PoolingFields()).most
-    room = Room(min(body.max_tokens or most, most), _SIDES[body.truncate])
+    room = Room(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`")
     prompts = await read_texts(model, texts, room, field, prompt=prompt)
     found = await what.job.run(prompts, wanted)
     kinds = body.embedding_types or ["float"]

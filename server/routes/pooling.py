@@ -23,6 +23,7 @@ from stentor.protocols.pooling_api.pooling import (
 
 from ..embedding.asking import asked, binary_answer, new_id, now, pooling_of, read_input
 from ..embedding.encoding import floats, off_the_loop, one
+from ..embedding.purposes import adapter_of
 from ..overload.ticket import Ticket
 from ..state import ServerState
 from .described import JSON, Operation, Operations
@@ -58,6 +59,8 @@ async def pooling(state: ServerState, request: Request, content: bytes, ticket: 
     if task == "sparse" and body.encoding_format != "float":
         raise BadRequest("`encoding_format`: weights of tokens come as `float` alone.", "encoding_format")
     purpose = None if body.prompt_name is None else (body.prompt_name, "prompt_name")
+    if body.prompt_name is not None:
+        wanted = msgspec.structs.replace(wanted, adapter=adapter_of(what.model.config, body.prompt_name))
     found = await what.job.run(await read_input(state, what.model, body, purpose), wanted)
     flat = task in ("embed", "classify")
     if binary:

@@ -27,9 +27,11 @@ from ..transcription.accounts import accounts
 from ..transcription.languages import code_of
 from ..transcription.model import TranscriptionModel
 from ..transcription.options import LADDER, MAX_PROMPT_TOKENS, MAX_TOKENS, Chunking, Drawing, TranscriptionOptions
+from ..transcription.streaming import StreamingTranscriptionModel
 from ..transcription.transcribe import Transcription
 from .described import Operation, Operations
 from .forms import too_large, upload_form
+from .streamed_transcriptions import StreamAsked, answer_streamed, asked_of_stream, refuse_translation
 
 OPERATIONS: Final[Operations] = {
     "/v1/audio/transcriptions": Operation(
@@ -58,7 +60,7 @@ _PROMPT_CHARS: Final = 4096
 
 _SHOWN_CHARS: Final = 64
 
-Read = Callable[[ServerState, FormData], "Asked"]
+Read = Callable[[ServerState, FormData], "Asked | StreamAsked"]
 
 
 def routes(state: ServerState) -> list[Route]:
@@ -101,7 +103,11 @@ async def _file_of(form: FormData, most: int) -> bytes:
     return await given.read()
 
 
-async def _answer(state: ServerState, request: Request, data: bytes, ticket: Ticket, asked: "Asked") -> ASGIApp:
+async def _answer(
+    state: ServerState, request: Request, data: bytes, ticket: Ticket, asked: "Asked | StreamAsked"
+) -> ASGIApp:
+    if isinstance(asked, StreamAsked):
+        return await answer_streamed(state, request, data, ticket, asked)
     assert state.audio is not None, "it comes with the model that hears"
     sound = await state.audio.decode(data, "file")
     del data
@@ -128,9 +134,11 @@ class Asked:
     options: TranscriptionOptions
 
 
-def _transcription(state: ServerState, fields: FormData) -> Asked:
+def _transcription(state: ServerState, fields: FormData) -> Asked | StreamAsked:
     form = TranscriptionForm.of(_texts(fields))
     model = _model(state, form)
+    if isinstance(model, StreamingTranscriptionModel):
+        return asked_of_stream(form, model)
     chunking = form.chunking
     options = msgspec.structs.replace(
         _options(form),
@@ -150,6 +158,8 @@ def _transcription(state: ServerState, fields: FormData) -> Asked:
 def _translation(state: ServerState, fields: FormData) -> Asked:
     form = TranslationForm.of(_texts(fields))
     model = _model(state, form)
+    if isinstance(model, StreamingTranscriptionModel):
+        raise refuse_translation(model)
     if not model.multilingual:
         raise BadRequest(
             f"`{model.served_names[0]}` hears English alone and translates nothing; /v1/audio/transcriptions writes "
@@ -169,7 +179,7 @@ def _texts(fields: FormData) -> list[tuple[str, str]]:
     ]
 
 
-def _model(state: ServerState, form: TranslationForm) -> TranscriptionModel:
+def _model(state: ServerState, form: TranslationForm) -> TranscriptionModel | StreamingTranscriptionModel:
     state.catalogue.resolve(form.model, "transcription")
     assert state.transcription is not None, "the catalogue has it"
     return state.transcription

@@ -7,6 +7,8 @@ from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
 from .errors import TranscriptionModelError
 from .model import Hears, TranscriptionModel
+from .stream_vocabulary import stream_vocabulary_of
+from .streaming import HearsStreams, StreamingTranscriptionModel
 from .vocabulary import Vocabulary, settings_of
 
 
@@ -30,3 +32,8 @@ def open_transcription(config: Served, client: Hears, folder: Path) -> Transcrip
     if vocabulary.multilingual and not vocabulary.languages:
         raise TranscriptionModelError(f"The tokenizer in {folder} names no language, but the model is multilingual.")
     return TranscriptionModel(config.served_names, client, vocabulary)
+
+
+def open_streaming(config: Served, client: HearsStreams, folder: Path) -> StreamingTranscriptionModel:
+    """The same of a model for which :func:`.stream_vocabulary.hears_streams` is true."""
+    return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))

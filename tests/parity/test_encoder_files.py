@@ -123,9 +123,7 @@ def ntk(dim: int, base: float, factor: float) -> torch.Tensor:
 @torch.inference_mode()
 def test_xlm_roberta_in_jinas_words(tmp_path: Path) -> None:
     config = {**BERT, "type_vocab_size": 1, "pad_token_id": 1}
-    theirs = random(
-        transformers.XLMRobertaModel(transformers.XLMRobertaConfig(**config), add_pooling_layer=False)
-    )
+    theirs = random(transformers.XLMRobertaModel(transformers.XLMRobertaConfig(**config), add_pooling_layer=False))
     names = {
         r"embeddings\.LayerNorm": "emb_ln",
         r"^encoder\.layer\.": "encoder.layers.",

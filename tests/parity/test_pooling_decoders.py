@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor.engine.worker.pooling_runner import PoolingRunner
 from stentor.engine.worker.setup_pooling import set_up_pooling
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.config import DType, WorkerConfig
 from stentor.protocols.pooling import Pooling
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import NewRow, RowStep, StepPlan
@@ -29,6 +29,7 @@ LLM: dict[str, Any] = {
     "pad_token_id": 0,
     "tie_word_embeddings": False,
 }
+ONE_LABEL: dict[str, Any] = {**LLM, "num_labels": 1}
 BLOCK = 16
 TEXTS = [[5, 9, 60, 7], [8], [101, 4, 4, 33, 90, 17, 6] * 4]
 EMBED = Pooling("embed", last=True)
@@ -43,13 +44,9 @@ EMBEDDERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "BGE-Gemma2": ("", lambda: transformers.Gemma2Model(transformers.Gemma2Config(**LLM, head_dim=8))),
 }
 SCORERS: dict[str, Callable[[], Any]] = {
-    "Qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**LLM, num_labels=1)),
-    "Skywork's Llama": lambda: transformers.LlamaForSequenceClassification(
-        transformers.LlamaConfig(**LLM, num_labels=1)
-    ),
-    "Gemma": lambda: transformers.GemmaForSequenceClassification(
-        transformers.GemmaConfig(**LLM, head_dim=8, num_labels=3)
-    ),
+    "Qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**ONE_LABEL)),
+    "Skywork's Llama": lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**ONE_LABEL)),
+    "Gemma": lambda: transformers.GemmaForSequenceClassification(transformers.GemmaConfig(**ONE_LABEL, head_dim=8)),
 }
 
 
@@ -70,7 +67,7 @@ def changed(folder: Path, change: Callable[[str], str] = str, **config: Any) -> 
     (folder / "config.json").write_text(json.dumps({**described, **config}))
 
 
-def pooled(folder: Path, pooling: Pooling, dtype: str = "float32") -> list[np.ndarray[Any, np.dtype[np.float32]]]:
+def pooled(folder: Path, pooling: Pooling, dtype: DType = "float32") -> list[np.ndarray[Any, np.dtype[np.float32]]]:
     """What a worker makes of :data:`TEXTS`, the last of which comes in two chunks where it can be cut."""
     config = WorkerConfig(str(folder), dtype=dtype, threads=1, pools=True, block_size=BLOCK, kv_cache_memory=1 << 20)
     setup = set_up_pooling(config, lambda phase, done, total: None)
@@ -109,16 +106,30 @@ def test_vectors_are_those_of_the_last_token(name: str, tmp_path: Path) -> None:
         close(found, last / last.norm())
 
 
+HALF: dict[str, Callable[[], Any]] = {
+    "causal": EMBEDDERS["Qwen3-Embedding"][1],
+    "both ways": lambda: transformers.Gemma3TextModel(
+        transformers.Gemma3TextConfig(
+            **LLM, head_dim=8, query_pre_attn_scalar=8, sliding_window=6, use_bidirectional_attention=True
+        )
+    ),
+    "encoder": lambda: transformers.ModernBertModel(
+        transformers.ModernBertConfig(**{name: LLM[name] for name in LLM if name != "num_key_value_heads"})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HALF)
 @torch.inference_mode()
-def test_half_precision_is_close_to_single(tmp_path: Path) -> None:
-    saved(EMBEDDERS["Qwen3-Embedding"][1](), tmp_path)
+def test_half_precision_is_close_to_single(name: str, tmp_path: Path) -> None:
+    saved(HALF[name](), tmp_path)
     for coarse, fine in zip(pooled(tmp_path, EMBED, "bfloat16"), pooled(tmp_path, EMBED), strict=True):
         assert float((coarse * fine).sum()) > 0.999
 
 
 @torch.inference_mode()
 def test_an_embedder_of_qwen2_may_look_both_ways(tmp_path: Path) -> None:
-    theirs = saved(transformers.Qwen2Model(transformers.Qwen2Config(**LLM, attn_implementation="sdpa")), tmp_path)
+    theirs = saved(transformers.Qwen2Model(transformers.Qwen2Config(**LLM)), tmp_path)
     changed(tmp_path, is_causal=False)
     for text, found in zip(TEXTS, pooled(tmp_path, Pooling("token_embed")), strict=True):
         everything = torch.zeros(1, 1, len(text), len(text))

@@ -11,6 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.placement import Placement
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.loading.pt_file import read_pt
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
@@ -264,3 +265,67 @@ def test_tokens_of_a_prompt_may_be_left_out_of_the_pooling(tmp_path: Path) -> No
     (found,) = ours.pool(hidden, tokens, starts, [Pooling("embed", skip=3)])
     expected = theirs(input_ids=tokens[None]).last_hidden_state[0, 3:].mean(0)
     torch.testing.assert_close(found.values[0], expected / expected.norm(), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_colbert_of_pylate_has_its_layer_in_a_folder(tmp_path: Path) -> None:
+    theirs = saved(lambda: transformers.ModernBertModel(transformers.ModernBertConfig(**MODERN)), tmp_path)
+    listed = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Dense", "type": "pylate.models.Dense.Dense"},
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "1_Dense").mkdir()
+    dense = {"in_features": 32, "out_features": 16, "bias": False}
+    identity = {"activation_function": "torch.nn.modules.linear.Identity"}
+    (tmp_path / "1_Dense/config.json").write_text(json.dumps({**dense, **identity}))
+    layer = torch.randn(16, 32)
+    save_file({"linear.weight": layer}, tmp_path / "1_Dense/model.safetensors")
+    ours = opened(tmp_path)
+    for text, found in zip(TEXTS, asked(ours, "token_embed"), strict=True):
+        hidden = theirs(input_ids=torch.tensor([text])).last_hidden_state[0]
+        expected = torch.nn.functional.normalize(hidden @ layer.T, dim=-1)
+        torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-5)
+    (tmp_path / "1_Dense/config.json").write_text(json.dumps({**dense, "activation_function": "torch.nn.Tanh"}))
+    with pytest.raises(CheckpointError, match="expected one that is identity"):
+        pooling_config(tmp_path)
+
+
+@torch.inference_mode()
+def test_a_colbert_of_jinas(tmp_path: Path) -> None:
+    """XLM-RoBERTa that rotates, with Stanford's notes beside it."""
+    config = transformers.JinaEmbeddingsV3Config(**{**BERT, "pad_token_id": 1})
+    theirs = saved(lambda: transformers.JinaEmbeddingsV3Model(config, add_pooling_layer=False), tmp_path)
+    layer = torch.randn(16, 32)
+    stored = load_file(tmp_path / "model.safetensors")
+    save_file({**stored, "linear.weight": layer}, tmp_path / "model.safetensors")
+    described = json.loads((tmp_path / "config.json").read_text())
+    older = {"model_type": "xlm-roberta", "position_embedding_type": "rotary", "rotary_emb_base": 20000.0}
+    (tmp_path / "config.json").write_text(json.dumps({**described, **older}))
+    (tmp_path / "artifact.metadata").write_text(json.dumps({"dim": 16, "query_maxlen": 32}))
+    ours = opened(tmp_path)
+    for text, found in zip(TEXTS, asked(ours, "token_embed"), strict=True):
+        hidden = theirs(input_ids=torch.tensor([text])).last_hidden_state[0]
+        expected = torch.nn.functional.normalize(hidden @ layer.T, dim=-1)
+        torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_splade_with_module_files(tmp_path: Path) -> None:
+    theirs = saved(MASKED["distilbert"], tmp_path)
+    listed = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.sparse_encoder.models.MLMTransformer"},
+        {"idx": 1, "name": "1", "path": "1_SpladePooling", "type": "x.models.SpladePooling.SpladePooling"},
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "1_SpladePooling").mkdir()
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": 130}
+    (tmp_path / "1_SpladePooling/config.json").write_text(json.dumps(pooling))
+    ours = opened(tmp_path)
+    for text, found in zip(TEXTS, asked(ours, "sparse"), strict=True):
+        expected = theirs(input_ids=torch.tensor([text])).logits[0].relu().log1p().amax(0)
+        assert found.ids is not None
+        torch.testing.assert_close(found.values[0], expected[found.ids], rtol=1e-4, atol=1e-4)
+    (tmp_path / "1_SpladePooling/config.json").write_text(json.dumps({**pooling, "pooling_strategy": "sum"}))
+    with pytest.raises(CheckpointError, match="pooling_strategy of SpladePooling is 'sum', expected 'max'"):
+        pooling_config(tmp_path)

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from stentor.server.catalogue import Catalogue, Kind, ServedModel
 from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.server.embedding.pooler import FakePooler, config, model_of, scores
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.schemas import JSON_VALUES, REFERENCE, TEXTS, values, why_not
 from stentor.tests.wire import messages
@@ -33,6 +35,15 @@ GOOD: dict[str, dict[str, Any]] = {
     "ConversationCreate": {},
     "ConversationUpdate": {"metadata": {}},
     "ItemsCreate": {"items": [{"role": "user", "content": "hi"}]},
+    "EmbeddingRequest": {"input": ["a b", "c"]},
+    "EmbedRequest": {"texts": ["a b"]},
+    "PoolingRequest": {"input": "a"},
+    "ClassifyRequest": {"input": "a"},
+    "ScoreRequest": {"queries": "a", "documents": ["b", "c"]},
+    "RerankRequest": {"query": "a", "documents": ["b", "c"]},
+    "SpeechRequest": {"input": "hi", "voice": "alloy"},
+    "ClientSecretRequest": {},
+    "BetaSessionRequest": {},
 }
 """Bodies that are served: from most that a schema allows, rules beyond it would keep a request."""
 HEADERS = {
@@ -57,6 +68,7 @@ class Target:
     runner: asyncio.Runner
     client: httpx.AsyncClient
     engine: FakeEngine
+    pooler: FakePooler
 
     def send(self, method: str, url: str, **arguments: Any) -> httpx.Response:
         return self.runner.run(self.client.request(method, url, **arguments))
@@ -83,9 +95,13 @@ def schemas() -> dict[str, Any]:
 def target() -> Iterator[Target]:
     engine = FakeEngine(max_model_len=CONTEXT)
     engine.burst = CONTEXT
-    client = in_memory(fake_state(engine))
+    pooler = FakePooler()
+    vectors = model_of(pooler, config(score=scores("fits"), matryoshka=True), template="{{ messages[0].content }}")
+    catalogue = Catalogue([ServedModel("chat", ("fake/model", "fake")), ServedModel("embedding", vectors.served_names)])
+    others: dict[Kind, Any] = {"embedding": pooler}
+    client = in_memory(fake_state(engine, catalogue=catalogue, others=others, embedding=vectors))
     with asyncio.Runner() as runner:
-        yield Target(runner, client, engine)
+        yield Target(runner, client, engine, pooler)
         runner.run(client.aclose())
 
 
@@ -148,7 +164,7 @@ def test_no_request_makes_the_server_fail_or_answer_in_another_shape(target: Tar
     event(f"{response.status_code}")
     assert response.status_code < 500, response.text
     assert str(response.status_code) in made.operation["responses"] or made.url != made.path, response.text
-    assert target.engine.live == 0, "nothing is left running"
+    assert target.engine.live == target.pooler.live == 0, "nothing is left running"
     check_shape(made.operation, response)
 
 
@@ -157,6 +173,9 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
     assert response.headers["x-request-id"]
     if response.status_code != 200:
         check_error(response)
+        return
+    if kind == "application/octet-stream":  # numbers
+        assert len(response.content) % 2 == 0
         return
     content = operation["responses"]["200"]["content"][kind]
     if kind == "application/json":

@@ -26,6 +26,7 @@ OutputTokens = Annotated[int, Meta(ge=1, le=MAX_OUTPUT_TOKENS)] | Literal["inf"]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Name = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
 Prompt = Annotated[str, Meta(max_length=16384)]
+Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Name], Meta(max_length=16)]
 
 
 # ---- formats
@@ -121,6 +122,15 @@ class RetentionRatio(msgspec.Struct, frozen=True, tag_field="type", tag="retenti
 Truncation = Literal["auto", "disabled"] | RetentionRatio
 
 
+class TracingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    workflow_name: Name | None = None
+    group_id: Name | None = None
+    metadata: Metadata | None = None
+
+
+Tracing = Literal["auto"] | TracingConfiguration
+
+
 class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effort: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
 
@@ -138,7 +148,8 @@ class RealtimeSession(msgspec.Struct, frozen=True, tag_field="type", tag="realti
     parallel_tool_calls: bool | UnsetType = UNSET
     reasoning: Reasoning | UnsetType = UNSET
     max_output_tokens: OutputTokens = "inf"
-    tracing: Any = None
+    tracing: Tracing | None = None
+    """Is told back, and changes nothing."""
     truncation: Truncation = "auto"
     prompt: Any = None
     expires_at: int

@@ -8,12 +8,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ..decoding import converted
 from ..errors import BadRequest
-from ..limits import MAX_NAME_LENGTH
 from .session import (
     AudioFormat,
     Eagerness,
     IdleTimeout,
     Include,
+    Metadata,
     Milliseconds,
     Modality,
     Name,
@@ -24,11 +24,11 @@ from .session import (
     RetentionRatio,
     Speed,
     Threshold,
+    Tracing,
 )
 
 T = TypeVar("T")
 MAX_INSTRUCTIONS: Final = 1 << 20
-MAX_METADATA: Final = 16
 
 _UNKNOWN: Final = re.compile(r"unknown field `?([^`.\n]+?)`?\.?$")
 
@@ -120,7 +120,7 @@ class RealtimeUpdate(AnswerUpdate, frozen=True, tag_field="type", tag="realtime"
     model: Name | UnsetType | None = UNSET
     audio: AudioUpdate | UnsetType | None = UNSET
     include: Annotated[list[Include], Meta(max_length=8)] | UnsetType | None = UNSET
-    tracing: Any = UNSET
+    tracing: Tracing | UnsetType | None = UNSET
     truncation: Literal["auto", "disabled"] | RetentionRatio | UnsetType | None = UNSET
     # what the server adds to a session, from clients that send one back as they got it
     id: Any = UNSET
@@ -138,8 +138,6 @@ class TranscriptionSessionFields(_Part, frozen=True, tag_field="type", tag="tran
 
 SessionFields = RealtimeUpdate | TranscriptionSessionFields
 
-Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]]
-
 
 class ResponseFields(AnswerUpdate, frozen=True, kw_only=True):
     """Of ``response.create``."""
@@ -147,7 +145,7 @@ class ResponseFields(AnswerUpdate, frozen=True, kw_only=True):
     audio: ResponseAudioUpdate | UnsetType | None = UNSET
     conversation: str | None = None
     input: list[dict[str, Any]] | None = None
-    metadata: Annotated[Metadata, Meta(max_length=MAX_METADATA)] | None = None
+    metadata: Metadata | None = None
 
 
 def read_fields(value: Any, type: Any, where: str) -> Any:

@@ -144,12 +144,14 @@ def test_a_prompt_longer_than_a_step_should_be_has_one_for_itself(crowded: bool)
         pools="all",
     )
     engine.crowded = crowded
-    for length in (3, 5, 60, 6, 2, 30, 4):
+    for length in (3, 5, 6, 60, 2, 30, 4, 4, 4):
         engine.submit([7] * length, pooling=Pooling("embed"))
     engine.drain()
     engine.check_clients()
     steps = [sorted(row.count for row in plan.rows) for plan in engine.plans]
-    assert steps == ([[3, 5], [60], [2, 6], [30], [4]] if crowded else [[3, 5], [60], [2, 6], [30], [4]])
+    assert steps == (
+        [[3, 5], [6], [60], [2], [30], [4, 4], [4]] if crowded else [[3, 5, 6], [60], [2], [30], [4, 4, 4]]
+    )
 
 
 def test_a_long_prompt_is_not_overtaken_for_ever_by_short_ones() -> None:

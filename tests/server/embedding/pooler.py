@@ -164,6 +164,12 @@ def config(**fields: Any) -> PoolingConfig:
     return replace(made, **fields)
 
 
+class Adapted(PoolingConfig):
+    """With adapters, whatever its backbone."""
+
+    adapters = ("retrieval.query", "code")
+
+
 def scores(*labels: str) -> ScoreHead:
     return ScoreHead("cls", "classifier", labels, "sigmoid" if len(labels) == 1 else "softmax")
 

@@ -14,7 +14,7 @@ from stentor.engine.models.pooling_config import SparseHead, TokenVectors
 from stentor.engine.models.sentence_config import SentenceModules
 from stentor.protocols.openai.limits import Limits
 from stentor.protocols.pooling import Pooling
-from stentor.server.embedding import encoding
+from stentor.server.embedding import encoding, scoring
 from stentor.server.embedding.model import Markers
 from stentor.tests.server.embedding.pooler import (
     CLS,
@@ -24,6 +24,7 @@ from stentor.tests.server.embedding.pooler import (
     SEP,
     WORDS,
     A,
+    Adapted,
     FakePooler,
     config,
     model_of,
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.anyio
 
 EMBEDDINGS: Final = "/v1/embeddings"
 SPARSE: Final = SparseHead("a", "b", "c", "gelu", 1e-12)
-COLBERT: Final = TokenVectors("linear", DIMENSIONS, bias=False)
+COLBERT: Final = TokenVectors(DIMENSIONS, bias=False)
 
 
 async def post(engine: FakePooler, path: str, body: dict[str, Any], made: Any = None, **fields: Any) -> httpx.Response:
@@ -379,6 +380,18 @@ async def test_an_embedder_scores_by_the_cosine_of_vectors_with_its_prompts() ->
         assert each["score"] == pytest.approx(float(cosine), abs=1e-6)
 
 
+async def test_queries_and_documents_are_read_by_the_adapters_that_the_model_has_for_them() -> None:
+    made = config()
+    adapted = Adapted(made.backbone, made.modules, made.dimensions)
+    engine = FakePooler()
+    assert (await post(engine, "/score", {"queries": "a", "documents": ["b", "c"]}, adapted)).status_code == 200
+    assert [stream.pooling.adapter for stream in engine.streams] == ["retrieval.query", "", ""]
+    await post(engine, EMBEDDINGS, {"input": "a", "task": "code"}, adapted)
+    await post(engine, "/v2/embed", {"texts": ["a"], "input_type": "search_query"}, adapted)
+    await post(engine, "/pooling", {"input": "a", "prompt_name": "query"}, adapted)
+    assert [stream.pooling.adapter for stream in engine.streams[3:]] == ["code", "retrieval.query", "retrieval.query"]
+
+
 async def test_late_interaction_sums_the_best_match_of_each_token_of_the_query() -> None:
     markers = Markers(query=30, document=32, query_length=8, fill=4, skipped=frozenset({WORDS.index(".")}))
     engine = FakePooler()
@@ -391,6 +404,17 @@ async def test_late_interaction_sums_the_best_match_of_each_token_of_the_query()
     kept = [id for id in document if WORDS[id] != "."]
     right = np.array([vector_of([id], Pooling("token_embed")) for id in kept])
     assert answer["data"][0]["score"] == pytest.approx(float((left @ right.T).max(axis=1).sum()), rel=1e-5)
+
+
+async def test_many_documents_of_late_interaction_are_scored_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [" ".join("abcdefgh"[place:]) for place in range(8)]
+    for body in ({"queries": "a b", "documents": texts}, {"queries": texts, "documents": texts}):
+        whole = (await post(FakePooler(), "/score", body, config(vectors=COLBERT))).json()
+        monkeypatch.setattr(scoring, "_DOCUMENTS", 3)
+        parts = (await post(FakePooler(), "/score", body, config(vectors=COLBERT))).json()
+        monkeypatch.undo()
+        assert parts["data"] == whole["data"]
+        assert len({each["score"] for each in whole["data"]}) > 4
 
 
 async def test_what_neither_embeds_nor_ranks_does_not_score() -> None:
@@ -480,6 +504,7 @@ async def test_cohere_s_texts_are_cut_at_the_end_that_is_named() -> None:
         assert (len(engine.prompts[0]), engine.prompts[0][1]) == (LENGTH, first)
     refused = await post(FakePooler(), "/v2/embed", {"texts": ["a", long], "truncate": "NONE"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "texts[1]")
+    assert "set `truncate` to `END`" in refused.json()["error"]["message"]
     engine = FakePooler()
     await post(engine, "/v2/embed", {"inputs": [{"content": [{"type": "text", "text": long}]}], "max_tokens": 5})
     assert engine.prompts == [[CLS, A, A + 1, A + 2, SEP]]

@@ -10,7 +10,7 @@ from stentor.engine.models.sentence_config import SentenceModules
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling_api.common import PoolingFields
 from stentor.server.embedding.pairs import PairRules, cut_longest, read_pairs
-from stentor.server.embedding.purposes import prompt_of
+from stentor.server.embedding.purposes import adapter_of, prompt_of
 from stentor.server.embedding.reading import Room, read_texts
 from stentor.tests.server.embedding.pooler import (
     CLS,
@@ -18,6 +18,7 @@ from stentor.tests.server.embedding.pooler import (
     SEP,
     WORDS,
     A,
+    Adapted,
     FakePooler,
     backend,
     config,
@@ -115,7 +116,9 @@ async def test_a_prompt_goes_before_texts_and_is_pooled_only_where_the_model_doe
     for include, skip in ((True, 0), (False, 3)):
         modules = SentenceModules(("mean",), include, prompts={"query": "query a "})
         model = model_of(FakePooler(), config(modules=modules))
-        (found,) = await read_texts(model, ["b"], Room(16), "input", prompt=prompt_of(modules, "search_query", "task"))
+        (found,) = await read_texts(
+            model, ["b"], Room(16), "input", prompt=prompt_of(model.config, "search_query", "task")
+        )
         assert found.ids == [CLS, WORDS.index("query"), A, A + 1, SEP]
         assert found.skip == skip
 
@@ -128,15 +131,29 @@ async def test_texts_are_written_small_where_the_model_only_knows_those() -> Non
 
 def test_purposes_have_the_names_of_all_protocols() -> None:
     modules = SentenceModules(("mean",), prompts={"query": "Q: ", "passage": "P: "}, default_prompt="passage")
-    assert prompt_of(modules, None) == "P: "
+    made = config(modules=modules)
+    assert prompt_of(made, None) == "P: "
     for name in ("query", "search_query", "retrieval.query"):
-        assert prompt_of(modules, name, "task") == "Q: "
+        assert prompt_of(made, name, "task") == "Q: "
     for name in ("document", "search_document", "passage"):
-        assert prompt_of(modules, name, "task") == "P: "
-    assert prompt_of(modules, "clustering", "task") == "", "it has none, and needs none"
+        assert prompt_of(made, name, "task") == "P: "
+    assert prompt_of(made, "clustering", "task") == "", "it has none, and needs none"
     with pytest.raises(BadRequest, match="it knows query, passage") as refused:
-        prompt_of(modules, "poetry", "input_type")
+        prompt_of(made, "poetry", "input_type")
     assert refused.value.param == "input_type"
+
+
+def test_an_adapter_is_chosen_by_any_name_of_its_purpose() -> None:
+    made = config()
+    assert adapter_of(made, "query") == ""
+    adapted = Adapted(made.backbone, made.modules, made.dimensions)
+    for name in ("query", "search_query", "retrieval.query"):
+        assert adapter_of(adapted, name) == "retrieval.query"
+    assert adapter_of(adapted, "code") == "code"
+    assert prompt_of(adapted, "code", "task") == ""
+    assert adapter_of(adapted, "passage") == adapter_of(adapted, None) == ""
+    with pytest.raises(BadRequest, match=r"it knows retrieval\.query, code"):
+        prompt_of(adapted, "poetry", "task")
 
 
 async def test_a_qwen3_reranker_is_asked_in_its_own_words() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling import Pooling
 from stentor.server.config import OverloadConfig
 from stentor.server.embedding import running
@@ -114,3 +115,13 @@ async def test_the_last_token_alone_counts_only_where_the_model_looks_at_no_othe
         modules = replace(made.modules, pooling=(pooling,))  # type: ignore[arg-type]
         await Job(model_of(engine, replace(made, modules=modules)), permit()[1]).run(prompts(1), Pooling("embed"))
         assert engine.streams[0].pooling.last is last
+
+
+async def test_an_answer_that_would_fill_the_memory_is_refused_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "MAX_BYTES", 4 * DIMENSIONS * 10)
+    monkeypatch.setattr(running, "WINDOW_TEXTS", 2)
+    engine = FakePooler()
+    with pytest.raises(BadRequest, match="fewer texts"):
+        await Job(model_of(engine, config()), permit()[1]).run(prompts(5), Pooling("token_embed"))
+    assert len(engine.streams) < 5
+    assert engine.live == 0

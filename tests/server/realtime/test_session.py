@@ -171,6 +171,8 @@ def test_what_the_server_tells_can_be_sent_back() -> None:
         ({"model": "nobody"}, "session.model", None),
         ({"output_modalities": ["text", "audio"]}, "session.output_modalities", "invalid_value"),
         ({"output_modalities": ["video"]}, "session.output_modalities[0]", "invalid_value"),
+        ({"tracing": 5}, "session.tracing", "invalid_value"),
+        ({"tracing": {"metadata": {"a": {"b": "c"}}}}, "session.tracing.metadata", "invalid_value"),
         ({"max_output_tokens": 4097}, "session.max_output_tokens", "invalid_value"),
         ({"max_output_tokens": "many"}, "session.max_output_tokens", "invalid_value"),
         ({"tools": [TOOL, {"type": "mcp", "server_label": "x"}]}, "session.tools[1].type", "unsupported"),

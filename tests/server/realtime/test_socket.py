@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from stentor.server.config import RealtimeConfig
+from stentor.server.door import client_secrets
 from stentor.server.door.client_secrets import ClientSecrets
 from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
@@ -207,6 +208,16 @@ async def test_secrets_expire_and_are_bounded() -> None:
             await told(socket, "response.done")
         assert (await made(address, {})).status_code == 200
         assert len(secrets) == 1
+
+
+async def test_what_secrets_configure_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_secrets, "MAX_BYTES", 10_000)
+    now = [1000.0]
+    long = {"session": {"type": "realtime", "instructions": "x" * 6000}}
+    async with serving(answering(door=Door(secrets=ClientSecrets(lambda: now[0])))) as address:
+        assert [(await made(address, long)).status_code for _ in range(2)] == [200, 429]
+        now[0] += 600
+        assert [(await made(address, long)).status_code for _ in range(2)] == [200, 429]
 
 
 async def test_a_secret_that_is_no_good_opens_nothing_even_where_no_key_is_needed() -> None:

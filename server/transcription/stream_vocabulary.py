@@ -1,0 +1,196 @@
+"""What a model that hears while it is spoken to begins with, and what its tokens stand for.
+
+Its tokenizer is Mistral's own file (``tekken.json``) or the one of the ``tokenizers`` library. The prompt is BOS and a
+streaming pad for each position of the silence that the audio is preceded by, and for each of the delay by which text
+comes after what is heard; silence follows the audio, so that its last word is written too.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.models.config import ConfigError
+from stentor.engine.models.voxtral_realtime_config import (
+    ARCHITECTURE,
+    VoxtralRealtimeConfig,
+    voxtral_realtime_config_from_hf,
+)
+from stentor.protocols.audio import SAMPLE_BYTES, SAMPLE_RATE
+
+from ..text.errors import TokenizerError
+from ..text.loading import load_tokenizer
+from .errors import TranscriptionModelError
+
+MODEL_TYPE: Final = "voxtral_realtime"
+TEKKEN: Final = "tekken.json"
+_BOS, _EOS, _PAD = "<s>", "</s>", "[STREAMING_PAD]"
+_LEFT_PAD: Final = 32
+"""Positions of silence before the audio, where the tokenizer does not say: those of the published models."""
+_LONGEST_WORD: Final = 10
+"""Positions that the last word may take after it was heard, as Mistral's own code has it."""
+
+
+@dataclass(frozen=True)
+class StreamVocabulary:
+    bos: int
+    eos: int
+    pad: int
+    """Is drawn where nothing is to be written yet."""
+    token_bytes: Callable[[int], bytes]
+    """Of a token's text; none for one that is special, or unknown."""
+    step: int
+    """Samples of one position."""
+    delay: int
+    """Positions by which text comes after what is heard."""
+    left_pad: int
+    """Positions of silence before the audio."""
+
+    @property
+    def prompt(self) -> list[int]:
+        return [self.bos] + [self.pad] * (self.left_pad + self.delay)
+
+    @property
+    def step_bytes(self) -> int:
+        return self.step * SAMPLE_BYTES
+
+    @property
+    def before(self) -> bytes:
+        """The silence before the audio."""
+        return bytes(self.left_pad * self.step_bytes)
+
+    @property
+    def right_pad(self) -> int:
+        """Whole positions of silence after the audio."""
+        return self.delay + 1 + _LONGEST_WORD
+
+    def after(self, size: int) -> bytes:
+        """The silence after so many bytes of audio."""
+        return bytes(-size % self.step_bytes + self.right_pad * self.step_bytes)
+
+
+def hears_streams(folder: Path) -> bool:
+    """Whether the model in ``folder`` hears while it is spoken to."""
+    file = folder / "config.json"
+    if not file.is_file():
+        return False
+    config = read_json(file)
+    return config.get("architectures") == [ARCHITECTURE] or config.get("model_type") == MODEL_TYPE
+
+
+def stream_vocabulary_of(folder: Path) -> StreamVocabulary:
+    """Some 100 ms, so call it in a thread. Raises :class:`.errors.TranscriptionModelError`."""
+    try:
+        config = voxtral_realtime_config_from_hf(read_json(folder / "config.json"))
+    except ConfigError as error:
+        raise TranscriptionModelError(f"{folder / 'config.json'}: {error}.") from error
+    if (folder / TEKKEN).is_file():
+        return _of_tekken(folder / TEKKEN, config)
+    if (folder / "tokenizer.json").is_file():
+        return _of_tokenizer(folder, config)
+    raise TranscriptionModelError(
+        f"There is no tokenizer in {folder}: a Voxtral Realtime needs its tekken.json or a tokenizer.json. "
+        "Fetch the model again."
+    )
+
+
+class _Word(msgspec.Struct):
+    token_bytes: str
+
+
+class _Special(msgspec.Struct):
+    rank: int
+    token_str: str
+
+
+class _Sizes(msgspec.Struct):
+    default_vocab_size: int
+    default_num_special_tokens: int
+
+
+class _Padding(msgspec.Struct):
+    streaming_n_left_pad_tokens: int | None = None
+    transcription_delay_ms: float | None = None
+
+
+class _Tekken(msgspec.Struct):
+    """Of the file, what matters here."""
+
+    config: _Sizes
+    vocab: list[_Word]
+    special_tokens: list[_Special] | None = None
+    audio: _Padding | None = None
+
+
+def _of_tekken(file: Path, config: VoxtralRealtimeConfig) -> StreamVocabulary:
+    """The file lists its words by rank; their ids come after those of the special tokens."""
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_Tekken)
+        first = found.config.default_num_special_tokens
+        words = [
+            base64.b64decode(word.token_bytes, validate=True)
+            for word in found.vocab[: max(0, found.config.default_vocab_size - first)]
+        ]
+    except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise TranscriptionModelError(f"Cannot read {file}: {error}. Fetch the model again.") from error
+    special = {token.token_str: token.rank for token in found.special_tokens or ()}
+    audio = found.audio or _Padding()
+    if audio.transcription_delay_ms is not None:
+        delay = audio.transcription_delay_ms * SAMPLE_RATE / 1000 / config.step
+        if delay != config.delay:
+            raise TranscriptionModelError(
+                f"{file.name} says that text comes {delay:g} positions after what is heard, and config.json "
+                f"{config.delay} (default_num_delay_tokens): both must be the same. Fetch the model again."
+            )
+
+    def token_bytes(id: int) -> bytes:
+        return words[id - first] if first <= id < first + len(words) else b""
+
+    left_pad = _LEFT_PAD if audio.streaming_n_left_pad_tokens is None else audio.streaming_n_left_pad_tokens
+    return _made(file, special, token_bytes, config, left_pad)
+
+
+def _of_tokenizer(folder: Path, config: VoxtralRealtimeConfig) -> StreamVocabulary:
+    try:
+        tokenizer = load_tokenizer(folder)
+    except TokenizerError as error:
+        raise TranscriptionModelError(str(error)) from error
+    if tokenizer.shape.kind != "byte_level":
+        raise TranscriptionModelError(
+            f"{folder / 'tokenizer.json'} has no byte-level tokens: it is not that of a Voxtral Realtime. "
+            "Fetch the model again."
+        )
+    added = tokenizer.backend.get_added_tokens_decoder()
+    names: dict[str, Any] = {token.content: id for id, token in added.items()}
+
+    def token_bytes(id: int) -> bytes:
+        return b"" if id in tokenizer.special_ids else tokenizer.token_bytes(id)
+
+    return _made(folder / "tokenizer.json", names, token_bytes, config, _LEFT_PAD)
+
+
+def _made(
+    file: Path,
+    special: Mapping[str, int],
+    token_bytes: Callable[[int], bytes],
+    config: VoxtralRealtimeConfig,
+    left_pad: int,
+) -> StreamVocabulary:
+    missing = [name for name in (_BOS, _EOS, _PAD) if name not in special]
+    if missing:
+        raise TranscriptionModelError(
+            f"{file} has no token {missing[0]}: it is not the tokenizer of a Voxtral Realtime. Fetch the model again."
+        )
+    beyond = [name for name in (_BOS, _EOS, _PAD) if not 0 <= special[name] < config.vocab_size]
+    if beyond or not 0 <= left_pad < config.max_position:
+        raise TranscriptionModelError(
+            f"{file} is not the tokenizer of the model beside it, which has {config.vocab_size} tokens and hears "
+            f"{config.max_position} positions. Fetch the model again."
+        )
+    return StreamVocabulary(
+        special[_BOS], special[_EOS], special[_PAD], token_bytes, config.step, config.delay, left_pad
+    )
