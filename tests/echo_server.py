@@ -16,9 +16,16 @@ from stentor.server import cli
 _launch = launch.launch_engine
 
 
-def launch_echo(config: EngineConfig, weights_fd: int | None = None, nursery: Nursery | None = None) -> EngineProcess:
+def launch_echo(
+    config: EngineConfig,
+    weights_fd: int | None = None,
+    nursery: Nursery | None = None,
+    lease_fd: int | None = None,
+) -> EngineProcess:
     """The nursery, which has imported what another worker needs, is not asked."""
-    return _launch(msgspec.structs.replace(config, worker_module="stentor.loadtest.echo_worker"), weights_fd)
+    return _launch(
+        msgspec.structs.replace(config, worker_module="stentor.loadtest.echo_worker"), weights_fd, None, lease_fd
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from stentor.loadtest.processes import alive, tree
 
+LIFE = (1 << 20) + 1
+"""Offset of the first member's lock in a lease."""
+
 
 def eventually(condition: Callable[[], bool], seconds: float, what: str) -> None:
     """Polls until true; fails with ``what`` after ``seconds``."""
@@ -24,3 +27,13 @@ def below(server: int, name: str) -> list[int]:
             if Path(f"/proc/{pid}/comm").read_text().strip() == f"stentor-{name}" and alive(pid):
                 found.append(pid)
     return found
+
+
+def worker_of(server: int, member: int) -> int:
+    """The worker that is this member of the lease, by the kernel's list of locks."""
+    workers = below(server, "worker")
+    for line in Path("/proc/locks").read_text().splitlines():
+        kind, _, access, pid, _, start, _ = line.split()[-7:]
+        if (kind, access, start) == ("POSIX", "WRITE", str(LIFE + member)) and int(pid) in workers:
+            return int(pid)
+    raise AssertionError(f"none of {workers} is member {member}")

