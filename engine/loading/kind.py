@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..models.encoder_config import is_encoder
+from ..models.encoder_hf import is_encoder
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 

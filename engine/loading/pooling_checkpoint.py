@@ -7,7 +7,8 @@ from typing import Final, get_args
 
 from ..models.config import ConfigError, DecoderConfig
 from ..models.config_fields import Fields
-from ..models.encoder_config import EncoderConfig, encoder_config_from_hf, is_encoder
+from ..models.encoder_config import EncoderConfig
+from ..models.encoder_hf import encoder_config_from_hf, is_encoder
 from ..models.hf_config import decoder_config_from_hf
 from ..models.pooling_config import (
     PoolingConfig,

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-PEERS: Final = ("llama.cpp", "vllm", "transformers", "faster-whisper")
+PEERS: Final = ("llama.cpp", "vllm", "transformers", "faster-whisper", "sentence-transformers")
 """Whom ``make peers`` can install."""
 
 

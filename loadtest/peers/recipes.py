@@ -17,6 +17,7 @@ VLLM: Final = "0.32.0"
 TRANSFORMERS: Final = "5.23.0"
 TORCH: Final = "2.13.0"
 FASTER_WHISPER: Final = "1.2.1"
+SENTENCE_TRANSFORMERS: Final = "6.2.0"
 
 CMAKE_FLAGS: Final = (
     "-DCMAKE_BUILD_TYPE=Release",
@@ -109,11 +110,28 @@ def faster_whisper(home: Path, torch_index: str | None) -> list[Step]:
     ]
 
 
+def sentence_transformers(home: Path, torch_index: str | None) -> list[Step]:
+    """For `make embeddings`, which compares the making of vectors."""
+    packages = [
+        f"torch=={TORCH}",
+        f"transformers=={TRANSFORMERS}",
+        f"sentence-transformers=={SENTENCE_TRANSFORMERS}",
+    ]
+    return [
+        _environment(home),
+        Step(
+            "installing torch and sentence-transformers, which takes minutes", [*_install(home, torch_index), *packages]
+        ),
+        Step("trying it", [str(home / "env" / "bin" / "python"), "-P", "-c", "import sentence_transformers"]),
+    ]
+
+
 RECIPES: Final = {
     "llama.cpp": Recipe(f"b{LLAMA_CPP.partition('.')[0]}", llama_cpp),
     "vllm": Recipe(VLLM, vllm),
     "transformers": Recipe(TRANSFORMERS, transformers),
     "faster-whisper": Recipe(FASTER_WHISPER, faster_whisper),
+    "sentence-transformers": Recipe(SENTENCE_TRANSFORMERS, sentence_transformers),
 }
 
 

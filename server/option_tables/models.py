@@ -14,7 +14,7 @@ OPTIONS: Final = (
         "transcription-model",
         "transcription.model",
         kinds.text(),
-        "a Whisper model, named as MODEL is: Hugging Face's or CTranslate2's form; otherwise none is served",
+        "a Whisper (Hugging Face's or CTranslate2's form) or a Voxtral Realtime, named as MODEL is; otherwise none",
         "models",
     ),
     Option(

@@ -92,7 +92,9 @@ class Connection:
         *,
         open_ears: OpenEars,
         make_pacer: MakePacer,
+        keeps_type: bool = False,
     ) -> None:
+        """``keeps_type``: it cannot become a session of the other type, as others can before anything has happened."""
         self._state = state
         self._rules = rules
         self._session: Session = session
@@ -104,7 +106,7 @@ class Connection:
         self._conversation = Conversation(random_id("conv"), state.limits)
         self._ears: Ears | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._pristine = True
+        self._pristine = not keeps_type
         self._answering = Answering(
             state,
             caller,

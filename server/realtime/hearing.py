@@ -16,6 +16,7 @@ import anyio
 from stentor.protocols.audio import SAMPLE_RATE
 from stentor.protocols.openai.errors import BadRequest
 
+from ..audio.quiet import quietest
 from ..errors import GenerationFailed, ServerError
 from .agreement import LocalAgreement, Word
 from .formats import HEARD, to_ms, to_ticks
@@ -23,7 +24,6 @@ from .hypotheses import Hearing, Hypothesis, Reading, Told, Transcribe
 from .input_buffer import Track
 from .partial_pace import PartialPace
 from .parts import TokenProbability, Transcript
-from .quiet import quietest
 
 logger = logging.getLogger(__name__)
 

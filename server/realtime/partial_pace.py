@@ -1,6 +1,7 @@
 """How often callers' words are guessed at while they speak: the more callers and the slower the model, the less.
 
-Transcripts that somebody waits for come first: while there is one, no guess is begun.
+Transcripts that somebody waits for come first: while there is one, no guess is begun, but for one now and then, so
+that a caller who always has some keeps nobody's guesses away.
 """
 
 import time
@@ -17,6 +18,8 @@ AT_ONCE: Final = 2
 """Hypotheses that are made at the same time."""
 SHARE: Final = 0.5
 """Of the rate at which that many at once can be made: the rest is for transcripts that somebody waits for."""
+PATIENCE_SECONDS: Final = 5.0
+"""For which a guess lets transcripts go first."""
 _WEIGHT: Final = 0.3
 """Of the last hypothesis in the mean of what they take."""
 
@@ -57,7 +60,7 @@ class PartialPace:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Around what somebody waits for: no hypothesis is begun meanwhile."""
+        """Around what somebody waits for: hypotheses let it go first."""
         self._awaited += 1
         try:
             yield
@@ -71,8 +74,9 @@ class PartialPace:
     async def place(self) -> AsyncIterator[None]:
         """For one hypothesis, in turn; how long it takes is measured unless it is given up."""
         async with self._slots:
-            while self._awaited:
-                await self._nothing_awaited.wait()
+            with anyio.move_on_after(PATIENCE_SECONDS):
+                while self._awaited:
+                    await self._nothing_awaited.wait()
             began = self._clock()
             yield
             took = self._clock() - began

@@ -131,6 +131,7 @@ class RealtimeServing:
                 outbox,
                 open_ears=partial(self._ears.open, caller),
                 make_pacer=partial(PlaybackPacer, state.realtime.audio_ahead),
+                keeps_type=secret_of(socket.scope) is not None,
             )
         except BadRequest as error:
             outbox.tell(describe(error)[1])

@@ -15,6 +15,7 @@ from typing import Final
 import anyio
 
 from stentor.engine.client import EngineUnavailable
+from stentor.protocols.audio import SAMPLE_RATE
 from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import GenerationFailed, ServerError, Unavailable
@@ -43,6 +44,11 @@ class StreamTranscriber:
         self.model: Final = model
         self._salt = salt
         self._name = name
+
+    @property
+    def positions_a_second(self) -> float:
+        """That the model makes of audio."""
+        return SAMPLE_RATE / self.model.vocabulary.step
 
     def begin(self, *, logprobs: bool) -> Stretch:
         """Raises ServerError."""
@@ -187,9 +193,10 @@ class StreamedTurn:
                     async for piece in pieces:
                         self._write(piece)
             finally:
-                feeding.cancel()
-                await asyncio.gather(feeding, return_exceptions=True)
                 self._stretch = None
+                feeding.cancel()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.gather(feeding, return_exceptions=True)
             left = stretch.left
             self._waiting[:0] = left
             fewest = _AGAIN_MS * BYTES_A_SECOND // 1000 if left else 1

@@ -29,12 +29,12 @@ from .formats import HEARD
 from .hypotheses import Hearing
 from .partial_pace import PartialPace
 from .parts import TokenProbability
-from .streamed import AnyHearing, AnyTranscriber, hear_turn
+from .streamed import AnyHearing, AnyTranscriber, StreamTranscriber, hear_turn
 
 MAX_HELD_MS: Final = 600_000
 """Of audio that has not been heard; the next is not read before there is less."""
 POSITIONS_A_SECOND: Final = 50
-"""That the model makes of audio: the prompt's tokens in its usage."""
+"""That a model makes of audio which is not of the streaming kind: the prompt's tokens in its usage."""
 
 Receive = Callable[[], Awaitable[bytes | None]]
 """The next message; None once the client has gone."""
@@ -240,7 +240,9 @@ class VllmSession:
             self._unsettled.remove(utterance.hearing)
             self._settled.set()
             self._settled = anyio.Event()
-        prompt = round(transcript.seconds * POSITIONS_A_SECOND)
+        transcribe = self._transcribe
+        a_second = transcribe.positions_a_second if isinstance(transcribe, StreamTranscriber) else POSITIONS_A_SECOND
+        prompt = round(transcript.seconds * a_second)
         usage = Usage(prompt, utterance.tokens, prompt + utterance.tokens)
         self._put(_encode(Done(transcript.text, usage)))
 

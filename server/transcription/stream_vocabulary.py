@@ -28,6 +28,8 @@ from .errors import TranscriptionModelError
 
 MODEL_TYPE: Final = "voxtral_realtime"
 TEKKEN: Final = "tekken.json"
+FEWEST_POSITIONS: Final = 12
+"""That must be left for audio: about a second of it."""
 _BOS, _EOS, _PAD = "<s>", "</s>", "[STREAMING_PAD]"
 _LEFT_PAD: Final = 32
 """Positions of silence before the audio, where the tokenizer does not say: those of the published models."""
@@ -67,6 +69,11 @@ class StreamVocabulary:
     def right_pad(self) -> int:
         """Whole positions of silence after the audio."""
         return self.delay + 1 + _LONGEST_WORD
+
+    @property
+    def padding(self) -> int:
+        """Positions of silence around the audio, but for what fills up its last."""
+        return self.left_pad + self.right_pad
 
     def after(self, size: int) -> bytes:
         """The silence after so many bytes of audio."""
@@ -186,11 +193,12 @@ def _made(
             f"{file} has no token {missing[0]}: it is not the tokenizer of a Voxtral Realtime. Fetch the model again."
         )
     beyond = [name for name in (_BOS, _EOS, _PAD) if not 0 <= special[name] < config.vocab_size]
-    if beyond or not 0 <= left_pad < config.max_position:
+    made = StreamVocabulary(
+        special[_BOS], special[_EOS], special[_PAD], token_bytes, config.step, config.delay, left_pad
+    )
+    if beyond or left_pad < 0 or made.padding + FEWEST_POSITIONS >= config.max_position:
         raise TranscriptionModelError(
             f"{file} is not the tokenizer of the model beside it, which has {config.vocab_size} tokens and hears "
             f"{config.max_position} positions. Fetch the model again."
         )
-    return StreamVocabulary(
-        special[_BOS], special[_EOS], special[_PAD], token_bytes, config.step, config.delay, left_pad
-    )
+    return made

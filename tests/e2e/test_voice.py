@@ -21,7 +21,7 @@ from stentor.loadtest.voice.realtime import RealtimeClient, Speech, session, spe
 from stentor.loadtest.voice.sentences import SENTENCES
 from stentor.loadtest.voice.sessions import measure as measure_sessions
 from stentor.loadtest.voice.wer import Normalizer, word_errors
-from stentor.tests.e2e.test_several_models import worker_of
+from stentor.tests.e2e.processes import worker_of
 from stentor.tests.server.realtime.wire import Ledger
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")

@@ -72,6 +72,7 @@ ARCHITECTURES: dict[str, Build] = {
     ),
     "phi3-longrope-long": lambda: transformers.Phi3Config(**SHAPE, **_longrope(), original_max_position_embeddings=32),
     "phi3-partial": lambda: transformers.Phi3Config(**SHAPE, partial_rotary_factor=0.5, sliding_window=24),
+    "gemma": lambda: transformers.GemmaConfig(**SHAPE, head_dim=32),
     "gemma2": lambda: transformers.Gemma2Config(
         **SHAPE, head_dim=32, query_pre_attn_scalar=24, sliding_window=24, attn_implementation="eager"
     ),

@@ -282,11 +282,11 @@ def test_an_empty_input_scale_names_its_projection() -> None:
 
 def test_weights_are_sized_as_they_will_be_kept(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(make.packed(tmp_path, GPTQ, make.gptq(32)).folder)
-    plain = weights_bytes(checkpoint.config, Placement(CPU, torch.float32, False))
+    plain = weights_bytes(checkpoint.decoder, Placement(CPU, torch.float32, False))
     backends: tuple[Backend, ...] = ("auto", "kernels")
     for backend in backends:
         place = Placement(CPU, torch.float32, False, checkpoint.quantized, backend)
-        size = weights_bytes(checkpoint.config, place)
+        size = weights_bytes(checkpoint.decoder, place)
         assert size == PagedDecoder(tmp_path, backend=backend).model.weights.total_bytes
         assert (size == plain) == (backend == "auto")
 
@@ -295,4 +295,4 @@ def test_the_sizing_of_weights_refuses_for_the_device_that_was_asked_for(tmp_pat
     make.tiny_llama().save_pretrained(tmp_path)
     online = QuantizedCheckpoint("online", (Rule(("Linear",), OnlineFormat("int8")),))
     with pytest.raises(WeightError, match="run on CUDA, not on cpu"):
-        weights_bytes(open_checkpoint(tmp_path).config, Placement(CPU, torch.float32, False, online))
+        weights_bytes(open_checkpoint(tmp_path).decoder, Placement(CPU, torch.float32, False, online))

@@ -159,8 +159,8 @@ def test_packed_weights_are_sized_as_they_will_be_kept(name: str, tmp_path: Path
     checkpoint = open_checkpoint(folder)
     packed = PagedDecoder(folder, dtype=BF16)
     place = Placement(CPU, BF16, False, checkpoint.quantized, packed=True)
-    assert weights_bytes(checkpoint.config, place) == packed.model.weights.total_bytes
-    plain = weights_bytes(checkpoint.config, replace(place, backend="expanded"))
+    assert weights_bytes(checkpoint.decoder, place) == packed.model.weights.total_bytes
+    plain = weights_bytes(checkpoint.decoder, replace(place, backend="expanded"))
     assert packed.model.weights.total_bytes < 0.8 * plain
 
 

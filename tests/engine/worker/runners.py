@@ -48,7 +48,9 @@ class WatchedDecoder(Decoder):
         positions: torch.Tensor,
         caches: Sequence[LayerCache],
         batch: AttentionBatch,
+        added: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        assert added is None
         if self.device is None or self.device.replaying is None:
             self.eager += 1
             return super().forward(tokens, positions, caches, batch)
@@ -66,7 +68,7 @@ class WatchedDecoder(Decoder):
 
 def load(folder: Path) -> WatchedDecoder:
     checkpoint = open_checkpoint(folder)
-    model = WatchedDecoder(checkpoint.config, Placement(CPU, torch.float32, True), CONTEXT)
+    model = WatchedDecoder(checkpoint.decoder, Placement(CPU, torch.float32, True), CONTEXT)
     model.captured = {}
     model.weights.load(iterate_weights(checkpoint, torch.float32), ignore=model.ignored_weights)
     return model

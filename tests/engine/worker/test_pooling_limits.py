@@ -3,14 +3,24 @@ from typing import Any
 import pytest
 import transformers
 
-from stentor.engine.models.encoder_config import encoder_config_from_hf
+from stentor.engine.models.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.hf_config import decoder_config_from_hf
 from stentor.engine.models.pooling_config import PoolingConfig
 from stentor.engine.models.sentence_config import SentenceModules
 from stentor.engine.worker.setup_pooling import suited_limits
 
-MINILM: dict[str, Any] = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+MINILM: dict[str, Any] = {
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+}
+LARGE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
 
 
 def model(config: Any) -> PoolingConfig:

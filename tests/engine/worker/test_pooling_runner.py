@@ -57,7 +57,9 @@ def test_others_are_let_in_after_every_layer(tmp_path: Path) -> None:
 
 
 def test_the_two_texts_of_a_pair_are_told_apart(tmp_path: Path) -> None:
-    theirs = saved(transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=1)), tmp_path)
+    theirs = saved(
+        transformers.BertForSequenceClassification(transformers.BertConfig(**{**BERT, "num_labels": 1})), tmp_path
+    )
     runner = runner_of(tmp_path)
     text = [1, 9, 8, 2, 33, 34, 2]
     plan = step(0, (text, Pooling("classify", second=4)), (text, Pooling("classify")), ([7], Pooling("embed")))

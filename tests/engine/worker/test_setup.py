@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> DecoderConfig:
-    return open_checkpoint(folder, "auto").config
+    return open_checkpoint(folder, "auto").decoder
 
 
 def _size(model: DecoderConfig, blocks: float, **changes: Any) -> tuple[int, int]:
@@ -214,7 +214,7 @@ def test_a_context_cut_to_the_cache_is_told(folder: Path, model: DecoderConfig) 
 
 def test_the_cache_costs_nothing_until_it_is_used(folder: Path) -> None:
     before = memory.resident_bytes()
-    made = allocate_caches(open_checkpoint(folder, "auto").config, 100_000, 16, CPU, F32)
+    made = allocate_caches(open_checkpoint(folder, "auto").decoder, 100_000, 16, CPU, F32)
     assert sum(cache.k.nbytes + cache.v.nbytes for cache in made) > 1 << 30
     assert memory.resident_bytes() - before < 64 << 20
     assert not made[0].k[-1].any()

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from stentor.engine.client import EngineUnavailable
-from stentor.engine.models.encoder_config import encoder_config_from_hf
+from stentor.engine.models.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.pooling_config import PoolingConfig, ScoreHead
 from stentor.engine.models.sentence_config import Normalized, SentenceModules
 from stentor.engine.stream import Event

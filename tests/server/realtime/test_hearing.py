@@ -375,3 +375,13 @@ async def test_a_guess_that_fails_costs_the_turn_nothing(quick: None) -> None:
         model.error = None
         turn.finish()
         assert (await turn.transcript()).text == told.text == "w1 w2"
+
+
+async def test_who_always_has_transcripts_to_wait_for_keeps_nobodys_guesses_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partial_pace, "PATIENCE_SECONDS", 0.02)
+    pace = PartialPace()
+    with pace.awaited(), anyio.fail_after(1):
+        async with pace.place():
+            pass

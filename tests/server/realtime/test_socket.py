@@ -210,6 +210,16 @@ async def test_secrets_expire_and_are_bounded() -> None:
         assert len(secrets) == 1
 
 
+async def test_a_session_that_a_secret_opens_stays_of_its_type() -> None:
+    state = voice_state(door=keyed())
+    async with serving(state) as address:
+        for kind, other in (("transcription", "realtime"), ("realtime", "transcription")):
+            value = (await made(address, {"session": {"type": kind}})).json()["value"]
+            async with opened(address, additional_headers={"authorization": f"Bearer {value}"}) as socket:
+                await say(socket, type="session.update", session={"type": other})
+                assert (await told(socket, "error"))[-1]["error"]["param"] == "session.type"
+
+
 async def test_what_secrets_configure_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_secrets, "MAX_BYTES", 10_000)
     now = [1000.0]

@@ -141,9 +141,7 @@ def no_audio(folder: Path) -> None:
         (no_audio, r"config\.json: text_config or audio_config is missing"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_one_line(
-    folder: Path, spoil: Callable[[Path], None], expected: str
-) -> None:
+def test_what_cannot_be_served_is_told_in_one_line(folder: Path, spoil: Callable[[Path], None], expected: str) -> None:
     spoil(folder)
     with pytest.raises(TranscriptionModelError, match=expected) as raised:
         stream_vocabulary_of(folder)
