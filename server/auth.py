@@ -1,4 +1,4 @@
-"""The guard. Everything wants a key but the two probes and the page, so that a new route is guarded without being named."""
+"""The guard. Everything wants a key but the two probes and the page: a new route is guarded without being named."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass

@@ -34,7 +34,8 @@ from .texts import Texts, skewed
 ALONE: Final = "alone"
 EMBEDDING: Final = "beside a job of texts"
 TRANSCRIPTION: Final = "beside transcription"
-JOB_TEXTS: Final = 1024
+JOB_TEXTS: Final = 256
+"""Of one request; two are on their way at a time."""
 _PROMPT: Final = "Once upon a time, in a house by the sea,"
 _SENTENCES_A_FILE: Final = 8
 _STEP: Final = 7
@@ -119,7 +120,7 @@ def summary(gaps: dict[str, list[float]], done: dict[str, int], streams: int) ->
 
 @contextmanager
 def _texts(server: ServerProcess, job: Sequence[str]) -> Iterator[Counted]:
-    with Bulk(server.port, DEMO_EMBEDDING_MODEL, [job], endless=True) as bulk:
+    with Bulk(server.port, DEMO_EMBEDDING_MODEL, [job, job], endless=True) as bulk:
         yield Counted(lambda: bulk.texts)
 
 

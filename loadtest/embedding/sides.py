@@ -40,40 +40,31 @@ class Side(Protocol):
 
 
 class Ours:
-    """A server that is running. Context manager around its connections."""
+    """A server that is running, over ``connections`` at a time."""
 
     name = "stentor"
 
     def __init__(self, server: ServerProcess, model: str, connections: int) -> None:
-        self._pid = server.pid
-        self._connections = [Connection(server.port, model) for _ in range(connections)]
-
-    def __enter__(self) -> Self:
-        for connection in self._connections:
-            connection.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for connection in self._connections:
-            connection.__exit__(kind, error, trace)
+        self._server = server
+        self._model = model
+        self._connections = connections
 
     def encode(self, texts: Sequence[str], batch: int) -> Encoded:
         parts = [texts[start : start + batch] for start in range(0, len(texts), batch)]
         places = iter(range(len(parts)))  # whoever is free takes the next; next() of it is one step of the interpreter
         found: list[list[bytes]] = [[] for _ in parts]
 
-        def work(connection: Connection) -> None:
-            for place in places:
-                found[place] = connection.ask(parts[place]).vectors
+        def work(_: int) -> None:
+            with Connection(self._server.port, self._model) as connection:
+                for place in places:
+                    found[place] = connection.ask(parts[place]).vectors
 
-        used = _cpu_seconds(self._pid)
+        used = _cpu_seconds(self._server.pid)
         began = time.perf_counter()
-        with ThreadPoolExecutor(len(self._connections)) as threads:
-            list(threads.map(work, self._connections))
+        with ThreadPoolExecutor(self._connections) as threads:
+            list(threads.map(work, range(self._connections)))
         seconds = time.perf_counter() - began
-        return Encoded(seconds, _cpu_seconds(self._pid) - used, [vector for part in found for vector in part])
+        return Encoded(seconds, _cpu_seconds(self._server.pid) - used, [vector for part in found for vector in part])
 
 
 class SentenceTransformers:

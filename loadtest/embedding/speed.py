@@ -74,7 +74,7 @@ def measure(dtypes: Sequence[str], rounds: int, tokens: int, threads: int, *, pe
         arguments = [DEMO_EMBEDDING_MODEL, "--embedding-dtype", dtype, "--threads", str(threads)]
         with ExitStack() as at_end:
             server = at_end.enter_context(ServerProcess(arguments))
-            sides: list[Side] = [at_end.enter_context(Ours(server, DEMO_EMBEDDING_MODEL, CONNECTIONS))]
+            sides: list[Side] = [Ours(server, DEMO_EMBEDDING_MODEL, CONNECTIONS)]
             if peer:
                 other = at_end.enter_context(SentenceTransformers(folder, dtype, threads))
                 version = other.version

