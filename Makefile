@@ -21,6 +21,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
+# Tests that two processes share out among themselves; the others want the machine for themselves.
+BESIDE := $(addprefix tests/,engine kernels parity protocols server wire)
+
 .PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
@@ -47,7 +50,8 @@ lint: $(STAMP) ## style, types and layers
 
 pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
-	$(BIN)/python -P -m pytest $(if $(ARGS),$(ARGS),--ignore=tests/compile)
+	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile $(BESIDE))
+	$(if $(ARGS),,$(BIN)/python -P -m pytest --ignore=tests/compile $(BESIDE:%=--ignore=%) tests)
 	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
 
 compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need not be there

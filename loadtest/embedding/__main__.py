@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="of each side")
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5, help="of speed; isolation takes as many")
-    parser.add_argument("--tokens", type=int, default=16384, help="of one load of speed in one round")
+    parser.add_argument("--tokens", type=int, default=8192, help="of one load of speed in one round")
     parser.add_argument("--job", type=int, default=5000, help="texts that one sentence is sent beside")
     parser.add_argument("--alone", type=int, default=300, help="sentences that are sent alone")
     parser.add_argument("--stream", type=int, default=200, help="tokens of a chat stream")
