@@ -75,7 +75,9 @@ class Answer:
     # ---- messages
 
     def write(self, text: str) -> Entry:
-        """More of what the model says. Returns its message."""
+        """More of what the model says. Returns its message; of an answer that has ended, one that nobody is told of."""
+        if self.ended:
+            return Entry(MessageItem(random_id("item"), "assistant", [], "incomplete"))
         entry = self._message or self._open_message()
         id = entry.item.id
         self._written[id].append(text)
@@ -110,6 +112,8 @@ class Answer:
     # ---- calls
 
     def call(self, name: str, call_id: str | None) -> None:
+        if self.ended:
+            return
         self.leave_message()
         entry = Entry(FunctionCallItem(random_id("item"), call_id or random_id("call"), name, status="in_progress"))
         self._call = entry

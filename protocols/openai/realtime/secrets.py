@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, UnsetType
 
 
 class ExpiresAfter(msgspec.Struct, frozen=True):
@@ -36,11 +36,14 @@ class BetaSessionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     max_response_output_tokens: Any = UNSET
 
 
-class BetaSession(msgspec.Struct, frozen=True):
+class BetaSession(BetaSessionRequest, frozen=True, kw_only=True):
     """``/v1/realtime/sessions`` of the beta: the fields of a session, and its client secret."""
 
     id: str
+    object: str
+    expires_at: int
     client_secret: dict[str, Any]
+    temperature: float | UnsetType = UNSET
 
 
 secret_decoder: Final = msgspec.json.Decoder(ClientSecretRequest)

@@ -1,0 +1,23 @@
+from stentor.protocols.openai.limits import Limits
+from stentor.protocols.openai.realtime.server import Response, ServerEvent, StatusDetails
+from stentor.server.realtime.answer import Answer
+from stentor.server.realtime.conversation import Conversation
+
+
+def test_what_a_model_says_after_its_answer_has_ended_is_told_to_nobody() -> None:
+    told: list[ServerEvent] = []
+    conversation = Conversation("conv_1", Limits())
+    response = Response(
+        id="resp_1", output=[], conversation_id="conv_1", output_modalities=["audio"], max_output_tokens="inf"
+    )
+    answer = Answer(response, told.append, conversation)
+    answer.begin([])
+    answer.end(StatusDetails("cancelled", "turn_detected"), None)
+    count = len(told)
+    late = answer.write("Once upon a time")
+    answer.play(late, bytes(480))
+    answer.call("look", None)
+    answer.argue("{}")
+    answer.end_call()
+    assert len(told) == count
+    assert response.output == []
