@@ -69,7 +69,7 @@ def run(served: WorkerConfig, arguments: argparse.Namespace, console: Console) -
         reference = Reference(checkpoint)
         text = arguments.text.read_text(encoding="utf-8") if arguments.text else corpus()
         tokens = reference.tokenize(text)[: arguments.tokens]
-        lengths = [min(length, checkpoint.config.max_position) for length in arguments.window]
+        lengths = [min(length, checkpoint.decoder.max_position) for length in arguments.window]
         works = make_works(tokens, lengths, arguments.decode)
         with make_cases(checkpoint, reference, served, arguments.cases) as cases:
             return check(cases, works, reference, status.update)
