@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from stentor.server.catalogue import Catalogue, Kind, ServedModel
+from stentor.server.responses.live import LiveResponses
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.embedding.pooler import FakePooler, config, model_of, scores
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.schemas import JSON_VALUES, REFERENCE, TEXTS, values, why_not
-from stentor.tests.wire import messages
+from stentor.tests.wire import messages, responses
 
 CONTEXT = 48
 GOOD: dict[str, dict[str, Any]] = {
@@ -69,9 +70,14 @@ class Target:
     client: httpx.AsyncClient
     engine: FakeEngine
     pooler: FakePooler
+    background: LiveResponses
 
     def send(self, method: str, url: str, **arguments: Any) -> httpx.Response:
         return self.runner.run(self.client.request(method, url, **arguments))
+
+    def wait_for_the_background(self) -> None:
+        for response in self.background:
+            self.runner.run(asyncio.wait_for(response.ended(), 10))
 
 
 @cache
@@ -99,9 +105,10 @@ def target() -> Iterator[Target]:
     vectors = model_of(pooler, config(score=scores("fits"), matryoshka=True), template="{{ messages[0].content }}")
     catalogue = Catalogue([ServedModel("chat", ("fake/model", "fake")), ServedModel("embedding", vectors.served_names)])
     others: dict[Kind, Any] = {"embedding": pooler}
-    client = in_memory(fake_state(engine, catalogue=catalogue, others=others, embedding=vectors))
+    state = fake_state(engine, catalogue=catalogue, others=others, embedding=vectors)
+    client = in_memory(state)
     with asyncio.Runner() as runner:
-        yield Target(runner, client, engine, pooler)
+        yield Target(runner, client, engine, pooler, state.responses)
         runner.run(client.aclose())
 
 
@@ -164,6 +171,7 @@ def test_no_request_makes_the_server_fail_or_answer_in_another_shape(target: Tar
     event(f"{response.status_code}")
     assert response.status_code < 500, response.text
     assert str(response.status_code) in made.operation["responses"] or made.url != made.path, response.text
+    target.wait_for_the_background()
     assert target.engine.live == target.pooler.live == 0, "nothing is left running"
     check_shape(made.operation, response)
 
@@ -183,6 +191,9 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
     elif kind == "text/event-stream":
         if response.url.path == "/v1/messages":
             messages.check_stream(response.content)
+            return
+        if response.url.path == "/v1/responses":
+            responses.check_stream(response.content)
             return
         events = [line for line in response.text.split("\n\n") if line]
         assert all(line.startswith("data: ") for line in events)
