@@ -44,7 +44,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-SLICE_SECONDS: Final = 0.02
+SLICE_SECONDS: Final = 0.0025
+"""Less than the shortest steps take: what steps take turns with others' parts comes in twice its time, evenly."""
 MAX_MEMBERS: Final = 16
 MAX_WEIGHT: Final = 1000
 

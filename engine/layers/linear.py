@@ -86,6 +86,17 @@ class Linear:
         """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]."""
         return self._multiply(x)  # type: ignore[arg-type]  # quantised where there is a scheme
 
+    def finished(
+        self, x: torch.Tensor, *, activation: kernels.ActivationKind | None = None, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """As a call with a plain ``x``, then activated, then rounded to ``dtype``: at once where that can be done."""
+        if isinstance(self._multiply, PackedLinear):
+            return self._multiply(x, activation, dtype)
+        product = self._multiply(x)
+        if activation is not None:
+            product = kernels.activate_(product, activation)
+        return product if dtype is None else product.to(dtype)
+
 
 def _build(
     weights: WeightMap, parts: dict[str, int], inputs: int, placement: Placement, bias: torch.Tensor | None

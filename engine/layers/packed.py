@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stentor.kernels import ActivationScheme, quantize_weight_int8
+from stentor.kernels import ActivationKind, ActivationScheme, quantize_weight_int8
 from stentor.kernels.forward import Form, Program, form_of
 from stentor.kernels.linear_packed import (
     BLOCK,
@@ -98,9 +98,13 @@ class PackedLinear:
     def inputs(self) -> int:
         return self._pieces[0].weight.shape[1]
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, inputs] → [tokens, outputs]."""
-        outputs = [linear_packed(x, piece.weight, piece.bias) for piece in self._pieces]
+    def __call__(
+        self, x: torch.Tensor, activation: ActivationKind | None = None, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """x [tokens, inputs] → act(…) [tokens, outputs] of ``dtype``, or of that of ``x``."""
+        outputs = [
+            linear_packed(x, piece.weight, piece.bias, activation=activation, dtype=dtype) for piece in self._pieces
+        ]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def record(self, program: Program, dst: int) -> None:

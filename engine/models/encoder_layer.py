@@ -59,7 +59,7 @@ class EncoderLayer:
                 if config.adapters is None
                 else AdaptedLinear(weights, f"{prefix}.{name}", inputs, outputs, config.adapters, place, self._stream)
             )
-            return _Adaptable(Linear(weights, parts, inputs, place, bias=bias), added)
+            return _Adaptable(Linear(weights, parts, inputs, place, bias=bias), added, self._stream)
 
         self._qkv = linear("qkv", qkv, hidden, config.attention_bias)
         self._out = linear("out", {f"{prefix}.out": hidden}, hidden, config.attention_bias)
@@ -86,7 +86,7 @@ class EncoderLayer:
 
     def _attend(self, x: torch.Tensor, batch: EncoderBatch) -> torch.Tensor:
         config, texts = self._config, batch.texts
-        qkv = self._qkv(x, batch.groups).to(self._dtype).view(len(x), 3, config.num_heads, config.head_dim)
+        qkv = self._qkv(x, batch.groups, dtype=self._dtype).view(len(x), 3, config.num_heads, config.head_dim)
         q, k, v = qkv.unbind(1)
         scale = config.head_dim**-0.5
         if batch.bias is not None:
@@ -97,29 +97,41 @@ class EncoderLayer:
             attended = kernels.varlen_attention(
                 q, k, v, batch.starts, batch.starts, texts.longest, texts.longest, scale=scale, window=self._window
             )
-        return self._out(attended.view(len(x), -1).to(self._stream), batch.groups)
+        return self._out(attended.view(len(x), -1), batch.groups, dtype=self._stream)
 
     def _mlp(self, x: torch.Tensor, batch: EncoderBatch) -> torch.Tensor:
-        entered = self._up(x, batch.groups)
+        kind = self._config.activation
         if self._config.gated:
-            inner = kernels.gated_activation(entered, self._config.gated_activation)
-        elif (kind := self._config.activation) == "relu":
-            inner = entered.relu_()
-        else:
-            inner = kernels.activate_(entered, kind)
-        return self._down(inner, batch.groups)
+            inner = kernels.gated_activation(self._up(x, batch.groups), self._config.gated_activation)
+        elif kind == "relu":
+            inner = self._up(x, batch.groups).relu_()
+        else:  # rounded as the next product would
+            inner = self._up(x, batch.groups, activation=kind, dtype=self._dtype)
+        return self._down(inner, batch.groups, dtype=self._stream)
 
 
 class _Adaptable:
     """A linear layer, and perhaps what tasks add to it."""
 
-    def __init__(self, linear: Linear, added: AdaptedLinear | None) -> None:
+    def __init__(self, linear: Linear, added: AdaptedLinear | None, stream: torch.dtype) -> None:
         self._linear = linear
         self._added = added
+        self._stream = stream
 
-    def __call__(self, x: torch.Tensor, groups: Sequence[TaskRows]) -> torch.Tensor:
-        product = self._linear(x)
-        return product if self._added is None or not groups else self._added.add_(product, x, groups)
+    def __call__(
+        self,
+        x: torch.Tensor,
+        groups: Sequence[TaskRows],
+        *,
+        activation: kernels.ActivationKind | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        """x [tokens, inputs] → act(…) [tokens, outputs] of ``dtype``, or of the stream's."""
+        dtype = self._stream if dtype is None else dtype
+        if self._added is None or not groups:
+            return self._linear.finished(x, activation=activation, dtype=dtype)
+        product = self._added.add_(self._linear.finished(x, dtype=self._stream), x.to(self._stream), groups)
+        return (product if activation is None else kernels.activate_(product, activation)).to(dtype)
 
 
 def _attend_biased(

@@ -67,12 +67,12 @@ class _SelfAttention:
 
     def heads(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """x [tokens, hidden] → q, k and v, each [tokens, heads, head_dim], of the dtype that attends."""
-        qkv = self._qkv(x).to(self._place.dtype).view(len(x), 3, self._shape.heads, self._shape.head_dim)
+        qkv = self._qkv.finished(x, dtype=self._place.dtype).view(len(x), 3, self._shape.heads, self._shape.head_dim)
         return qkv.unbind(1)
 
     def out(self, attended: torch.Tensor) -> torch.Tensor:
         """[tokens, heads, head_dim] → [tokens, hidden]"""
-        return self._out(attended.view(len(attended), -1).to(_stream(self._place)))
+        return self._out.finished(attended.view(len(attended), -1), dtype=_stream(self._place))
 
 
 class _CrossAttention:
@@ -90,15 +90,20 @@ class _CrossAttention:
     def keys_and_values(self, encoded: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """[positions, hidden] → k and v, each [positions, heads, head_dim]"""
         shape = self._shape
-        return self._kv(encoded).to(self._place.dtype).view(len(encoded), 2, shape.heads, shape.head_dim).unbind(1)
+        return (
+            self._kv.finished(encoded, dtype=self._place.dtype)
+            .view(len(encoded), 2, shape.heads, shape.head_dim)
+            .unbind(1)
+        )
 
     def queries(self, x: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] → [tokens, heads, head_dim]"""
-        return self._q(x).to(self._place.dtype).view(len(x), self._shape.heads, self._shape.head_dim)
+        made = self._q.finished(x, dtype=self._place.dtype)
+        return made.view(len(x), self._shape.heads, self._shape.head_dim)
 
     def out(self, attended: torch.Tensor) -> torch.Tensor:
         """[tokens, heads, head_dim] → [tokens, hidden]"""
-        return self._out(attended.view(len(attended), -1).to(_stream(self._place)))
+        return self._out.finished(attended.view(len(attended), -1), dtype=_stream(self._place))
 
 
 class _MLP:
@@ -107,9 +112,11 @@ class _MLP:
     def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement) -> None:
         self._in = Linear(weights, {f"{prefix}.fc1": shape.inner}, shape.hidden, place, bias=True)
         self._out = Linear(weights, {f"{prefix}.fc2": shape.hidden}, shape.inner, place, bias=True)
+        self._dtype = place.dtype
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._out(kernels.activate_(self._in(x), "gelu"))
+        inner = self._in.finished(x, activation="gelu", dtype=self._dtype)  # rounded as the next product would
+        return self._out.finished(inner, dtype=x.dtype)
 
 
 class _EncoderLayer:

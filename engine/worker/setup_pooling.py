@@ -36,7 +36,7 @@ from .setup_parts import ProgressCallback, Setup, choose_dtype, dtype_name, plac
 
 _CPU = torch.device("cpu")
 _TRIAL_TOKENS = 16
-_VALUES_A_SLICE = 1 << 30
+_VALUES_A_SLICE = 1 << 29
 """Of weights, each multiplied for one token, in 20 ms: what two cores do."""
 _LEAST_MIXED = 32
 

@@ -5,6 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from ..activation.gated import KINDS, ActivationKind
 from ..guards import describe, native_obstacle
 from ..native import NativeFunction, threads
 from ..variants import Choice, Variant, settle
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_NATIVE = NativeFunction("stentor_linear_packed", _P, _P, _I, _P, _P, _I, _I, restype=_I)
+_NATIVE = NativeFunction("stentor_linear_packed", _P, _P, _I, _I, _P, _I, _P, _I, _I, _I, restype=_I)
 _FLOATS = (torch.float32, torch.bfloat16)
 
 
@@ -59,8 +60,16 @@ def choose(x: Tensor, variant: Choice = "auto") -> Variant:
     return settle(variant, native=native_obstacle(_NATIVE if x.dtype in _FLOATS else None, x))
 
 
-def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:
-    """Multiplies each row of ``x`` by the weight transposed and adds ``bias``; sums are in float32.
+def linear_packed(
+    x: Tensor,
+    weight: PackedWeight,
+    bias: Tensor | None = None,
+    *,
+    activation: ActivationKind | None = None,
+    dtype: torch.dtype | None = None,
+    variant: Choice = "auto",
+) -> Tensor:
+    """act(x Wᵀ + bias) for each row of ``x``; sums, and what is done to them, are in float32.
 
     What a plain weight of bfloat16 meets is rounded to bfloat16, and so is what codes meet where the machine
     multiplies bfloat16; elsewhere that is rounded to 255 steps for each 32 values. Each output is summed along K
@@ -71,37 +80,44 @@ def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, *
         x: [T, K] float32 or bfloat16.
         weight: of [N, K].
         bias: [N] float32 or None, contiguous.
+        activation: None for none.
+        dtype: of the result, float32 or bfloat16; None for that of ``x``.
         variant: forces an implementation.
 
     Returns:
-        [T, N], a new contiguous tensor of the dtype of ``x``.
+        [T, N], a new contiguous tensor.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
         MemoryError: no room for the rounded rows.
     """
     outputs, inputs = weight.shape
-    if x.dim() != 2 or x.shape[1] != inputs or x.dtype not in _FLOATS:
-        raise ValueError(f"linear_packed: x {describe(x)} does not fit a {weight.kind} weight {weight.shape}")
+    made = x.dtype if dtype is None else dtype
+    if x.dim() != 2 or x.shape[1] != inputs or x.dtype not in _FLOATS or made not in _FLOATS:
+        raise ValueError(f"linear_packed: x {describe(x)} to {made} does not fit a {weight.kind} weight {weight.shape}")
     if bias is not None and (bias.shape != (outputs,) or bias.dtype != torch.float32 or not bias.is_contiguous()):
         raise ValueError(f"linear_packed: bias {describe(bias)} must be contiguous float32 [{outputs}]")
     if choose(x, variant) == "reference":
-        return reference.linear_packed(x, weight, bias)
+        return reference.linear_packed(x, weight, bias, activation, made)
     function = _NATIVE.bind()
     assert function is not None
-    rows = x.float()
+    ready = x.dtype == torch.bfloat16 and weight.kind == "bf16" and inputs % 2 == 0
+    rows = x if ready else x.float()
     if rows.stride(1) != 1:
         rows = rows.contiguous()
-    out = torch.empty(len(x), outputs)
+    out = torch.empty(len(x), outputs, dtype=made)
     failed = function(
         ctypes.byref(weight.struct),
         rows.data_ptr(),
+        ready,
         rows.stride(0),
         None if bias is None else bias.data_ptr(),
+        -1 if activation is None else KINDS[activation],
         out.data_ptr(),
+        made == torch.bfloat16,
         len(x),
         threads(),
     )
     if failed:
         raise MemoryError(f"linear_packed: no room for {len(x)} rows of {inputs}")
-    return out.to(x.dtype)
+    return out

@@ -1,13 +1,9 @@
-// Packing, unpacking and multiplying by packed weights.
-#include "multiply.h"
+// Packing and unpacking weights.
+#include "packed.h"
 #include "parallel.h"
-
-#include <cstdlib>
 
 namespace stentor {
 namespace {
-
-constexpr int64_t SMALL = 1 << 16;  // multiply-adds below which a second thread does not pay
 
 float half_at(const uint8_t* p) {
     uint16_t bits;
@@ -220,25 +216,4 @@ STENTOR_EXPORT void stentor_unpack_rows(const Packed* w, const int64_t* rows, in
     parallel_rows(count, 64, threads, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) unpack_row(*w, rows[i], out + i * w->inputs);
     });
-}
-
-// out [rows, outputs] = x [rows, inputs, rows `stride` apart] times the weight, plus bias [outputs] or null.
-// Returns 0, or 1 where there is no memory for the prepared rows.
-STENTOR_EXPORT int64_t stentor_linear_packed(const Packed* w, const float* x, int64_t stride, const float* bias,
-                                             float* out, int64_t rows, int64_t threads) {
-    const Form form = form_of(w->kind);
-    const int64_t bytes = prepared_stride(form, w->inputs);
-    if (rows == 0 || w->outputs == 0) return 0;
-    uint8_t* const prepared = (uint8_t*)std::aligned_alloc(64, (size_t)(rows * bytes));
-    if (prepared == nullptr) return 1;
-    if (rows * w->outputs * w->inputs < SMALL) threads = 1;
-    parallel_rows(rows, 8, threads, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) prepare_row(x + r * stride, w->inputs, form, prepared + r * bytes);
-    });
-    const Cut cut(*w, rows, threads);
-    parallel_for(cut.items(), threads, [&](int64_t item) {
-        multiply_item(*w, cut, item, {prepared, bytes}, rows, {out, w->outputs, bias});
-    });
-    std::free(prepared);
-    return 0;
 }

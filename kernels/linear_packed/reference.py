@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
+from ..activation.gated import ActivationKind
+from ..activation.reference import activation as activate
 from .weight import BLOCK, OFFSETS, PARTS, TILE, PackedWeight, form_of
 
 
@@ -61,5 +63,12 @@ def round_input(x: Tensor, weight: PackedWeight) -> Tensor:
             return (torch.round(blocks * inverse) * scale).view(tokens, -1)[:, :inputs]
 
 
-def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-    return linear(round_input(x.float(), weight), dequantize(weight), bias).to(x.dtype)
+def linear_packed(
+    x: Tensor,
+    weight: PackedWeight,
+    bias: Tensor | None,
+    activation: ActivationKind | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    sums = linear(round_input(x.float(), weight), dequantize(weight), bias)
+    return (sums if activation is None else activate(sums, activation)).to(x.dtype if dtype is None else dtype)

@@ -22,6 +22,7 @@ class Bulk:
         self._endless = endless
         self._ending = threading.Event()
         self._error: BaseException | None = None
+        self._lock = threading.Lock()
         self._connections = [Connection(port, model) for _ in jobs]
         self._threads = [
             threading.Thread(target=self._send, args=(*each,)) for each in zip(self._connections, jobs, strict=True)
@@ -55,7 +56,9 @@ class Bulk:
                 for _ in itertools.count() if self._endless else range(1):
                     if self._ending.is_set():
                         return
-                    self.texts += len(connection.ask(texts).vectors)
+                    made = len(connection.ask(texts).vectors)
+                    with self._lock:
+                        self.texts += made
         except (OSError, RuntimeError, http.client.HTTPException) as error:
             if not self._ending.is_set():
                 self._error = error

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stentor.kernels import force_variant, native
+from stentor.kernels import ActivationKind, activate_, force_variant, native
 from stentor.kernels.linear_packed import (
     PackedKind,
     Stored,
@@ -172,6 +172,32 @@ def test_rows_of_bfloat16_are_taken_and_given_back(kind: PackedKind, wide: bool)
     assert_same_bits(out, linear_packed(x.float(), weight).bfloat16())
 
 
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 17, 34), (5, 40, 70), (400, 530, 384), (30, 64, 65)])
+@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh", "gelu"])
+def test_what_is_done_to_a_product_in_the_cache_is_what_would_be_done_to_it_behind(
+    kind: PackedKind, wide: bool, rows: int, outputs: int, inputs: int, activation: ActivationKind | None
+) -> None:
+    weight, bias = packed_weight(kind, outputs, inputs, wide=wide), normal(outputs, seed=2)
+    x = normal(rows, inputs, seed=1)
+    expected = linear_packed(x, weight, bias)
+    if activation is not None:
+        expected = activate_(expected, activation)
+    assert_same_bits(linear_packed(x, weight, bias, activation=activation), expected)
+    made = linear_packed(x, weight, bias, activation=activation, dtype=torch.bfloat16)
+    assert_same_bits(made, expected.bfloat16())
+    with force_variant("reference"):
+        assert_close(linear_packed(x, weight, bias, activation=activation), expected, 2e-5)
+
+
+@pytest.mark.parametrize(("kind", "wide"), KINDS)
+@pytest.mark.parametrize("inputs", [33, 70])
+def test_rows_of_bfloat16_come_to_a_product_in_single_precision(kind: PackedKind, wide: bool, inputs: int) -> None:
+    """Pairs of inputs are taken where they lie, even where rows are strided."""
+    weight, x = packed_weight(kind, 40, inputs, wide=wide), normal(15, inputs + 5, seed=1).bfloat16()[:, 3:-2]
+    assert_same_bits(linear_packed(x, weight, dtype=torch.float32), linear_packed(x.float(), weight))
+
+
 def test_rows_may_be_strided() -> None:
     weight, wide = packed_weight("q4m", 40, 70), normal(70, 9, seed=1)
     expected = linear_packed(wide.T.contiguous(), weight)
@@ -245,6 +271,11 @@ def test_without_the_library_the_reference_runs() -> None:
 def test_rows_that_do_not_fit_are_refused(x: Tensor) -> None:
     with pytest.raises(ValueError, match=r"linear_packed: x .* does not fit a q4 weight \(20, 40\)"):
         linear_packed(x, packed_weight("q4", 20, 40))
+
+
+def test_a_dtype_that_nothing_makes_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"linear_packed: x .* to torch.float16 does not fit"):
+        linear_packed(torch.ones(2, 40), packed_weight("q4", 20, 40), dtype=torch.float16)
 
 
 @pytest.mark.parametrize("bias", [torch.ones(19), torch.ones(20).bfloat16(), torch.ones(40)[::2], torch.ones(1, 20)])

@@ -66,6 +66,9 @@ def test_vectors_come_in_order_over_several_connections_and_an_endless_job_ends_
                 assert bulk.running
                 time.sleep(0.01)
         assert not bulk.running
+        several = Bulk(server.port, DEMO_EMBEDDING_MODEL, [texts] * 4)
+        send(several)
+        assert several.texts == 4 * len(texts), "requests that overlap are all counted"
         with pytest.raises(RuntimeError, match="the server answered 404"):
             send(Bulk(server.port, "stranger", [texts]))
 
