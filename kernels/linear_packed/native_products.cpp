@@ -16,7 +16,7 @@ constexpr int DEEPEST_OF_BLOCKS = 4;
 #else
 constexpr int DEEPEST_OF_BLOCKS = 2;
 #endif
-constexpr int64_t STRETCH_BYTES = 12 * 1024;  // of weights that many rows meet one after the other
+constexpr int64_t STRETCH_BYTES = 96 * 1024;  // of weights that many rows meet one after the other; shorter is slower
 
 // T tiles that follow each other, `apart` bytes from one to the next.
 template <int R, int T>
@@ -82,7 +82,7 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
         for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, acc[r][t], k.last);
 }
 
-// With many rows, K is cut into stretches whose weights stay in the first-level cache from one group of rows to the
+// With many rows, K is cut into stretches whose weights stay in the second-level cache from one group of rows to the
 // next. Sums go on where they stopped, so that nothing is rounded otherwise.
 template <int64_t KIND, class Scale, int T>
 static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t first, int64_t end,
