@@ -22,7 +22,7 @@ from .quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8
 from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
 from .variants import Choice, Variant, force_variant
-from .varlen_attention import varlen_attention
+from .varlen_attention import KeyLayout, lay_out_keys, varlen_attention
 
 __all__ = [
     "ActivationKind",
@@ -30,6 +30,7 @@ __all__ = [
     "AttentionBatch",
     "Choice",
     "GGUFWeight",
+    "KeyLayout",
     "Quantized",
     "Variant",
     "W4Weight",
@@ -44,6 +45,7 @@ __all__ = [
     "gated_activation",
     "gated_activation_quantized",
     "kv_cache_shape",
+    "lay_out_keys",
     "layer_norm",
     "linear",
     "linear_fp8",

@@ -107,7 +107,7 @@ class Encoder:
         residual = self._embedding_norm(x)
         bias = None if self._relative is None else self._distances(texts.longest)
         padded = [] if bias is None else texts.padded(tokens.device)
-        batch = EncoderBatch(texts, starts, positions, bias, padded, groups)
+        batch = EncoderBatch(texts, starts, positions, bias, padded, groups, kernels.lay_out_keys(starts))
         for layer in self._layers:
             residual = layer(residual, batch)
             if between is not None:

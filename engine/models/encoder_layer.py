@@ -32,6 +32,8 @@ class EncoderBatch:
     padded: Sequence[Padded]
     """The texts again, where there is a bias."""
     groups: Sequence[TaskRows]
+    layout: kernels.KeyLayout | None
+    """Of the keys, where the CPU attends to them."""
 
 
 class EncoderLayer:
@@ -95,7 +97,16 @@ class EncoderLayer:
             if self._rotary is not None:
                 kernels.rotary_(q, k, *self._rotary, batch.positions)
             attended = kernels.varlen_attention(
-                q, k, v, batch.starts, batch.starts, texts.longest, texts.longest, scale=scale, window=self._window
+                q,
+                k,
+                v,
+                batch.starts,
+                batch.starts,
+                texts.longest,
+                texts.longest,
+                scale=scale,
+                window=self._window,
+                layout=batch.layout,
             )
         return self._out(attended.view(len(x), -1), batch.groups, dtype=self._stream)
 

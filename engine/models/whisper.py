@@ -129,10 +129,14 @@ class _EncoderLayer:
         self._mlp = _MLP(weights, prefix, shape, place)
         self._scale = shape.head_dim**-0.5
 
-    def __call__(self, residual: torch.Tensor, starts: torch.Tensor, positions: int) -> None:
+    def __call__(
+        self, residual: torch.Tensor, starts: torch.Tensor, positions: int, layout: kernels.KeyLayout | None
+    ) -> None:
         """Mutates ``residual`` [windows · positions, hidden]; window w has the rows from ``starts[w]`` on."""
         q, k, v = self._attention.heads(self._attention_norm(residual))
-        attended = kernels.varlen_attention(q, k, v, starts, starts, positions, positions, scale=self._scale)
+        attended = kernels.varlen_attention(
+            q, k, v, starts, starts, positions, positions, scale=self._scale, layout=layout
+        )
         delta = self._attention.out(attended)
         residual.add_(self._mlp(self._mlp_norm.add(delta, residual)))
 
@@ -282,8 +286,9 @@ class Whisper:
         windows, positions, hidden = x.shape
         residual = (x + self._source_positions).view(windows * positions, hidden)
         starts = torch.arange(0, len(residual) + 1, positions, dtype=torch.int32, device=x.device)
+        layout = kernels.lay_out_keys(starts)
         for layer in self._encoder:
-            layer(residual, starts, positions)
+            layer(residual, starts, positions, layout)
             between()
         return self._encoder_norm(residual).view(windows, positions, hidden)
 

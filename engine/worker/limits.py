@@ -49,7 +49,7 @@ HEARING = {
 """For models that hear."""
 
 POOLING = {
-    # a step of so many tokens takes some 20 ms of a small model: chat beside it waits no longer
+    # of a small model a step of so many tokens takes some 20 to 50 ms; beside others see suited_limits
     "cpu": StepLimits(
         block_size=16,
         max_num_seqs=256,

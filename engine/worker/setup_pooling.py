@@ -37,7 +37,7 @@ from .setup_parts import ProgressCallback, Setup, choose_dtype, dtype_name, plac
 _CPU = torch.device("cpu")
 _TRIAL_TOKENS = 16
 _VALUES_A_SLICE = 1 << 29
-"""Of weights, each multiplied for one token, in 20 ms: what two cores do."""
+"""Of weights, each multiplied for one token, in 2 to 3 ms: what two cores do."""
 _LEAST_MIXED = 32
 
 
@@ -86,7 +86,7 @@ def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
     """For a device of type ``cpu`` or ``cuda``, where the operator names none.
 
     On a CPU others wait for what a step computes between two chances to let them in: a layer of an encoder, all of a
-    model that has a cache. Beside them a step is as long as that takes some 20 ms, within reason.
+    model that has a cache. Beside them a step has so many tokens that this takes about a slice of the lease, within reason.
     """
     limits = POOLING[device]
     if device != "cpu":

@@ -17,8 +17,8 @@ struct GeluTanh {
 };
 struct Gelu {
     static vf apply(vf x) {
-        const vf tail = set1(0.5f) * erfc(abs(x) * set1(0.7071067811865476f));
-        return x * select(x < vf{}, tail, set1(1.0f) - tail);
+        const vf half = set1(0.5f) * x;
+        return fma(half, erf(x * set1(0.7071067811865476f)), half);
     }
 };
 

@@ -68,21 +68,24 @@ static inline vf tanh(vf x) {
     return select(abs(x) < set1(0.625f), near, far);
 }
 
-// The complementary error function of x >= 0, to about 1e-7 relative also where it is tiny: a Chebyshev
-// fit of its logarithm in 1 / (1 + x/2).
-static inline vf erfc(vf x) {
-    const vf t = set1(1.0f) / fma(set1(0.5f), x, set1(1.0f));
-    vf p = set1(0.17087277f);
-    p = fma(p, t, set1(-0.82215223f));
-    p = fma(p, t, set1(1.48851587f));
-    p = fma(p, t, set1(-1.13520398f));
-    p = fma(p, t, set1(0.27886807f));
-    p = fma(p, t, set1(-0.18628806f));
-    p = fma(p, t, set1(0.09678418f));
-    p = fma(p, t, set1(0.37409196f));
-    p = fma(p, t, set1(1.00002368f));
-    p = fma(p, t, set1(-1.26551223f));
-    return t * exp(fma(-x, x, p));
+// The error function, to about 4e-7 of its value: x P(x²) / Q(x²), fitted for the least relative error up to 3.9, from
+// where on it is one.
+static inline vf erf(vf x) {
+    const vf z = x * x;
+    vf p = set1(2.066500656e-06f);
+    p = fma(p, z, set1(2.850586316e-04f));
+    p = fma(p, z, set1(3.738191444e-03f));
+    p = fma(p, z, set1(5.266761035e-02f));
+    p = fma(p, z, set1(1.896632314e-01f));
+    p = fma(p, z, set1(1.128379107f));
+    vf q = set1(3.827011460e-05f);
+    q = fma(q, z, set1(1.157338382e-03f));
+    q = fma(q, z, set1(1.491396967e-02f));
+    q = fma(q, z, set1(1.138174757e-01f));
+    q = fma(q, z, set1(5.014174581e-01f));
+    q = fma(q, z, set1(1.0f));
+    const vf end = set1(3.9f), one = set1(1.0f);
+    return select(x > end, one, select(x < -end, -one, x * p / q));
 }
 
 }  // namespace stentor

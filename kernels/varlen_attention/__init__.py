@@ -7,8 +7,9 @@ from ..attention import MAX_TRITON_DIM, native_attention_obstacle
 from ..guards import FLOATS, describe, triton_obstacle
 from ..variants import Choice, Variant, settle
 from . import native, reference
+from .native import KeyLayout, lay_out_keys
 
-__all__ = ["choose", "varlen_attention"]
+__all__ = ["KeyLayout", "choose", "lay_out_keys", "varlen_attention"]
 
 
 def choose(q: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None) -> Variant:
@@ -33,6 +34,7 @@ def varlen_attention(
     window: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    layout: KeyLayout | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
     """Attends the queries of each of S sequences to its own keys.
@@ -51,6 +53,7 @@ def varlen_attention(
         window: (left, right): keys that a query sees before its position and after it; -1 means all.
         softcap: c > 0 turns a score s into c·tanh(s/c) before the softmax.
         sinks: [Hq] float32, a score of each head that takes part in its softmax and has no value.
+        layout: what :func:`lay_out_keys` makes of ``k_start``, for who attends to the same sequences again and again.
         variant: forces an implementation.
 
     Returns:
@@ -90,5 +93,7 @@ def varlen_attention(
 
         return run(q, k, v, q_start, k_start, max_q, scale, left, right, softcap, sinks)
     if chosen == "native":
-        return native.varlen_attention(q, k, v, q_start, k_start, scale, left, right, softcap)
+        layout = layout or lay_out_keys(k_start)
+        assert layout is not None
+        return native.varlen_attention(q, k, v, q_start, layout, scale, left, right, softcap)
     return reference.varlen_attention(q, k, v, q_start, k_start, scale, left, right, softcap, sinks)

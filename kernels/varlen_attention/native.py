@@ -1,5 +1,7 @@
 """Keys and values are laid out as a cache of large blocks, and attended to as paged attention does it."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -10,34 +12,63 @@ BLOCK = 64
 """Keys that the products take at once."""
 
 
+@dataclass(frozen=True)
+class KeyLayout:
+    """Where keys of sequences lie in such a cache; the same for every layer that sees them."""
+
+    begin: int
+    end: int
+    """Keys [begin, end) are somebody's."""
+    lengths: Tensor
+    """int32 [S]"""
+    blocks: int
+    tables: Tensor
+    """int32 [S, most blocks of one]"""
+    slots: Tensor
+    """int64 [end - begin]"""
+    longest: int
+
+
+def lay_out_keys(k_start: Tensor) -> KeyLayout | None:
+    """For :func:`stentor.kernels.varlen_attention`, ``k_start`` int32 [S + 1] as it is given there; None where that
+    runs on no CPU and needs none."""
+    if k_start.device.type != "cpu":
+        return None
+    starts = k_start.tolist()
+    lengths = k_start.diff()
+    blocks = (lengths + (BLOCK - 1)).div(BLOCK, rounding_mode="floor")
+    first = blocks.cumsum(0, dtype=torch.int32) - blocks
+    some = len(lengths) > 0
+    most = int(blocks.max()) if some else 0
+    owner = torch.arange(len(lengths)).repeat_interleave(lengths.long())
+    slots = torch.arange(starts[0], starts[-1]) + (first.long() * BLOCK - k_start[:-1].long())[owner]
+    tables = (first.unsqueeze(1) + torch.arange(most, dtype=torch.int32)).contiguous()
+    longest = int(lengths.max()) if some else 0
+    return KeyLayout(starts[0], starts[-1], lengths.contiguous(), int(blocks.sum()), tables, slots, longest)
+
+
 def varlen_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     q_start: Tensor,
-    k_start: Tensor,
+    layout: KeyLayout,
     scale: float,
     left: int,
     right: int,
     softcap: float,
 ) -> Tensor:
     """See :func:`stentor.kernels.varlen_attention`. Raises MemoryError where there is no room to plan the batch."""
-    starts = k_start.tolist()
-    lengths = k_start.diff()
-    blocks = (lengths + (BLOCK - 1)).div(BLOCK, rounding_mode="floor")
-    first = blocks.cumsum(0, dtype=torch.int32) - blocks
-    total, most = int(blocks.sum()), int(blocks.max()) if len(blocks) else 0
-    k_shape, v_shape = kv_cache_shape(total, k.shape[1], k.shape[2], BLOCK)
+    k_shape, v_shape = kv_cache_shape(layout.blocks, k.shape[1], k.shape[2], BLOCK)
     k_cache, v_cache = k.new_empty(k_shape), v.new_empty(v_shape)
-    owner = torch.arange(len(lengths)).repeat_interleave(lengths.long())
-    slots = torch.arange(starts[0], starts[-1]) + (first.long() * BLOCK - k_start[:-1].long())[owner]
-    write_kv_(k[starts[0] : starts[-1]], v[starts[0] : starts[-1]], k_cache, v_cache, slots, variant="native")
+    own = slice(layout.begin, layout.end)
+    write_kv_(k[own], v[own], k_cache, v_cache, layout.slots, variant="native")
     batch = AttentionBatch(
         query_start=q_start,
-        seq_lens=lengths.contiguous(),
-        block_tables=(first.unsqueeze(1) + torch.arange(most, dtype=torch.int32)).contiguous(),
+        seq_lens=layout.lengths,
+        block_tables=layout.tables,
         slots=torch.empty(len(q), dtype=torch.int64),  # nothing is written
         max_query_len=len(q),
-        max_seq_len=int(lengths.max()) if len(lengths) else 0,
+        max_seq_len=layout.longest,
     )
     return attend_native(q, k_cache, v_cache, batch, scale, left + 1, softcap, after=right, fewer=True)

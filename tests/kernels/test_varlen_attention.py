@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from stentor.kernels.tuning import Config, overridden
 from stentor.kernels.variants import Choice
-from stentor.kernels.varlen_attention import choose, varlen_attention
+from stentor.kernels.varlen_attention import choose, lay_out_keys, varlen_attention
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 
@@ -155,6 +155,15 @@ def test_a_sequence_is_bitwise_the_same_in_any_batch_and_thread_count(threads: i
         assert_same_bits(both.run("native")[:90], Case([(90, 90), (5, 5)]).run("native")[:90])
         assert_close(both.run("native")[:90], both.run("reference")[:90], 5e-6)
         assert alone.run("native").shape == (90, 4, 32)
+
+
+@pytest.mark.parametrize("sequences", [SELF, CROSS])
+def test_keys_that_were_laid_out_once_serve_every_layer(sequences: list[tuple[int, int]]) -> None:
+    case = Case(sequences)
+    layout = lay_out_keys(torch.tensor([0, *(keys for _, keys in sequences)]).cumsum(0).int())
+    for scale in (0.1, 0.5):
+        given = case.run("native", scale=scale, layout=layout)
+        assert_same_bits(given, case.run("native", scale=scale))
 
 
 @pytest.mark.parametrize("sequences", [[(0, 0)], [(0, 5), (0, 0)], [(4, 0)]])

@@ -32,8 +32,8 @@ def model(config: Any) -> PoolingConfig:
 @pytest.mark.parametrize(
     ("config", "mixed"),
     [
-        (transformers.BertConfig(**MINILM), 455),
-        (transformers.BertConfig(**LARGE), 64),
+        (transformers.BertConfig(**MINILM), 227),
+        (transformers.BertConfig(**LARGE), 32),
         (transformers.BertConfig(**{**MINILM, "hidden_size": 96, "intermediate_size": 96}), 512),
         (transformers.Qwen3Config(**LARGE, num_key_value_heads=8), 32),
     ],
