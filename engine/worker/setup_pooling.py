@@ -86,7 +86,8 @@ def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
     """For a device of type ``cpu`` or ``cuda``, where the operator names none.
 
     On a CPU others wait for what a step computes between two chances to let them in: a layer of an encoder, all of a
-    model that has a cache. Beside them a step has so many tokens that this takes about a slice of the lease, within reason.
+    model that has a cache. Beside them a step has so many tokens that this takes about a slice of the lease, within
+    reason.
     """
     limits = POOLING[device]
     if device != "cpu":

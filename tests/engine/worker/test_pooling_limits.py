@@ -41,5 +41,5 @@ def model(config: Any) -> PoolingConfig:
 def test_beside_others_on_a_cpu_a_step_is_as_long_as_the_model_takes(config: Any, mixed: int) -> None:
     limits = suited_limits(model(config), "cpu")
     assert limits.max_mixed_prefill_tokens == mixed
-    assert limits.max_prefill_chunk == 1024, "alone it is as long as pays"
+    assert limits.max_prefill_chunk == 512, "alone it is as long as pays"
     assert suited_limits(model(config), "cuda").max_mixed_prefill_tokens == 8192
