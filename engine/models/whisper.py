@@ -31,9 +31,17 @@ PLACE_BLOCK = 16
 _EPS = 1e-5
 _WINDOWS_AT_ONCE = 8
 """Encoded together, which bounds what that takes; on a host's own cores one already keeps them busy."""
+_VALUES_A_PIECE = 1 << 30
+"""Multiply-adds of what others wait for who share a host's own cores: some 5 ms of two of them."""
+_LEAST_PIECE = 64
+"""Rows: fewer take as long as these."""
 
 Queries = dict[int, torch.Tensor]
 """Cross-attention queries [tokens, heads, head_dim] of a forward pass, by decoder layer."""
+
+
+def _go_on() -> None:
+    """Where nobody is let in."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +138,34 @@ class _EncoderLayer:
         self._scale = shape.head_dim**-0.5
 
     def __call__(
-        self, residual: torch.Tensor, starts: torch.Tensor, positions: int, layout: kernels.KeyLayout | None
+        self,
+        residual: torch.Tensor,
+        starts: torch.Tensor,
+        positions: int,
+        layout: kernels.KeyLayout | None,
+        piece: int,
+        between: Callable[[], None],
     ) -> None:
-        """Mutates ``residual`` [windows · positions, hidden]; window w has the rows from ``starts[w]`` on."""
-        q, k, v = self._attention.heads(self._attention_norm(residual))
-        attended = kernels.varlen_attention(
-            q, k, v, starts, starts, positions, positions, scale=self._scale, layout=layout
-        )
-        delta = self._attention.out(attended)
-        residual.add_(self._mlp(self._mlp_norm.add(delta, residual)))
+        """Mutates ``residual`` [windows · positions, hidden]; window w has the rows from ``starts[w]`` on.
+
+        ``between`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
+        """
+        rows = len(residual)
+        parts = [slice(first, min(first + piece, rows)) for first in range(0, rows, piece)]
+        made = []
+        for part in parts:
+            made.append(self._attention.heads(self._attention_norm(residual[part])))
+            between()
+        q, k, v = made[0] if len(parts) == 1 else (torch.cat(heads) for heads in zip(*made, strict=True))
+        for part in parts:
+            asked = starts if len(parts) == 1 else starts.new_tensor([0, part.stop - part.start])
+            attended = kernels.varlen_attention(
+                q[part], k, v, asked, starts, positions, positions, scale=self._scale, layout=layout
+            )
+            between()
+            delta = self._attention.out(attended)
+            residual[part].add_(self._mlp(self._mlp_norm.add(delta, residual[part])))
+            between()
 
 
 class _DecoderLayer:
@@ -217,6 +244,8 @@ class Whisper:
         ]
         self._norm = LayerNorm(self.weights, f"{decoder}.layer_norm", hidden, _EPS, place, dtype=dtype)
         self._at_once = 1 if place.packed else _WINDOWS_AT_ONCE
+        a_row = hidden * (4 * hidden + 2 * config.encoder_intermediate_size + 2 * config.source_positions)
+        self._piece = max(_LEAST_PIECE, _VALUES_A_PIECE // a_row)
         self._log_mel: LogMel | None = None
         self._cross: tuple[npt.NDArray[np.int32], kernels.AttentionBatch] | None = None
         """What :meth:`cross_batch` was asked last, and its answer."""
@@ -278,18 +307,23 @@ class Whisper:
             self._log_mel = LogMel(self.config.mel_bins, self._place.device)
         return self._log_mel(windows, self.config.samples)
 
-    def encode(self, features: torch.Tensor, between: Callable[[], None] = lambda: None) -> torch.Tensor:
-        """[windows, frames, bins] → [windows, source_positions, hidden]; ``between`` is called behind each layer."""
+    def encode(self, features: torch.Tensor, between: Callable[[], None] | None = None) -> torch.Tensor:
+        """[windows, frames, bins] → [windows, source_positions, hidden]
+
+        ``between`` is called between parts of the work, which for one window on the host's own cores are short.
+        """
         x = features.to(self._dtype)
+        pause = between or _go_on
         for convolution in self._convolutions:
             x = kernels.activate_(convolution(x).contiguous(), "gelu")
+            pause()
         windows, positions, hidden = x.shape
         residual = (x + self._source_positions).view(windows * positions, hidden)
+        piece = self._piece if between is not None and windows == 1 and self._place.packed else len(residual)
         starts = torch.arange(0, len(residual) + 1, positions, dtype=torch.int32, device=x.device)
         layout = kernels.lay_out_keys(starts)
         for layer in self._encoder:
-            layer(residual, starts, positions, layout)
-            between()
+            layer(residual, starts, positions, layout, piece, pause)
         return self._encoder_norm(residual).view(windows, positions, hidden)
 
     def write_encodings(
@@ -297,17 +331,22 @@ class Whisper:
         windows: Sequence[bytes],
         places: Sequence[int],
         caches: Sequence[LayerCache],
-        between: Callable[[], None] = lambda: None,
+        between: Callable[[], None] | None = None,
     ) -> None:
         """Encodes each window of samples (as :meth:`features`) into its place of ``caches``; places are distinct.
 
-        ``between`` is called between parts of the work, each a layer at most.
+        ``between``: as for :meth:`encode`.
         """
+        pause = between or _go_on
         for first in range(0, len(windows), self._at_once):
             some = slice(first, first + self._at_once)
-            self._write(self.encode(self.features(windows[some]), between), places[some], caches)
+            features = self.features(windows[some])
+            pause()
+            self._write(self.encode(features, between), places[some], caches, pause)
 
-    def _write(self, encoded: torch.Tensor, places: Sequence[int], caches: Sequence[LayerCache]) -> None:
+    def _write(
+        self, encoded: torch.Tensor, places: Sequence[int], caches: Sequence[LayerCache], pause: Callable[[], None]
+    ) -> None:
         """Encodings [windows, source_positions, hidden] to their places."""
         room = self.blocks_per_place * PLACE_BLOCK
         ids = torch.tensor(list(places), device=encoded.device).unsqueeze(1)
@@ -316,6 +355,7 @@ class Whisper:
         for layer, cache in zip(self._decoder, caches, strict=True):
             k, v = layer.cross.keys_and_values(flat)
             kernels.write_kv_(k, v, cache.k, cache.v, slots)
+            pause()
 
     def forward(
         self,

@@ -100,7 +100,8 @@ class HearingRunner:
     def _encode(self, encodings: Sequence[Encoding]) -> None:
         if encodings:
             windows, places = [each.pcm for each in encodings], [each.place for each in encodings]
-            self._model.write_encodings(windows, places, self._places, self._pause)
+            pause = None if self.breathe is None else self._pause
+            self._model.write_encodings(windows, places, self._places, pause)
 
     def _pause(self) -> None:
         if self.breathe is None:

@@ -50,6 +50,23 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model, folder
 
 
+def test_a_window_that_is_encoded_in_pieces_is_the_same(
+    pair: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bitwise: that others share the device must not be heard."""
+    monkeypatch.setattr("stentor.engine.models.whisper._LEAST_PIECE", 7)
+    monkeypatch.setattr("stentor.engine.models.whisper._VALUES_A_PIECE", 1)
+    model = PagedWhisper(pair[1], packed=True).model
+    pauses: list[None] = []
+    with torch.inference_mode():
+        features = model.features([sound(1.4, 2)])
+        whole = model.encode(features)
+        pieces = model.encode(features, lambda: pauses.append(None))
+    assert torch.equal(pieces, whole)
+    parts = -(-model.config.source_positions // 7)
+    assert len(pauses) == 2 + 3 * parts * model.config.encoder_layers
+
+
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
 def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bool) -> None:
     model, folder = pair

@@ -246,7 +246,7 @@ def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
         set_up_device(options, lambda *_: None, device(each - 100))
 
 
-def test_a_step_that_encodes_pauses_between_layers_where_others_share_the_device(engine: LocalEngine) -> None:
+def test_a_step_that_encodes_pauses_between_its_parts_where_others_share_the_device(engine: LocalEngine) -> None:
     fresh(engine)
     pauses: list[None] = []
     assert isinstance(engine.runner, HearingRunner)
@@ -255,4 +255,4 @@ def test_a_step_that_encodes_pauses_between_layers_where_others_share_the_device
     engine.run()
     engine.runner.breathe = None
     assert engine.outcomes[rid, 0].finished is not None
-    assert len(pauses) == model_of(engine).config.encoder_layers
+    assert len(pauses) > 3 * model_of(engine).config.encoder_layers
