@@ -101,6 +101,8 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
     """Of activations, and of weights that are not quantised."""
     pooler: PoolingMode | None = None
     """How hidden states become one vector; None: as the model's files say."""
+    plugin: str | None = None
+    """Name of an installed plugin that serves ``task: plugin`` of ``/pooling``; None: nobody does."""
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -250,12 +252,14 @@ class MediaConfig(msgspec.Struct, frozen=True):
 
 
 class RealtimeConfig(msgspec.Struct, frozen=True):
-    """What one realtime session may be."""
+    """What realtime sessions may be."""
 
     max_seconds: float = 3600.0
     """That it lasts."""
     max_input_seconds: float = 600.0
     """Of audio in its input buffer: 80 kB each, as it came and as it is heard."""
+    max_audio_bytes: int = 512 << 20
+    """Of callers' audio that all sessions hold together."""
     audio_ahead: float = 5.0
     """Seconds of an answer's audio that are sent before they are played."""
 

@@ -9,6 +9,7 @@
     │   ├── Unavailable                      503: starting, draining, or the engine is gone
     │   ├── Overloaded                       429: as many requests or tokens wait as may
     │   ├── mcp.errors.ToolServerFailed      424: a server of tools that the request names does not list them
+    │   ├── embedding.plugin.PluginFailed    500: the operator's own code failed on the request
     │   └── CutShort                         the request had to end before it was done
     │       ├── DeadlineExceeded             504: its time is up
     │       └── ShutDown                     503: the server's time is up

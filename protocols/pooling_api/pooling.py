@@ -1,11 +1,13 @@
 """``/pooling`` and ``/classify``, in vLLM's shape."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from ..openai import limits
+from ..openai.errors import BadRequest
+from ..openai.limits import Limits
 from ..openai.sampling import Name
 from .common import InputFields, TextUsage
 from .formats import NumberFields, Numbers
@@ -20,6 +22,23 @@ class PoolingRequest(NumberFields, kw_only=True):
     normalize: bool | None = None
     prompt_name: Name | None = None
     """Of the model's own prompts, the one to put before texts."""
+    data: Any = UNSET
+    """For a plugin, in place of ``input``."""
+
+    def check(self, limits: Limits) -> None:
+        """Raises BadRequest."""
+        if self.task is None and self.data is not UNSET:
+            self.task = "plugin"
+        if self.task != "plugin":
+            if self.data is not UNSET:
+                raise BadRequest("`data` is for `task: plugin`; texts are `input`.", "data")
+            return super().check(limits)
+        self.check_reading()
+        if self.data is UNSET:
+            raise BadRequest("`data` is required for `task: plugin`.", "data", "missing_required_parameter")
+        for name in ("input", "messages"):
+            if getattr(self, name) is not None:
+                raise BadRequest(f"`{name}`: a plugin reads `data` alone.", name)
 
 
 class ClassifyRequest(InputFields, kw_only=True):
@@ -42,6 +61,13 @@ class PoolingResponse(msgspec.Struct, frozen=True):
     data: list[PooledText]
     usage: TextUsage
     object: Literal["list"] = "list"
+
+
+class PluginResponse(msgspec.Struct, frozen=True):
+    request_id: str
+    created_at: int
+    data: Any
+    """As the plugin says."""
 
 
 class Classified(msgspec.Struct, frozen=True):

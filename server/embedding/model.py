@@ -11,13 +11,14 @@ from stentor.protocols.sampling import SamplingParams
 from ..text.generation import EventStream
 from ..text.pool import TokenizerPool
 from .ends import Ends, PairEnds
+from .plugin import PoolingPlugin
 
-Compares = Literal["together", "vectors", "tokens", ""]
+Compares = Literal["together", "vectors", "tokens", "weights", ""]
 """How two texts are scored: read together by a cross-encoder, by the cosine of their vectors, by the vectors of their
-tokens (late interaction), or not at all."""
-PairForm = Literal["pair", "qwen3", "template"]
-"""How a query and a document become one prompt: as the tokenizer joins two texts, by the words of Qwen3-Reranker, or
-by the model's chat template, to which they are messages of the roles ``query`` and ``document``."""
+tokens (late interaction), by the product of their weights over the vocabulary, or not at all."""
+PairForm = Literal["pair", "qwen3", "bge", "template"]
+"""How a query and a document become one prompt: as the tokenizer joins two texts, by the words of Qwen3-Reranker or of
+BGE's Gemma, or by the model's chat template, to which they are messages of the roles ``query`` and ``document``."""
 
 
 class Pools(Protocol):
@@ -76,6 +77,8 @@ class EmbeddingModel:
     pair_form: PairForm = "pair"
     markers: Markers = field(default_factory=Markers)
     metrics: Observes | None = None
+    plugin: PoolingPlugin | None = None
+    """What ``task: plugin`` goes through."""
 
     @property
     def name(self) -> str:
@@ -104,4 +107,4 @@ class EmbeddingModel:
             return "together" if config.score.pooling is not None and len(config.score.labels) == 1 else ""
         if config.vectors is not None and not config.vectors.skip_first:
             return "tokens"
-        return "" if self.tasks[0] == "sparse" else "vectors"
+        return "weights" if self.tasks[0] == "sparse" else "vectors"

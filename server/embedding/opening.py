@@ -17,6 +17,7 @@ from ..text.tokenizer import Tokenizer
 from .ends import ends_of, pair_ends_of
 from .errors import EmbeddingModelError
 from .model import EmbeddingModel, Markers, Observes, PairForm, Pools
+from .plugin import open_plugin
 
 _MAX_FILE_BYTES: Final = 1 << 20
 _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -30,6 +31,9 @@ class Served(Protocol):
 
     @property
     def pooler(self) -> PoolingMode | None: ...
+
+    @property
+    def plugin(self) -> str | None: ...
 
 
 def open_embedding(
@@ -54,6 +58,7 @@ def open_embedding(
         pair_form_of(config, tokenizer),
         markers_of(folder, config, tokenizer),
         metrics,
+        None if served.plugin is None else open_plugin(served.plugin),
     )
 
 
@@ -64,7 +69,9 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
     source = tokenizer.template_source
     if "query" in source and "document" in source:
         return "template"
-    return "qwen3" if config.score.against and config.architecture.startswith("Qwen3") else "pair"
+    if config.score.against and config.architecture.startswith("Qwen3"):
+        return "qwen3"
+    return "bge" if len(config.score.against) == 1 and config.architecture.startswith("Gemma") else "pair"
 
 
 def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Markers:

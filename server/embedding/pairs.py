@@ -18,6 +18,11 @@ _QWEN3_BEFORE: Final = (
 )
 _QWEN3_AFTER: Final = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 """The words with which Qwen3-Reranker was trained."""
+_BGE_QUESTION: Final = (
+    "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
+    "prediction of either 'Yes' or 'No'."
+)
+"""Of BGE's reranker on Gemma; a request's instruction takes its place."""
 
 
 class PairRules(msgspec.Struct, frozen=True):
@@ -43,6 +48,8 @@ async def read_pairs(
     """
     if rules.instruction is not None and model.pair_form == "pair":
         raise BadRequest("`instruction`: the model takes none; leave it out.", "instruction", "unsupported")
+    if model.pair_form == "bge":
+        return await _questioned(model, queries, documents, rules, fields)
     first = await _bounded(model, queries, rules.most_query)
     second = await _bounded(model, documents, rules.most_document)
     match model.pair_form:
@@ -50,7 +57,7 @@ async def read_pairs(
             return _joined(model, first, second, rules.room, fields[1])
         case "qwen3":
             return await _told(model, first, second, rules, fields[1])
-        case "template":
+        case _:
             return await _templated(model, first, second, rules, fields[1])
 
 
@@ -112,6 +119,51 @@ async def _told(
                 raise no_room(room.most, len(before) + len(after))
         prompts.append(Prompt([*before, *ids[:left], *after]))
     return prompts
+
+
+async def _questioned(
+    model: EmbeddingModel,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    rules: PairRules,
+    fields: tuple[str, str],
+) -> list[Prompt]:
+    """The parts are made tokens one by one, as FlagEmbedding does; of what is too long the document is cut."""
+    question = _BGE_QUESTION if rules.instruction is None else rules.instruction
+    between, asked = await encode(model, ["\n", question], special=False)
+    tokenizer = model.pool.tokenizer
+    bos = tokenizer.bos_token_id
+    begin = [] if bos is None or bos == tokenizer.pad_token_id else [bos]
+    first = await encode(
+        model, [f"A: {text}" for text in await _shortened(model, queries, rules.most_query)], special=False
+    )
+    second = await encode(
+        model, [f"B: {text}" for text in await _shortened(model, documents, rules.most_document)], special=False
+    )
+    most = rules.room.most
+    prompts = []
+    for place, document in enumerate(second):
+        query = first[place if len(first) > 1 else 0]
+        before, after = [*begin, *query, *between], [*between, *asked]
+        left = most - len(before) - len(after)
+        if len(document) > left:
+            if rules.room.cut is None:
+                raise rules.room.too_long(
+                    f"together with the query {most - left + len(document)}", _at(fields[1], place, second)
+                )
+            if left < 1:
+                raise BadRequest(
+                    f"`{fields[0]}` and what the model is asked have {most - left} tokens, which leaves none of "
+                    f"{most} for a document; shorten it.",
+                    fields[0],
+                    "context_length_exceeded",
+                )
+        prompts.append(Prompt([*before, *document[:left], *after]))
+    return prompts
+
+
+async def _shortened(model: EmbeddingModel, texts: Sequence[str], most: int) -> Sequence[str]:
+    return await _texts(model, await _bounded(model, texts, most)) if most else texts
 
 
 async def _templated(

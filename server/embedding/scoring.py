@@ -13,7 +13,7 @@ from .pairs import PairRules, read_pairs
 from .purposes import adapter_of, prompt_of
 from .reading import Prompt, Room, cut, encode, read_texts
 from .running import Job
-from .similarity import cosines, late_interaction
+from .similarity import cosines, late_interaction, products
 
 _DOCUMENTS: Final = 64
 """Whose tokens' vectors are in memory at a time; of each but a number is kept."""
@@ -48,6 +48,12 @@ async def scores_of(
             else:
                 vectors = [*await job.run(first, asking), *await job.run(second, answering)]
             return await anyio.to_thread.run_sync(cosines, vectors[: len(first)], vectors[len(first) :])
+        case "weights":
+            first, second = await _by_purpose(model, queries, documents, rules, fields)
+            weights = await job.run([*first, *second], Pooling("sparse"))
+            return await anyio.to_thread.run_sync(
+                products, weights[: len(first)], weights[len(first) :], model.config.vocab_size
+            )
         case "tokens":
             first = await _marked(model, queries, rules, fields[0], is_query=True)
             second = await _marked(model, documents, rules, fields[1], is_query=False)

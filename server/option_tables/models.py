@@ -81,6 +81,13 @@ OPTIONS: Final = (
         "models",
     ),
     Option(
+        "pooling-plugin",
+        "embedding.plugin",
+        kinds.text(),
+        "an installed plugin for `task: plugin` of `/pooling`; otherwise that is refused",
+        "models",
+    ),
+    Option(
         "speech-model",
         "speech.model",
         kinds.text(),

@@ -10,10 +10,12 @@ from starlette.routing import Route
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling import Pooled
+from stentor.protocols.pooling_api.common import check_texts
 from stentor.protocols.pooling_api.pooling import (
     Classified,
     ClassifyRequest,
     ClassifyResponse,
+    PluginResponse,
     PooledText,
     PoolingRequest,
     PoolingResponse,
@@ -21,9 +23,11 @@ from stentor.protocols.pooling_api.pooling import (
     pooling_decoder,
 )
 
-from ..embedding.asking import asked, binary_answer, new_id, now, pooling_of, read_input
+from ..embedding.asking import Asked, asked, binary_answer, new_id, now, pooling_of, read_input, room_of
 from ..embedding.encoding import floats, off_the_loop, one
+from ..embedding.plugin import answer_of, prompts_of
 from ..embedding.purposes import adapter_of
+from ..embedding.reading import read_texts
 from ..overload.ticket import Ticket
 from ..state import ServerState
 from .described import JSON, Operation, Operations
@@ -31,7 +35,11 @@ from .endpoint import GenerationEndpoint, json_response
 
 OPERATIONS: Final[Operations] = {
     "/pooling": Operation(
-        "Vectors or scores of texts, or of their tokens", PoolingResponse, PoolingRequest, finds=True, generates=True
+        "Vectors or scores of texts, or of their tokens",
+        PoolingResponse,
+        PoolingRequest,
+        finds=True,
+        generates=True,
     ),
     "/classify": Operation("Classes of texts", ClassifyResponse, ClassifyRequest, finds=True, generates=True),
 }
@@ -51,7 +59,7 @@ async def pooling(state: ServerState, request: Request, content: bytes, ticket: 
     body.check(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
     if body.task == "plugin":
-        raise BadRequest("`task`: there are no plugins here.", "task", "unsupported")
+        return await _through_plugin(state, what, body)
     task = body.task or what.model.main_task
     normalize = body.use_activation if body.normalize is None else body.normalize
     wanted = pooling_of(what.model, task, body.dimensions, normalize, body.use_activation)
@@ -72,6 +80,18 @@ async def pooling(state: ServerState, request: Request, content: bytes, ticket: 
         return _encode(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
 
     return Response(await off_the_loop(found, write), media_type=JSON)
+
+
+async def _through_plugin(state: ServerState, what: Asked, body: PoolingRequest) -> Response:
+    plugin = what.model.plugin
+    if plugin is None:
+        raise BadRequest("`task`: this server has no plugin (--pooling-plugin).", "task", "unsupported")
+    texts = await prompts_of(plugin, body.data)
+    check_texts(texts, state.limits, "data")
+    wanted = pooling_of(what.model, plugin.task or what.model.main_task, None, body.normalize, body.use_activation)
+    prompts = await read_texts(what.model, texts, room_of(state, what.model, body), "data")
+    answer = await answer_of(plugin, body.data, await what.job.run(prompts, wanted))
+    return json_response(PluginResponse(new_id("pool"), now(), answer))
 
 
 async def classify(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:

@@ -128,10 +128,39 @@ async def test_many_documents_of_late_interaction_are_scored_a_part_at_a_time(mo
         assert len({each["score"] for each in whole["data"]}) > 4
 
 
+async def test_weights_over_the_vocabulary_are_multiplied_and_summed() -> None:
+    """As sentence-transformers' SparseEncoder has it, whose similarity is the dot product."""
+
+    def product(one: list[int], other: list[int]) -> float:
+        return sum(id / 2 * id / 2 for id in {*one} & {*other})
+
+    for first, second in (("a b b", ["b c", "d", "a b"]), (["a", "b c", "d"], ["a b", "c", "a"])):
+        engine = FakePooler()
+        body = {"queries": first, "documents": second}
+        answer = (await post(engine, "/score", body, config(sparse=SPARSE))).json()
+        asked = len(engine.prompts) - len(second)
+        queries, documents = engine.prompts[:asked] * (len(second) // asked), engine.prompts[asked:]
+        expected = [product(one, other) for one, other in zip(queries, documents, strict=True)]
+        assert [each["score"] for each in answer["data"]] == pytest.approx(expected)
+        assert len({*expected}) == 3
+    ranked = (
+        await post(FakePooler(), "/rerank", {"query": "c", "documents": ["a", "c"]}, config(sparse=SPARSE))
+    ).json()
+    assert [each["index"] for each in ranked["results"]] == [1, 0]
+
+
+async def test_weights_are_made_of_texts_with_their_prompts() -> None:
+    made = config(sparse=SPARSE, modules=SentenceModules(("mean",), prompts={"query": "query ", "document": "title "}))
+    engine = FakePooler()
+    assert (await post(engine, "/score", {"queries": "a", "documents": "b"}, made)).status_code == 200
+    assert [WORDS[ids[1]] for ids in engine.prompts] == ["query", "title"]
+    assert {stream.pooling.task for stream in engine.streams} == {"sparse"}
+
+
 async def test_what_neither_embeds_nor_ranks_does_not_score() -> None:
-    for made in (config(score=scores("x", "y")), config(sparse=SPARSE)):
-        refused = await post(FakePooler(), "/score", {"queries": "a", "documents": "b"}, made)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model_not_supported")
+    made = config(score=scores("x", "y"))
+    refused = await post(FakePooler(), "/score", {"queries": "a", "documents": "b"}, made)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model_not_supported")
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
