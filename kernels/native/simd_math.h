@@ -5,15 +5,21 @@
 
 namespace stentor {
 
-// e^x. Below -87.33 it is zero, above 88.37 it stays at e^88.37; NaN passes through.
+// e^x. Far below -87 it is zero, above 88.37 it stays at e^88.37; NaN passes through.
 static inline vf exp(vf x) {
-    const vf low = set1(-87.33f), high = set1(88.37f);
+    const vf low = set1(-104.0f), high = set1(88.37f);
+#if defined(__AVX512F__)
+    const vf clamped = (vf)_mm512_min_ps((__m512)high, _mm512_max_ps((__m512)low, (__m512)x));
+    const vf n = (vf)_mm512_roundscale_ps((__m512)(clamped * set1(1.44269504088896341f)),
+                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
     vf clamped = select(low > x, low, x);
     clamped = select(high < clamped, high, clamped);
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
     const vf magic = set1(12582912.0f);
     const vf shifted = fma(clamped, set1(1.44269504088896341f), magic);
     const vf n = shifted - magic;
+#endif
     vf r = fma(n, set1(-0.693359375f), clamped);
     r = fma(n, set1(2.12194440e-4f), r);
     vf p = set1(1.9875691500e-4f);
@@ -23,8 +29,12 @@ static inline vf exp(vf x) {
     p = fma(p, r, set1(1.6666665459e-1f));
     p = fma(p, r, set1(5.0000001201e-1f));
     p = fma(p, r * r, r) + set1(1.0f);
+#if defined(__AVX512F__)
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
     const vf scale = (vf)(((vi)shifted - (vi)magic + 127) << 23);
-    return select(x < low, vf{}, p * scale);
+    return select(x < set1(-87.33f), vf{}, p * scale);
+#endif
 }
 
 // 2^x; zero below -150, and for -infinity. Two to an integer is exact.

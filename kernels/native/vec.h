@@ -96,6 +96,14 @@ static inline vf load(const bf16* p) {
 
 static inline void store(float* p, vf x) { std::memcpy(p, &x, sizeof x); }
 static inline void store(bf16* p, vf x) {
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    // the instruction takes numbers below the smallest normal one for zero, and leaves a NaN its bits
+    constexpr int SMALL_OR_NAN = 0x20 | 0x01 | 0x80;
+    if (__builtin_expect(_mm512_fpclass_ps_mask((__m512)x, SMALL_OR_NAN) == 0, 1)) {
+        _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh((__m512)x));
+        return;
+    }
+#endif
     const vu bits = (vu)x;
     const vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     const vu nan = (vu)(x != x);
