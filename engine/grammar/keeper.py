@@ -35,10 +35,6 @@ class Grammars:
         self._compiled: OrderedDict[str, GuidanceMatcher] = OrderedDict()
         self._compiled_bytes = 0
 
-    @property
-    def has_vocabulary(self) -> bool:
-        return self._vocabulary is not None
-
     def take(self, piece: Vocabulary) -> bool:
         """Whether this was the last piece. Raises :class:`.vocabulary.VocabularyError`."""
         whole = self._reader.take(piece)

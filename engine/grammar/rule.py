@@ -122,6 +122,8 @@ class ChoiceRule:
 
     def _without(self, banned: int, tokens: int) -> int:
         """Bad words give way where nothing else is left."""
+        if not banned:
+            return tokens
         spared = tokens & ~banned
         return spared if spared & self._sets.ids else tokens
 

@@ -24,10 +24,11 @@ def set_of(tokens: Iterable[int], size: int) -> int:
 def ids_in(tokens: int) -> list[int]:
     """Ascending; for small sets."""
     ids: list[int] = []
-    while tokens:
-        lowest = tokens & -tokens
-        ids.append(lowest.bit_length() - 1)
-        tokens ^= lowest
+    while tokens:  # from above: what is left of the set is shorter each time
+        highest = tokens.bit_length() - 1
+        ids.append(highest)
+        tokens ^= 1 << highest
+    ids.reverse()
     return ids
 
 

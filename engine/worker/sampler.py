@@ -11,7 +11,7 @@ from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
 
 from .logprobs import logprob_entries
-from .masks import NO_MASKS, SlotMasks, lowest, restrict_row_
+from .masks import NO_MASKS, SlotMasks, lowest, restrict_rows_
 from .sampler_rows import SampledRow
 
 
@@ -160,9 +160,9 @@ class Sampler:
         if restricted.rows:
             sampling.restrict_(logits, *restricted.flat(self._device))
         if masks:
-            for position, slot in enumerate(slots):
-                if (mask := masks.get(slot)) is not None:
-                    restrict_row_(logits[position], mask)
+            masked = [position for position, slot in enumerate(slots) if slot in masks]
+            if masked:
+                restrict_rows_(logits, masked, [masks[slots[position]] for position in masked])
 
     def _draw(self, logits: torch.Tensor, slots: Sequence[int], rows: list[SampledRow]) -> list[int]:
         if all(row.greedy for row in rows):

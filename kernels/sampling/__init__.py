@@ -30,6 +30,7 @@ __all__ = [
     "choose_step",
     "draw",
     "logprobs",
+    "mask_",
     "pack_mask",
     "pack_params",
     "penalise_",
@@ -135,6 +136,22 @@ def restrict_(
             native.restrict_(logits, rows, offsets, ids)
         case _:
             reference.restrict_(logits, rows, offsets, ids)
+
+
+def mask_(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor, *, variant: Choice = "auto") -> None:
+    """Sets, in place, logits to -inf: those of ``rows`` [P] int64, each at most once, whose bit is not set.
+
+    ``words`` are int32 [P, ceil(V / 32)]: token t is bit t % 32 of word t // 32. On a GPU the definition runs, row
+    after row: runners there have :func:`step_`.
+    """
+    _check_logits(logits)
+    expected = (rows.shape[0], -(-logits.shape[1] // 32))
+    if tuple(words.shape) != expected or words.dtype != torch.int32:
+        raise ValueError(f"words must be int32 {list(expected)}, got {words.dtype} {list(words.shape)}")
+    if choose(logits, variant) == "native":
+        native.mask_(logits, rows, words)
+    else:
+        reference.mask_(logits, rows, words)
 
 
 def argmax(logits: torch.Tensor, *, variant: Choice = "auto") -> torch.Tensor:

@@ -14,8 +14,12 @@ using namespace stentor::sampling;
 
 // Below this a second thread costs more than it brings.
 constexpr int64_t LOGITS_PER_THREAD = 1 << 18;
+// A mask is a few microseconds a row: less than to wait for a helper that has lost its core in the middle of one.
+constexpr int64_t MASKED_PER_THREAD = 1 << 21;
 
-int64_t useful_threads(int64_t logits, int64_t threads) { return std::min(threads, 1 + logits / LOGITS_PER_THREAD); }
+int64_t useful_threads(int64_t logits, int64_t threads, int64_t each = LOGITS_PER_THREAD) {
+    return std::min(threads, 1 + logits / each);
+}
 
 int64_t draw_row(const float* x, int64_t vocabulary, const Rules& rules, uint64_t key) {
     if (rules.inverse_temperature == 0.0f) return find_argmax(x, vocabulary);
@@ -114,6 +118,26 @@ bool each_row(int64_t batch, int64_t vocabulary, int64_t rows, const int64_t* ro
     return true;
 }
 
+// Logits of tokens whose bit is not set become -inf; token t is bit t % 32 of word t / 32.
+void mask_row(float* x, int64_t vocabulary, const uint32_t* words) {
+    constexpr int64_t WORD = 32;
+    vi bit_of_lane;
+    for (int lane = 0; lane < LANES; ++lane) bit_of_lane[lane] = 1 << lane;
+    const vf none = set1(-INF);
+    const int64_t whole = vocabulary / WORD;
+    for (int64_t at = 0; at < whole; ++at) {
+        const uint32_t word = words[at];
+        if (word == UINT32_MAX) continue;
+        float* const y = x + at * WORD;
+        for (int64_t lane = 0; lane < WORD; lane += LANES) {
+            const vi here = vi{} + (int32_t)(word >> lane);
+            store(y + lane, select((here & bit_of_lane) != 0, load(y + lane), none));
+        }
+    }
+    for (int64_t token = whole * WORD; token < vocabulary; ++token)
+        if (!(words[whole] >> (token - whole * WORD) & 1)) x[token] = -INF;
+}
+
 }  // namespace
 
 // The first arguments of each are: logits [batch, vocabulary], batch, vocabulary. The result is 0, or 1 where an
@@ -155,6 +179,16 @@ STENTOR_EXPORT int64_t stentor_sampling_restrict(float* logits, int64_t batch, i
         std::fill(x, x + vocabulary, -INF);
         for (int64_t at = begin; at < end; ++at) x[ids[at]] = scratch.values[at - begin];
     });
+}
+
+// `words` [rows, words of a vocabulary].
+STENTOR_EXPORT int64_t stentor_sampling_mask(float* logits, int64_t batch, int64_t vocabulary, int64_t rows,
+                                             const int64_t* row, const uint32_t* words, int64_t threads) {
+    if (outside(row, rows, batch)) return 1;
+    const int64_t each = (vocabulary + 31) / 32;
+    parallel_for(rows, useful_threads(rows * vocabulary, threads, MASKED_PER_THREAD),
+                 [&](int64_t i) { mask_row(logits + row[i] * vocabulary, vocabulary, words + i * each); });
+    return 0;
 }
 
 STENTOR_EXPORT void stentor_sampling_argmax(const float* logits, int64_t batch, int64_t vocabulary, int64_t* tokens,

@@ -11,6 +11,9 @@ _LISTS = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_vo
 _penalise = NativeFunction("stentor_sampling_penalise", *_LISTS, c_void_p, c_void_p, restype=c_int64)
 _add_bias = NativeFunction("stentor_sampling_add_bias", *_LISTS, c_void_p, restype=c_int64)
 _restrict = NativeFunction("stentor_sampling_restrict", *_LISTS, restype=c_int64)
+_mask = NativeFunction(
+    "stentor_sampling_mask", c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, restype=c_int64
+)
 _argmax = NativeFunction("stentor_sampling_argmax", c_void_p, c_int64, c_int64, c_void_p, c_int64)
 _draw = NativeFunction(
     "stentor_sampling_draw", c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64, *[c_void_p] * 6, c_int64,
@@ -48,6 +51,14 @@ def add_bias_(
 
 def restrict_(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, ids: torch.Tensor) -> None:
     _edit(_restrict, logits, rows, offsets, ids)
+
+
+def mask_(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
+    call = _mask.bind()
+    assert call is not None
+    rows, words = _int64(rows), words.contiguous()
+    if call(logits.data_ptr(), *logits.shape, rows.shape[0], rows.data_ptr(), words.data_ptr(), threads()):
+        raise IndexError(f"a row is outside logits of shape {list(logits.shape)}")
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:

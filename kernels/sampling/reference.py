@@ -54,6 +54,14 @@ def restrict_(logits: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, i
     logits[where] = kept
 
 
+def mask_(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor) -> None:
+    """See :func:`stentor.kernels.sampling.mask_`."""
+    places = torch.arange(32, dtype=torch.int32, device=words.device)
+    for row, own in zip(rows.tolist(), words, strict=True):
+        allowed = (own[:, None] >> places & 1).flatten()[: logits.shape[1]]
+        logits[row].masked_fill_(allowed == 0, -math.inf)
+
+
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """See :func:`stentor.kernels.sampling.argmax`."""
     logits = _without_nan(logits)

@@ -53,6 +53,45 @@ def test_a_restriction_leaves_only_the_allowed(version: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_mask_takes_the_logits_of_tokens_whose_bit_is_not_set(version: ModuleType) -> None:
+    logits = torch.arange(105.0).reshape(3, 35)
+    version.mask_(logits, torch.tensor([2, 0]), torch.tensor([[-1, 0], [0b101, 0b100]], dtype=torch.int32))
+    assert logits[0].isfinite().nonzero().flatten().tolist() == [0, 2, 34]
+    assert logits[0, 34] == 34
+    assert torch.equal(logits[1], torch.arange(35.0, 70.0))
+    assert logits[2].isfinite().nonzero().flatten().tolist() == list(range(32))
+
+
+@needs_native
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(vocabulary=st.integers(1, 300), seed=st.integers(0, 2**31))
+def test_native_masks_equal_the_definition(vocabulary: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(4, vocabulary, generator=generator)
+    logits[0, 0], logits[3, 0] = math.inf, math.nan
+    words = torch.randint(-(2**31), 2**31, (3, -(-vocabulary // 32)), generator=generator).to(torch.int32)
+    words[torch.rand(words.shape, generator=generator) < 0.3] = -1
+    words[torch.rand(words.shape, generator=generator) < 0.3] = 0
+    expected = logits.clone()
+    rows = torch.tensor([3, 0, 2])
+    sampling.mask_(logits, rows, words, variant="native")
+    sampling.mask_(expected, rows, words, variant="reference")
+    assert torch.equal(logits.nan_to_num(nan=99.0), expected.nan_to_num(nan=99.0))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_mask_of_a_row_outside_the_logits_is_an_error(version: ModuleType) -> None:
+    with pytest.raises(IndexError):
+        version.mask_(torch.zeros(2, 4), torch.tensor([2]), torch.zeros((1, 1), dtype=torch.int32))
+
+
+@pytest.mark.parametrize("words", [torch.zeros((1, 2), dtype=torch.int32), torch.zeros((1, 1), dtype=torch.int64)])
+def test_masks_that_do_not_fit_are_refused(words: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="words must be int32"):
+        sampling.mask_(torch.zeros(2, 32), torch.tensor([0]), words)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("lists", [{0: [4]}, {2: [0]}, {0: [-5]}])
 def test_an_id_or_row_outside_the_logits_is_an_error(version: ModuleType, lists: dict[int, list[int]]) -> None:
     with pytest.raises(IndexError):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.grammar.token_sets import MaskWriter, set_of
-from stentor.engine.worker.masks import lowest, mask_bytes, restrict_row_, slot_masks
+from stentor.engine.worker.masks import lowest, mask_bytes, restrict_rows_, slot_masks
 from stentor.engine.worker.sampler import Sampler
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import Masks, NewRow, RowMask, RowStep, StepPlan
@@ -55,7 +55,7 @@ def test_masks_reach_the_worker_as_they_were_made_whatever_its_vocabulary(sets: 
     for slot, tokens in sets.items():
         assert len(found[slot]) == mask_bytes(size)
         logits = torch.zeros(size)
-        restrict_row_(logits, found[slot])
+        restrict_rows_(logits[None], [0], [found[slot]])
         allowed = set(torch.isfinite(logits).nonzero().flatten().tolist())
         assert allowed == {token for token in tokens if token < size}
         assert lowest(found[slot]) == min(allowed, default=lowest(found[slot]))
@@ -235,6 +235,6 @@ def test_exactly_what_may_not_be_drawn_loses_its_logit_whatever_the_vocabulary(s
     logits = torch.from_numpy(draw.standard_normal(size).astype(np.float32))
     logits[0] = float("inf")
     before = logits.clone()
-    restrict_row_(logits, mask)
+    restrict_rows_(logits[None], [0], [mask])
     allowed = torch.from_numpy(np.unpackbits(mask, bitorder="little")[:size].astype(bool))
     assert torch.equal(logits, torch.where(allowed, before, -float("inf")))
