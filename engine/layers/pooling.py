@@ -81,11 +81,13 @@ class _Normalize:
 class _Dense:
     def __init__(self, module: Dense, place: Placement) -> None:
         self.module, self.weights = module, WeightMap()
-        self._weight = torch.empty(module.outputs, module.inputs, device=place.device)
-        self._bias = torch.zeros(module.outputs, device=place.device)
+        self._weight = place.empty(module.outputs, module.inputs, dtype=torch.float32)
+        self._bias = place.empty(module.outputs, dtype=torch.float32)
         self.weights.add("linear.weight", self._weight)
         if module.bias:
             self.weights.add("linear.bias", self._bias)
+        elif not place.filled:
+            self._bias.zero_()
 
     def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
         return ACTIVATE[self.module.activation](torch.nn.functional.linear(vectors, self._weight, self._bias))
@@ -94,7 +96,7 @@ class _Dense:
 class _Norm:
     def __init__(self, module: LayerNormed, place: Placement) -> None:
         self.module, self.weights = module, WeightMap()
-        self._weight, self._bias = (torch.empty(module.size, device=place.device) for _ in range(2))
+        self._weight, self._bias = (place.empty(module.size, dtype=torch.float32) for _ in range(2))
         self.weights.add("norm.weight", self._weight)
         self.weights.add("norm.bias", self._bias)
 

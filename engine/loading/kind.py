@@ -1,5 +1,6 @@
 """What a model on disk is for, told by the little that lies beside its weights; nothing is loaded."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,6 +15,7 @@ _SPEAKING: Final = frozenset({"vits"})
 _SENTENCES: Final = "modules.json"
 """Of sentence-transformers."""
 _SCORING: Final = ("ForSequenceClassification", "ForTokenClassification", "RewardModel")
+_RERANKERS: Final = frozenset({"qwen3", "gemma"})
 _CTRANSLATE2_WEIGHTS: Final = "model.bin"
 _CTRANSLATE2_WHISPER: Final = frozenset({"suppress_ids", "suppress_ids_begin", "alignment_heads", "lang_ids"})
 """Of which CTranslate2's configuration of a Whisper has some, and that of no other model."""
@@ -33,9 +35,20 @@ def kind_of(path: Path) -> ModelKind:
     if (path / _CTRANSLATE2_WEIGHTS).is_file() and config.keys() & _CTRANSLATE2_WHISPER:
         return "transcription"
     encodes = isinstance(config.get("model_type"), str) and is_encoder(config)
+    if is_named_reranker(path, config):
+        return "embedding"
     if encodes or (path / _SENTENCES).is_file() or any(kind.endswith(_SCORING) for kind in kinds):
         return "embedding"
     return "chat"
+
+
+def is_named_reranker(folder: Path, config: Mapping[str, object]) -> bool:
+    """Whether it scores by the yes and no of a language model, of which its files say nothing: Qwen's and BGE's, which
+    have it in their names alone."""
+    hub = folder.parent.name == "snapshots"  # models--OWNER--NAME/snapshots/REVISION
+    name = folder.parent.parent.name if hub else folder.name
+    family = config.get("model_type")
+    return isinstance(family, str) and family in _RERANKERS and "reranker" in name.lower()
 
 
 def _config_file(path: Path) -> Path:

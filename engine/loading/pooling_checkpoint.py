@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, get_args
 
+import msgspec
+
 from ..models.config import ConfigError, DecoderConfig
 from ..models.config_fields import Fields
 from ..models.encoder_config import EncoderConfig
@@ -27,6 +29,7 @@ from ..quantization.settle import settle
 from .checkpoint import Checkpoint, by_size, described_quantization
 from .errors import CheckpointError
 from .generation_defaults import GenerationDefaults
+from .kind import is_named_reranker
 from .safetensors_index import DTYPES, read_json, safetensors_index
 from .sentence_modules import read_sentence_modules
 
@@ -42,6 +45,8 @@ _HEADS: Final = (
 """What the names of decoders end in that draw no tokens."""
 _QWEN3_RERANKER: Final = (9693, 2152)
 """Qwen3's tokens ``yes`` and ``no``."""
+_BGE_RERANKER: Final = "Yes"
+"""The token whose logit is the score of BGE's reranker on Gemma."""
 
 
 def pooling_config(folder: Path, pooling: PoolingMode | None = None) -> PoolingConfig:
@@ -134,18 +139,40 @@ def _decoder(config: Mapping[str, object]) -> DecoderConfig:
 
 
 def _yes_no(folder: Path, config: Mapping[str, object], backbone: EncoderConfig | DecoderConfig) -> ScoreHead | None:
-    """A reranker that answers yes or no, by sentence-transformers' module or by the name that Qwen3's go by."""
+    """A reranker that answers yes or no, by sentence-transformers' module or by the name that it goes by."""
     if isinstance(backbone, EncoderConfig) or not backbone.architecture.endswith(_CAUSAL):
         return None
-    embedding = "model.embed_tokens" if config.get("tie_word_embeddings") else "lm_head"
+    gemma = config.get("model_type") == "gemma"
+    embedding = "model.embed_tokens" if config.get("tie_word_embeddings", gemma) else "lm_head"
     module = next(iter(sorted(folder.glob("*_LogitScore/config.json"))), None)
     if module is not None:
         fields = Fields(read_json(module))
         false = fields.integer("false_token_id", least=0) if fields.has("false_token_id") else None
         return yes_no_head(fields.integer("true_token_id", least=0), false, embedding)
-    if "reranker" in folder.name.lower() and config.get("model_type") == "qwen3":
-        return yes_no_head(*_QWEN3_RERANKER, embedding)
-    return None
+    if not is_named_reranker(folder, config):
+        return None
+    if gemma:
+        return yes_no_head(_token(folder / "tokenizer.json", _BGE_RERANKER), None, embedding)
+    return yes_no_head(*_QWEN3_RERANKER, embedding)
+
+
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int]
+
+
+class _Tokenizer(msgspec.Struct):
+    model: _Vocabulary
+
+
+def _token(file: Path, text: str) -> int:
+    """The number that a tokenizer's file gives to a token. Raises :class:`ConfigError`."""
+    try:
+        known = msgspec.json.decode(file.read_bytes(), type=_Tokenizer).model.vocab
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file.name}, by which the model says {text!r}, cannot be read: {error}") from error
+    if text not in known:
+        raise ConfigError(f"{file.name} has no token {text!r}, whose logit is the score")
+    return known[text]
 
 
 def _is_splade(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from stentor.protocols.pooling import Pooling, PoolingTask
 from .config import ConfigError, DecoderConfig
 from .config_fields import Fields
 from .encoder_config import EncoderConfig
-from .sentence_config import DenseActivation, PoolingMode, SentenceModules
+from .sentence_config import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 _MOST_LABELS: Final = 100_000
@@ -98,6 +98,13 @@ class PoolingConfig:
         """What :attr:`Pooling.adapter` may name; most models have none."""
         backbone = self.backbone
         return backbone.adapters.names if isinstance(backbone, EncoderConfig) and backbone.adapters else ()
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Files or folders, within the model's or as a whole path, that tensors are in besides the checkpoint's."""
+        found = [str(module.folder) for module in self.modules.after if isinstance(module, Dense | LayerNormed)]
+        found += [head.file for head in (self.sparse, self.vectors) if isinstance(head, TokenWeights | TokenVectors)]
+        return tuple(name for name in found if name)
 
     @property
     def causal(self) -> bool:

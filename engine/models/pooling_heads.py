@@ -7,7 +7,7 @@ import torch
 
 from ..layers.placement import Placement
 from ..layers.pooling import ACTIVATE, normalize, pool
-from ..layers.weights import WeightError, WeightMap
+from ..layers.weights import WeightError, WeightMap, check_shape
 from .pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
 
 _TOKENS: Final = 128
@@ -26,11 +26,13 @@ class _Layer:
     def __init__(
         self, weights: WeightMap, name: str, inputs: int, outputs: int, place: Placement, *, bias: bool
     ) -> None:
-        self.weight = torch.empty(outputs, inputs, device=place.device)
-        self.bias = torch.zeros(outputs, device=place.device)
+        self.weight = place.empty(outputs, inputs, dtype=torch.float32)
+        self.bias = place.empty(outputs, dtype=torch.float32)
         weights.add(f"{name}.weight", self.weight)
         if bias:
             weights.add(f"{name}.bias", self.bias)
+        elif not place.filled:
+            self.bias.zero_()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(x, self.weight, self.bias)
@@ -40,12 +42,14 @@ class _Norm:
     def __init__(
         self, weights: WeightMap, name: str, size: int, eps: float, place: Placement, *, bias: bool = True
     ) -> None:
-        self._weight = torch.empty(size, device=place.device)
-        self._bias = torch.zeros(size, device=place.device)
+        self._weight = place.empty(size, dtype=torch.float32)
+        self._bias = place.empty(size, dtype=torch.float32)
         self._eps = eps
         weights.add(f"{name}.weight", self._weight)
         if bias:
             weights.add(f"{name}.bias", self._bias)
+        elif not place.filled:
+            self._bias.zero_()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x, self._weight.shape, self._weight, self._bias, self._eps)
@@ -63,7 +67,7 @@ class Scorer:
         )
         self._out: _Layer | torch.Tensor
         if head.against:
-            self._out = torch.empty(1, size, device=place.device)
+            self._out = place.empty(1, size, dtype=torch.float32)
         else:
             self._out = _Layer(self.weights, head.out, size, len(head.labels), place, bias=head.out_bias)
 
@@ -101,14 +105,22 @@ class SpladeWeights:
         self.weights = WeightMap()
         self._dense = _Layer(self.weights, head.dense, size, size, place, bias=True)
         self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, place)
-        self._bias = torch.empty(vocabulary, device=place.device)
+        self._bias = place.empty(vocabulary, dtype=torch.float32)
         self.weights.add(head.bias, self._bias)
         self._activation = head.activation
-        self._words = self._bias.new_empty(0)
+        self._words = place.empty(vocabulary, size, dtype=torch.float32)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights.total_bytes + self._words.nbytes
 
     def take_words(self, words: torch.Tensor) -> None:
-        """The word embeddings [vocabulary, size], as stored, which are the output layer too."""
-        self._words = words.to(self._bias)
+        """The word embeddings [vocabulary, size], as stored, which are the output layer too.
+
+        Raises :class:`..layers.weights.WeightError` where they are of another shape.
+        """
+        check_shape("the word embedding", words, tuple(self._words.shape))
+        self._words.copy_(words)
 
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden [tokens, size] of one text → (ids int64 [n], weights float32 [n]), those above 0."""
@@ -127,6 +139,10 @@ class LexicalWeights:
         self.weights = WeightMap()
         self.file = head.file
         self._layer = _Layer(self.weights, "linear", size, 1, place, bias=True)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights.total_bytes
 
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As :meth:`SpladeWeights.__call__`; special tokens are among them."""

@@ -80,6 +80,15 @@ class PoolingModel:
         return self._backbone.weights
 
     @property
+    def total_bytes(self) -> int:
+        """Of everything that is loaded."""
+        behind = [weights.total_bytes for _, weights in self.after.weights]
+        heads = [head.weights.total_bytes for head in (self.scorer, self.vectors) if head is not None]
+        if self.sparse is not None:
+            heads.append(self.sparse.total_bytes)
+        return self.weights.total_bytes + sum(behind) + sum(heads)
+
+    @property
     def decoder(self) -> Decoder | None:
         """The backbone where tokens see only those before them: it wants a cache."""
         return self._backbone if isinstance(self._backbone, Decoder) and self.config.causal else None

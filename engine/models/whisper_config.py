@@ -62,10 +62,6 @@ class WhisperConfig:
         return self.hidden_size // self.num_heads
 
     @property
-    def encoder_head_dim(self) -> int:
-        return self.hidden_size // self.encoder_heads
-
-    @property
     def frames(self) -> int:
         """Frames of the spectrogram of one window."""
         return self.source_positions * FRAMES_PER_POSITION

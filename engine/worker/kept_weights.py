@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -112,15 +112,17 @@ def open_kept(
     place: Placement,
     weights_fd: int | None,
     expected: Callable[[], int],
+    beside: Sequence[Path] = (),
 ) -> KeptWeights | None:
     """Where packed weights lie, so that they outlive this worker; None where they die with it.
 
-    ``expected`` says how many bytes they will take, where they are not there.
+    ``expected`` says how many bytes they will take, where they are not there; ``beside`` are files that are read
+    besides those of the checkpoint.
     """
     if weights_fd is None or not place.packed:
         return None
     try:
-        kept = KeptWeights(weights_fd, weights_key(checkpoint, config, place.dtype))
+        kept = KeptWeights(weights_fd, weights_key(checkpoint, config, place.dtype, beside))
         if not kept.filled:
             kept.begin(expected())
     except OSError as error:
@@ -129,7 +131,7 @@ def open_kept(
     return kept
 
 
-def weights_key(checkpoint: Checkpoint, config: WorkerConfig, dtype: torch.dtype) -> str:
+def weights_key(checkpoint: Checkpoint, config: WorkerConfig, dtype: torch.dtype, beside: Sequence[Path] = ()) -> str:
     """A digest of what prepared weights depend on: files, options, and the kernels that read them."""
     library = native.library()
     parts = (
@@ -140,9 +142,15 @@ def weights_key(checkpoint: Checkpoint, config: WorkerConfig, dtype: torch.dtype
         config,
         checkpoint.config,
         checkpoint.quantized,
-        [_stamp(file) for file in checkpoint.files],
+        [_stamp(file) for file in (*checkpoint.files, *beside)],
     )
-    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic", enc_hook=_written)).hexdigest()
+
+
+def _written(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no place in a key")
 
 
 def _stamp(file: Path) -> tuple[str, int, int, int]:

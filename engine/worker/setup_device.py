@@ -1,6 +1,5 @@
 """A worker on an accelerator: what a step needs is measured, and the KV cache takes the rest."""
 
-import logging
 from functools import partial
 from pathlib import Path
 
@@ -41,8 +40,6 @@ from .setup_parts import (
 from .setup_pooling import set_up_pooling
 from .setup_streaming import set_up_streaming
 from .warmup import warm_up
-
-logger = logging.getLogger(__name__)
 
 
 def set_up_device(config: WorkerConfig, progress: ProgressCallback, device: Device) -> Setup:

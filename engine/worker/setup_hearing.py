@@ -37,7 +37,6 @@ from .setup_parts import (
 )
 
 _CPU = torch.device("cpu")
-_TRIAL_TOKENS = 16
 
 
 def set_up_hearing(

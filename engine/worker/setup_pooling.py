@@ -29,6 +29,7 @@ from ..models.pooling_model import PoolingModel, Tensors
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .device import Device
 from .errors import SetupError
+from .kept_weights import open_kept
 from .limits import POOLING, limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
 from .pooling_runner import PoolingRunner
@@ -41,7 +42,9 @@ _VALUES_A_SLICE = 1 << 29
 _LEAST_MIXED = 32
 
 
-def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Device | None = None) -> Setup:
+def set_up_pooling(
+    config: WorkerConfig, progress: ProgressCallback, device: Device | None = None, weights_fd: int | None = None
+) -> Setup:
     """See :func:`.setup.set_up`; ``device`` is None on the host's own cores."""
     at = _CPU if device is None else device.place
     checkpoint = open_pooling(Path(config.model), config.pooler)
@@ -56,12 +59,20 @@ def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Dev
     notes = prepare_kernels(config, progress) if device is None else []
     place = placement(checkpoint, config, at, dtype)
     place = replace(place, packed=device is None and native.library() is not None and dtype in PLAIN)
-    model = _load(checkpoint, place, max_model_len, progress)
+    beside = [_file(checkpoint.folder, name) for name in model_config.beside]
+    kept = open_kept(checkpoint, config, place, weights_fd, lambda: _weights_bytes(model_config, place), beside)
+    settled = None if kept is None or kept.found is None else kept.found.num_blocks
+    model = _load(checkpoint, replace(place, memory=kept), max_model_len, progress)
+    if kept is not None and kept.filled and not kept.agrees:
+        kept.begin(model.total_bytes)
+        model = _load(checkpoint, replace(place, memory=kept), max_model_len, progress)
     caches: list[LayerCache] = []
     blocks = config.max_num_seqs * -(-max_model_len // config.block_size)
     kv_bytes = 0
     if not whole:
-        blocks, caches, kv_bytes = _caches(config, model_config, at, dtype, max_model_len, device)
+        blocks, caches, kv_bytes = _caches(config, model_config, at, dtype, max_model_len, device, settled)
+    if kept is not None:
+        kept.keep(max_model_len, blocks)
     runner = PoolingRunner(
         model,
         caches,
@@ -73,7 +84,7 @@ def set_up_pooling(config: WorkerConfig, progress: ProgressCallback, device: Dev
     _complete_a_step(runner, model, max_model_len, config.block_size, progress)
     notes += model.weights.note_lines()
     where = at if device is None else device.name
-    memory = [MemoryLine("weights", model.weights.total_bytes, f"{dtype_name(dtype)} on {where}")]
+    memory = [MemoryLine("weights", model.total_bytes, f"{dtype_name(dtype)} on {where}")]
     if kv_bytes:
         memory.append(MemoryLine("KV cache", kv_bytes, f"{blocks} blocks of {config.block_size} tokens"))
     if device is None:
@@ -111,6 +122,8 @@ def _longest(config: WorkerConfig, model: PoolingConfig) -> int:
 def _load(checkpoint: Checkpoint, place: Placement, longest: int, progress: ProgressCallback) -> PoolingModel:
     try:
         model = PoolingModel(checkpoint.pooling, place, longest)
+        if place.filled:
+            return model
         tensors = iterate_weights(
             checkpoint,
             place.dtype,
@@ -118,19 +131,28 @@ def _load(checkpoint: Checkpoint, place: Placement, longest: int, progress: Prog
             progress=lambda done, total: progress("loading weights", done, total),
         )
         with torch.inference_mode():
-            model.load(tensors, lambda name: _file(checkpoint.folder, name))
+            model.load(tensors, lambda name: _tensors(_file(checkpoint.folder, name)))
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise SetupError(f"the weights do not fit into the memory of {place.device}: choose a smaller model") from error
     return model
 
 
-def _file(folder: Path, name: str) -> Tensors:
-    """The tensors of a file beside the model, or of a module's folder."""
+def _weights_bytes(model: PoolingConfig, place: Placement) -> int:
+    """What the model's tensors will take, without making them."""
+    return PoolingModel(model, replace(place, shapes_only=True), 1).total_bytes
+
+
+def _file(folder: Path, name: str) -> Path:
+    """A file beside the model, or that of a module's folder."""
     path = folder / name
     if path.is_dir():
         path = path / "model.safetensors"
         if not path.is_file():
             path = path.with_name("pytorch_model.bin")
+    return path
+
+
+def _tensors(path: Path) -> Tensors:
     if path.suffix != ".safetensors":
         return read_pt(path)
     try:
@@ -146,8 +168,12 @@ def _caches(
     dtype: torch.dtype,
     longest: int,
     device: Device | None,
+    settled: int | None = None,
 ) -> tuple[int, list[LayerCache], int]:
-    """Blocks, and the memory that they lie in: for as many prompts as run at once, as far as memory goes."""
+    """Blocks, and the memory that they lie in: for as many prompts as run at once, as far as memory goes.
+
+    ``settled`` are the blocks of a worker that this one follows: its engine counts on them.
+    """
     assert isinstance(model.backbone, DecoderConfig)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at)
     block_bytes = kv_block_bytes(model.backbone, config.block_size, cache_dtype)
@@ -160,7 +186,7 @@ def _caches(
         found = device.memory()
         budget = int(found.total * config.gpu_memory_fraction * config.memory_share) - found.reserved - found.outside
         budget //= 2  # the rest is for activations, which are as large as a step is
-    blocks = min(budget // block_bytes, config.max_num_seqs * each)
+    blocks = min(budget // block_bytes, config.max_num_seqs * each) if settled is None else settled
     if blocks < each:
         raise SetupError(
             f"{max(budget, 0) / GIB:.2f} GiB of KV cache do not hold one prompt of {longest} tokens, which needs "

@@ -64,7 +64,7 @@ def prompt_chars_at_most(prompts: Sequence[object], most: int) -> None:
         raise _too_many_chars(total, most, "prompt")
 
 
-def message_chars_at_most(messages: Sequence[dict[str, Any]], most: int) -> None:
+def message_chars_at_most(messages: Sequence[dict[str, Any]], most: int, field: str = "messages") -> None:
     total = 0
     for message in messages:
         content = message.get("content")
@@ -73,7 +73,7 @@ def message_chars_at_most(messages: Sequence[dict[str, Any]], most: int) -> None
         elif isinstance(content, list):
             total += sum(len(part["text"]) for part in content if isinstance(part, dict) and _has_text(part))
     if total > most:
-        raise _too_many_chars(total, most, "messages")
+        raise _too_many_chars(total, most, field)
 
 
 def _has_text(part: dict[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """``/v1/chat/completions``: the request with its checks, the response and its parts."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
@@ -22,17 +23,19 @@ REFUSED: Final = ("audio", "web_search_options", "moderation", "echo", "return_p
 Messages = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
-class TemplateFields(Protocol):
-    """How messages become a prompt; the same in chat and ``/tokenize``."""
-
-    @property
-    def messages(self) -> list[dict[str, Any]] | None: ...
+class TemplateOptions(Protocol):
+    """How messages become a prompt; the same in chat, ``/tokenize`` and pooling."""
 
     add_generation_prompt: bool
     continue_final_message: bool
     chat_template: str | None
     chat_template_kwargs: dict[str, Any] | None
     documents: list[dict[str, Any]] | None
+
+
+class TemplateFields(TemplateOptions, Protocol):
+    @property
+    def messages(self) -> list[dict[str, Any]] | None: ...
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -98,16 +101,24 @@ class ChatRequest(SamplingFields, kw_only=True):
 
 def check_template(request: TemplateFields, limits: Limits) -> None:
     """Raises BadRequest for messages and templates that are too long, and for fields that contradict one another."""
+    check_templates(request, [] if request.messages is None else [request.messages], limits)
+
+
+def check_templates(
+    request: TemplateOptions, conversations: Sequence[list[dict[str, Any]]], limits: Limits, field: str = "messages"
+) -> None:
+    """As :func:`check_template`, for several conversations, which stand in ``field``; bounds are of all together."""
     chars_at_most(request.chat_template, limits.max_template_chars, "chat_template")
-    if request.messages is not None:
-        items_at_most(request.messages, limits.max_messages, "messages")
-        message_chars_at_most(request.messages, limits.max_prompt_chars)
+    messages = [message for conversation in conversations for message in conversation]
+    items_at_most(messages, limits.max_messages, field)
+    message_chars_at_most(messages, limits.max_prompt_chars, field)
     if request.continue_final_message and request.add_generation_prompt:
         raise BadRequest(
             "`continue_final_message` excludes `add_generation_prompt`; set the latter to false.",
             "continue_final_message",
         )
-    if request.continue_final_message and (request.messages or [{}])[-1].get("role") != "assistant":
+    lasts = [conversation[-1] for conversation in conversations] or [{}]
+    if request.continue_final_message and any(last.get("role") != "assistant" for last in lasts):
         raise BadRequest("`continue_final_message` needs a last message of role `assistant`.", "continue_final_message")
 
 

@@ -58,9 +58,9 @@ class EmbeddingRequest(NumberFields, kw_only=True):
             if len(wanted) != 1 or wanted[0] not in ("float", "base64"):
                 raise not_served("embedding_type", "`embedding_type` other than `float` or `base64`")
             self.encoding_format = wanted[0]
-        if self.purpose is not None and self.messages is not None:
+        if self.purpose is not None and self.conversations:
             field = self.purpose[1]
-            raise BadRequest(f"`{field}` puts a prompt before texts, and `messages` bring their own.", field)
+            raise BadRequest(f"`{field}` puts a prompt before texts, and messages bring their own.", field)
 
 
 # ---- responses

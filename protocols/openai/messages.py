@@ -14,10 +14,10 @@ MEDIA_PARTS: Final = ("image_url", "image_embeds", "input_audio", "audio_url", "
 _INSTEAD_OF_CONTENT: Final = ("tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
 
 
-def check_messages(messages: list[dict[str, Any]]) -> None:
-    """Raises BadRequest naming the field (``messages[1].content[0].text``)."""
+def check_messages(messages: list[dict[str, Any]], where: str = "messages") -> None:
+    """Raises BadRequest naming the field (``messages[1].content[0].text``); ``where`` is the conversation's own."""
     for index, message in enumerate(messages):
-        _check_message(message, f"messages[{index}]")
+        _check_message(message, f"{where}[{index}]")
 
 
 def _check_message(message: dict[str, Any], where: str) -> None:

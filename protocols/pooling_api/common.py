@@ -8,7 +8,8 @@ from msgspec import Meta
 
 from ..openai import limits
 from ..openai.bounds import TEXT_TOO_LONG, items_at_most
-from ..openai.chat import Messages, check_template
+from ..openai.chat import check_templates
+from ..openai.decoding import converted
 from ..openai.errors import BadRequest
 from ..openai.limits import Limits
 from ..openai.messages import check_messages
@@ -28,7 +29,12 @@ class TextObject(msgspec.Struct):
     image: Any = None
 
 
-Given = str | Annotated[list[str | TokenId | list[TokenId] | TextObject], Meta(min_length=1)]
+Message = dict[str, Any]
+Conversation = Annotated[list[Message], Meta(min_length=1)]
+Conversations = Annotated[list[Message | Conversation], Meta(min_length=1)]
+"""One, or a list of several."""
+Given = str | Annotated[list[str | TokenId | list[TokenId | Message] | Message], Meta(min_length=1)]
+"""Texts, token ids, or conversations; an object is one of a conversation's messages, or a :class:`TextObject`."""
 
 
 class PoolingFields(msgspec.Struct, kw_only=True):
@@ -53,10 +59,10 @@ class PoolingFields(msgspec.Struct, kw_only=True):
 
 
 class InputFields(PoolingFields, kw_only=True):
-    """Texts, their token ids, or a conversation."""
+    """Texts, their token ids, or conversations: each makes one vector or score."""
 
     input: Given | None = None
-    messages: Messages | None = None
+    messages: Conversations | None = None
     add_special_tokens: bool | None = None
     """None: to texts, and not to conversations, whose template sees to it."""
     add_generation_prompt: bool = False
@@ -75,6 +81,17 @@ class InputFields(PoolingFields, kw_only=True):
             raise BadRequest("`input` is required.", "input", "missing_required_parameter")
         return texts_of(given)
 
+    @property
+    def conversations(self) -> list[tuple[list[Message], str]]:
+        """Each with the field that it stands in; none where there are texts. Raises BadRequest for a list of mixed
+        kinds."""
+        if self.messages is not None:
+            return _conversations(self.messages, "messages")
+        given = self.input
+        return (
+            [] if given is None or isinstance(given, str) or not _converses(given) else _conversations(given, "input")
+        )
+
     def check(self, limits: Limits) -> None:
         """Everything that the types alone do not say. Raises BadRequest."""
         self.check_reading()
@@ -86,14 +103,41 @@ class InputFields(PoolingFields, kw_only=True):
             )
         if self.truncate and self.truncate_prompt_tokens is None:
             self.truncate_prompt_tokens = -1
-        check_template(self, limits)
-        if self.messages is not None:
-            check_messages(self.messages)
+        conversations = self.conversations
+        where = "input" if self.messages is None else "messages"
+        check_templates(self, [messages for messages, _ in conversations], limits, where)
+        if conversations:
+            items_at_most(conversations, MAX_TEXTS, where)
+            for messages, field in conversations:
+                check_messages(messages, field)
         else:
             check_texts(self.texts, limits, "input")
 
 
-def texts_of(given: str | Sequence[str | int | list[int] | TextObject]) -> list[Text]:
+def _converses(given: Sequence[object]) -> bool:
+    first = given[0]
+    if isinstance(first, list):
+        return bool(first) and isinstance(first[0], dict)
+    return isinstance(first, dict) and "role" in first
+
+
+def _conversations(given: Sequence[object], field: str) -> list[tuple[list[Message], str]]:
+    several = isinstance(given[0], list)
+    found: list[tuple[list[Message], str]] = []
+    for index, item in enumerate(given):
+        messages = item if several else [item]
+        if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+            raise BadRequest(
+                f"`{field}[{index}]`: a list holds either the messages of one conversation, or conversations.",
+                f"{field}[{index}]",
+            )
+        if not messages:
+            raise BadRequest(f"`{field}[{index}]` must hold at least one message.", f"{field}[{index}]")
+        found.append((messages, f"{field}[{index}]"))
+    return found if several else [([each for messages, _ in found for each in messages], field)]
+
+
+def texts_of(given: str | Sequence[str | int | list[int | Message] | Message]) -> list[Text]:
     """Raises BadRequest for a list of mixed kinds, and for what is no text."""
     if isinstance(given, str):
         return [given]
@@ -108,10 +152,15 @@ def texts_of(given: str | Sequence[str | int | list[int] | TextObject]) -> list[
             )
         if isinstance(item, int):
             tokens.append(item)
-        elif isinstance(item, TextObject):
-            many.append(text_of(item, f"input[{index}]"))
-        else:
+        elif isinstance(item, dict):
+            many.append(text_of(converted(item, TextObject, f"input[{index}]"), f"input[{index}]"))
+        elif isinstance(item, str):
             many.append(item)
+        else:
+            ids = [each for each in item if isinstance(each, int)]
+            if len(ids) < len(item):
+                raise BadRequest(f"`input[{index}]`: a list of token ids holds nothing but them.", f"input[{index}]")
+            many.append(ids)
     return [tokens] if tokens else many
 
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ..openai import limits
 from ..openai.errors import BadRequest
 from ..openai.limits import Limits
+from ..openai.sampling import not_served
 from .common import PoolingFields, TextObject, TextUsage, check_texts, text_of
 
 Texts = str | TextObject | Annotated[list[str | TextObject], Meta(min_length=1)]
@@ -77,10 +78,14 @@ class RerankRequest(ScoringFields, kw_only=True):
     return_documents: bool = True
     max_chunks_per_doc: Any = None
     """Accepted and without effect, as of other versions of the protocol."""
+    relevant_spans: dict[str, Any] | None = None
+    """Cohere's, of Rerank 5."""
 
     def sides(self, limits: Limits) -> tuple[str, list[str]]:
         """Raises BadRequest."""
         self.check_reading()
+        if (self.relevant_spans or {}).get("mode", "disabled") != "disabled":
+            raise not_served("relevant_spans")
         query = text_of(self.query, "query")
         check_texts([query], limits, "query")
         return query, _texts(self.documents, "documents", limits)

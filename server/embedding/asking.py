@@ -58,11 +58,15 @@ def room_of(state: ServerState, model: EmbeddingModel, fields: PoolingFields) ->
 async def read_input(
     state: ServerState, model: EmbeddingModel, fields: InputFields, purpose: tuple[str, str] | None = None
 ) -> list[Prompt]:
-    """The prompts of a request with ``input`` or ``messages``; ``purpose`` names a prompt of the model, and the field
+    """The prompts of a request with texts or conversations; ``purpose`` names a prompt of the model, and the field
     that does. Raises BadRequest."""
     room = room_of(state, model, fields)
-    if fields.messages is not None:
-        return [await read_messages(model, fields, room, trusts_templates=state.trusts_templates)]
+    if conversations := fields.conversations:
+        trusts = state.trusts_templates
+        return [
+            await read_messages(model, fields, messages, field, room, trusts_templates=trusts)
+            for messages, field in conversations
+        ]
     before = prompt_of(model.config, *(purpose or (None,)))
     special = fields.add_special_tokens is not False
     return await read_texts(model, fields.texts, room, "input", special=special, prompt=before)

@@ -1,5 +1,7 @@
 """A conversation as the one text that is pooled: as the model's chat template writes it."""
 
+from typing import Any
+
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling_api.common import InputFields
 
@@ -11,8 +13,19 @@ from .reading import Prompt, Room, cut
 _RETRY_SECONDS = 2
 
 
-async def read_messages(model: EmbeddingModel, fields: InputFields, room: Room, *, trusts_templates: bool) -> Prompt:
-    """Raises BadRequest, and Overloaded where too many templates of requests wait."""
+async def read_messages(
+    model: EmbeddingModel,
+    fields: InputFields,
+    messages: list[dict[str, Any]],
+    where: str,
+    room: Room,
+    *,
+    trusts_templates: bool,
+) -> Prompt:
+    """One conversation of the request, which stands in the field ``where``.
+
+    Raises BadRequest, and Overloaded where too many templates of requests wait.
+    """
     template, known = fields.chat_template, model.pool.chat_template
     if template is not None and not trusts_templates and not known.has(template):
         raise BadRequest(
@@ -21,14 +34,14 @@ async def read_messages(model: EmbeddingModel, fields: InputFields, room: Room, 
             "untrusted_template",
         )
     if template is None and not model.pool.tokenizer.template_source:
-        raise BadRequest("`messages`: the model has no chat template; send `input`.", "messages", "unsupported")
+        raise BadRequest(f"`{where}`: the model has no chat template; send texts as `input`.", where, "unsupported")
     kwargs = fields.chat_template_kwargs or {}
     taken = sorted(kwargs.keys() & known.reserved)
     if taken:
         raise BadRequest(f"`chat_template_kwargs` must not set `{taken[0]}`.", "chat_template_kwargs")
     try:
         ids = await model.pool.render_chat(
-            fields.messages or [],
+            messages,
             add_generation_prompt=fields.add_generation_prompt,
             continue_final_message=fields.continue_final_message,
             chat_template=template,
@@ -38,15 +51,15 @@ async def read_messages(model: EmbeddingModel, fields: InputFields, room: Room, 
             most_tokens=None if room.cut else room.most,
         )
     except TextTooLong as error:
-        raise room.too_long(f"at least {error.fewest}", "messages") from None
+        raise room.too_long(f"at least {error.fewest}", where) from None
     except TemplatesWait as error:
         raise Overloaded(str(error), "templates_full", _RETRY_SECONDS) from None
     except TemplateError as error:
-        raise BadRequest(str(error), "messages" if template is None else "chat_template", "template_error") from None
+        raise BadRequest(str(error), where if template is None else "chat_template", "template_error") from None
     if not ids:
-        raise BadRequest("`messages` must hold at least one token.", "messages")
+        raise BadRequest(f"`{where}` must hold at least one token.", where)
     if len(ids) > room.most:
         if room.cut is None:
-            raise room.too_long(str(len(ids)), "messages")
+            raise room.too_long(str(len(ids)), where)
         ids = cut(ids, room.most, room.cut)
     return Prompt(ids)

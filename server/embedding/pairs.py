@@ -9,7 +9,7 @@ from stentor.protocols.openai.errors import BadRequest
 
 from ..text.errors import TemplateError
 from .model import EmbeddingModel
-from .reading import Prompt, Room, cut, encode, no_room
+from .reading import Prompt, Room, cut, encode
 
 DEFAULT_INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _QWEN3_BEFORE: Final = (
@@ -78,7 +78,7 @@ def _joined(
                 raise room.too_long(f"together with the query {length}", _at(field, place, documents))
             left = room.most - ends.length
             if left < 1:
-                raise no_room(room.most, ends.length)
+                raise room.none_left(ends.length)
             query, document = cut_longest(query, document, left)
         before = [*ends.before, *query, *ends.between]
         ids = [*before, *document, *ends.after]
@@ -116,7 +116,7 @@ async def _told(
                 length = len(ids) + len(before) + len(after)
                 raise room.too_long(f"together with the query {length}", _at(field, place, documents))
             if left < 1:
-                raise no_room(room.most, len(before) + len(after))
+                raise room.none_left(len(before) + len(after))
         prompts.append(Prompt([*before, *ids[:left], *after]))
     return prompts
 

@@ -36,6 +36,8 @@ class Room:
     """Which end is cut off; None refuses it."""
     way: str = "`truncate_prompt_tokens` to -1"
     """How a request would have it cut."""
+    named: str = "truncate_prompt_tokens"
+    """The field that may say how many."""
 
     @classmethod
     def of(cls, model: EmbeddingModel, fields: PoolingFields, most: int = 0) -> "Room":
@@ -59,7 +61,7 @@ class Room:
             raise self.too_long(str(len(ids)), field)
         room = self.most - ends.length
         if room < 1:
-            raise no_room(self.most, ends.length)
+            raise self.none_left(ends.length)
         inner = ids[len(ends.before) : len(ids) - len(ends.after)]
         return [*ends.before, *cut(inner, room, self.cut), *ends.after]
 
@@ -71,18 +73,17 @@ class Room:
             "context_length_exceeded",
         )
 
+    def none_left(self, special: int) -> BadRequest:
+        """For a text, by its ``special`` tokens, which are not cut."""
+        return BadRequest(
+            f"`{self.named}` leaves {self.most} tokens, which the model's {special} special ones take up.", self.named
+        )
+
 
 def cut(ids: list[int], most: int, side: Side = "right") -> list[int]:
     if len(ids) <= most:
         return ids
     return ids[:most] if side == "right" else ids[len(ids) - most :]
-
-
-def no_room(most: int, special: int) -> BadRequest:
-    return BadRequest(
-        f"`truncate_prompt_tokens` leaves {most} tokens, which the model's {special} special ones take up.",
-        "truncate_prompt_tokens",
-    )
 
 
 async def read_texts(

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.engine.models.pooling_config import looks_at_all
+from stentor.engine.models.pooling_config import PoolingConfig, looks_at_all
 from stentor.protocols.actors import Finished, PromptDone
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling import Pooled, Pooling
@@ -54,13 +54,16 @@ class Job:
         """Of all prompts so far."""
         self._sent = 0
 
-    async def run(self, prompts: Sequence[Prompt], wanted: Pooling) -> list[Pooled]:
-        """What the engine makes of each, in order. May be called again, for more texts of the same request.
+    async def run(self, prompts: Sequence[Prompt], wanted: Pooling, field: str = "input") -> list[Pooled]:
+        """What the engine makes of each, in order. May be called again, for more texts of the same request, which
+        stand in ``field``.
 
-        Raises BadRequest where they are too large together, :class:`..errors.GenerationFailed`,
-        :class:`..errors.Overloaded` and :class:`stentor.engine.client.EngineUnavailable`. A caller that is cancelled
-        takes back what runs.
+        Raises BadRequest where the answer would be too large, before anything is computed if that is known by then;
+        :class:`..errors.GenerationFailed`, :class:`..errors.Overloaded` and
+        :class:`stentor.engine.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
         """
+        if 4 * sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > MAX_BYTES:
+            raise _too_large(field)
         total = sum(len(prompt.ids) for prompt in prompts)
         self._permit.take(total)
         self.tokens += total
@@ -84,11 +87,7 @@ class Job:
                 running.popleft()
                 made += len(done[-1].data)
                 if made > MAX_BYTES:
-                    raise BadRequest(
-                        f"The answer would have more than {MAX_BYTES >> 22} million numbers, the most that one "
-                        "may have; send fewer texts at a time.",
-                        code="response_too_large",
-                    )
+                    raise _too_large(field)
                 held -= length
                 self._permit.processed(length)
                 if self._model.metrics is not None:
@@ -138,3 +137,27 @@ class Job:
         if pooled is None or finished is None or finished.reason not in ("stop", "length"):
             raise GenerationFailed
         return pooled
+
+
+def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:
+    """How many are made of one prompt, where that does not depend on what it says."""
+    tokens = len(prompt.ids) - prompt.skip
+    match wanted.task:
+        case "embed":
+            return wanted.dimensions or config.dimensions
+        case "token_embed":
+            own = config.backbone.hidden_size if config.vectors is None else config.vectors.outputs
+            return (tokens - 1) * min(wanted.dimensions or own, own)
+        case "token_classify":
+            return 0 if config.score is None else tokens * len(config.score.labels)
+        case _:
+            return 0
+
+
+def _too_large(field: str) -> BadRequest:
+    return BadRequest(
+        f"The answer to `{field}` would have more than {MAX_BYTES >> 22} million numbers, the most that one may have; "
+        "send fewer texts at a time.",
+        field,
+        "response_too_large",
+    )

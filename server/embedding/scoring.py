@@ -36,7 +36,7 @@ async def scores_of(
     match model.compares:
         case "together":
             pairs = await read_pairs(model, queries, documents, rules, fields)
-            found = await job.run(pairs, Pooling("classify", activate=activate))
+            found = await job.run(pairs, Pooling("classify", activate=activate), fields[1])
             return [memoryview(each.data).cast("f")[0] for each in found]
         case "vectors":
             first, second = await _by_purpose(model, queries, documents, rules, fields)
@@ -44,25 +44,25 @@ async def scores_of(
             asking = Pooling("embed", adapter=adapter_of(config, "query"))
             answering = Pooling("embed", adapter=adapter_of(config, "document"))
             if asking == answering:
-                vectors = await job.run([*first, *second], asking)
+                vectors = await job.run([*first, *second], asking, fields[1])
             else:
-                vectors = [*await job.run(first, asking), *await job.run(second, answering)]
+                vectors = [*await job.run(first, asking, fields[0]), *await job.run(second, answering, fields[1])]
             return await anyio.to_thread.run_sync(cosines, vectors[: len(first)], vectors[len(first) :])
         case "weights":
             first, second = await _by_purpose(model, queries, documents, rules, fields)
-            weights = await job.run([*first, *second], Pooling("sparse"))
+            weights = await job.run([*first, *second], Pooling("sparse"), fields[1])
             return await anyio.to_thread.run_sync(
                 products, weights[: len(first)], weights[len(first) :], model.config.vocab_size
             )
         case "tokens":
             first = await _marked(model, queries, rules, fields[0], is_query=True)
             second = await _marked(model, documents, rules, fields[1], is_query=False)
-            asked = await job.run(first, Pooling("token_embed"))
+            asked = await job.run(first, Pooling("token_embed"), fields[0])
             skipped = model.markers.skipped
             scores: list[float] = []
             for start in range(0, len(second), _DOCUMENTS):
                 some = second[start : start + _DOCUMENTS]
-                found = await job.run(some, Pooling("token_embed"))
+                found = await job.run(some, Pooling("token_embed"), fields[1])
                 queried = asked if len(asked) == 1 else asked[start : start + _DOCUMENTS]
                 kept = [[place for place, token in enumerate(each.ids) if token not in skipped] for each in some]
                 scores += await anyio.to_thread.run_sync(late_interaction, queried, found, kept)

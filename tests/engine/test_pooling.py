@@ -16,10 +16,14 @@ import torch
 import transformers
 
 from stentor.engine.client import EngineClient
+from stentor.engine.launch import launch_engine
+from stentor.engine.weight_file import create_weight_file
 from stentor.protocols.actors import Finished, PromptDone
 from stentor.protocols.config import EngineConfig, WorkerConfig
 from stentor.protocols.pooling import Pooled, Pooling
 from stentor.protocols.sampling import SamplingParams
+from stentor.tests.e2e.processes import below
+from stentor.tests.engine.worker.test_kept_weights import needs_large_pages
 
 pytestmark = pytest.mark.anyio
 
@@ -37,12 +41,8 @@ QWEN: dict[str, Any] = {
     "tie_word_embeddings": True,
     "pad_token_id": 0,
 }
+BERT: dict[str, Any] = {**SIZES, "intermediate_size": 48, "max_position_embeddings": 128}
 LAST = Pooling("embed", last=True)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def saved(make: Callable[[], Any], folder: Path) -> Any:
@@ -82,9 +82,9 @@ async def answer(client: EngineClient, prompt: list[int], pooling: Pooling) -> t
 
 
 def worker_of(engine: int) -> int:
-    """The process below an engine."""
-    (child,) = Path(f"/proc/{engine}/task/{engine}/children").read_text().split()
-    return int(child)
+    """The one below an engine; the nursery that it was forked from stands between them."""
+    (found,) = below(engine, "worker")
+    return found
 
 
 def matrix(pooled: Pooled | None) -> Matrix:
@@ -159,9 +159,41 @@ async def test_a_decoder_classifies(tmp_path: Path) -> None:
             np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4, rtol=1e-4)
 
 
+@needs_large_pages
+async def test_a_worker_that_follows_one_that_was_killed_does_not_read_the_files_again(tmp_path: Path) -> None:
+    saved(lambda: library.BertModel(library.BertConfig(**BERT), add_pooling_layer=False), tmp_path)
+    (text,) = prompts(30)
+    weights = create_weight_file()
+    config = EngineConfig(WorkerConfig(str(tmp_path), dtype="float32", threads=1, pools=True))
+    client = EngineClient(config, process=launch_engine(config, weights))
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.run)
+            await client.wait_started()
+            before = await made(client, text, Pooling("embed"))
+            _forget_values(tmp_path / "model.safetensors")
+            assert client.pid is not None
+            victim = worker_of(client.pid)
+            os.kill(victim, signal.SIGKILL)
+            np.testing.assert_array_equal(await made(client, text, Pooling("embed")), before)
+            assert worker_of(client.pid) != victim
+            tasks.cancel_scope.cancel()
+    finally:
+        os.close(weights)
+
+
+def _forget_values(file: Path) -> None:
+    """All weights become 0, and the file looks as it did."""
+    was = file.stat()
+    with file.open("r+b") as stored:
+        start = 8 + int.from_bytes(stored.read(8), "little")
+        stored.seek(start)
+        stored.write(bytes(was.st_size - start))
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
 async def test_an_encoder_goes_on_after_its_worker_was_killed_and_says_what_it_cannot_do(tmp_path: Path) -> None:
-    config = library.BertConfig(**SIZES, intermediate_size=48, max_position_embeddings=128)
-    theirs = saved(lambda: library.BertModel(config, add_pooling_layer=False), tmp_path)
+    theirs = saved(lambda: library.BertModel(library.BertConfig(**BERT), add_pooling_layer=False), tmp_path)
     texts = prompts(*(1 + 7 * number % 128 for number in range(300)))
     async with serving(tmp_path) as client:
         assert client.pid is not None

@@ -43,6 +43,22 @@ def test_a_configuration_tells_what_a_model_is_for(tmp_path: Path, config: objec
     assert kind_of(folder(tmp_path, config, *files)) == kind
 
 
+@pytest.mark.parametrize(
+    ("family", "path", "kind"),
+    [
+        ("qwen3", "Qwen3-Reranker-0.6B", "embedding"),
+        ("qwen3", "models--Qwen--Qwen3-Reranker-0.6B/snapshots/6e9e69830b95", "embedding"),
+        ("gemma", "models--BAAI--bge-reranker-v2-gemma/snapshots/1787044", "embedding"),
+        ("qwen3", "models--Qwen--Qwen3-0.6B/snapshots/c1899de289a0", "chat"),
+        ("qwen3", "rerankers/qwen3", "chat"),
+        ("llama", "my-reranker", "chat"),
+    ],
+)
+def test_a_reranker_that_says_yes_or_no_is_known_by_its_name(tmp_path: Path, family: str, path: str, kind: str) -> None:
+    (tmp_path / path).mkdir(parents=True)
+    assert kind_of(folder(tmp_path / path, {"model_type": family})) == kind
+
+
 def test_files_alone_tell_too(tmp_path: Path, demo_gguf: Path) -> None:
     assert kind_of(demo_gguf) == "chat"
     assert kind_of(tmp_path / "nothing") == "chat"

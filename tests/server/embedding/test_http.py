@@ -183,6 +183,58 @@ async def test_a_conversation_is_one_text_as_the_template_writes_it() -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
 
 
+SAID: Final = [{"role": "user", "content": "a"}]
+ANSWERED: Final = [*SAID, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]
+
+
+@pytest.mark.parametrize("path", [EMBEDDINGS, "/pooling"])
+@pytest.mark.parametrize("field", ["messages", "input"])
+async def test_several_conversations_come_as_a_list_of_them_in_either_field(path: str, field: str) -> None:
+    for given, prompts in (
+        (ANSWERED, [[A, A + 1]]),
+        ([ANSWERED], [[A, A + 1]]),
+        ([SAID, ANSWERED, SAID], [[A], [A, A + 1], [A]]),
+    ):
+        engine = FakePooler()
+        answer = (await post(engine, path, {field: given}, template=CHAT)).json()
+        assert engine.prompts == prompts
+        assert [each["index"] for each in answer["data"]] == [*range(len(prompts))]
+        assert answer["usage"]["prompt_tokens"] == sum(map(len, prompts))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [SAID, []]}, "messages[1]"),
+        ({"messages": []}, "messages"),
+        ({"messages": [SAID, SAID[0]]}, "messages[1]"),
+        ({"messages": [SAID[0], SAID]}, "messages[1]"),
+        ({"messages": [SAID, [{"role": "pope", "content": "a"}]]}, "messages[1][0].role"),
+        ({"messages": [SAID, [{"role": "user", "content": "a " * 30}]]}, "messages[1]"),
+        ({"messages": [SAID, [{"role": "user", "content": ""}]]}, "messages[1]"),
+        ({"messages": [ANSWERED, SAID], "continue_final_message": True}, "continue_final_message"),
+        ({"messages": [SAID] * 2049}, "messages"),
+        ({"messages": [{}]}, "messages[0].role"),
+        ({"input": [SAID, "a"]}, "input[1]"),
+        ({"input": ["a", SAID]}, "input[1]"),
+        ({"input": [SAID, [5]]}, "input[1]"),
+        ({"input": [[5], SAID]}, "input[1]"),
+        ({"input": [[5, {"role": "user"}]]}, "input[0]"),
+        ({"input": [[{"role": "user", "content": "a"}, 5]]}, "input[0]"),
+        ({"input": [SAID[0], {"text": "a"}]}, "input[1].role"),
+        ({"input": [{"text": "a"}, SAID[0]]}, "input[1].text"),
+        ({"input": [{"text": 7}]}, "input[0].text"),
+        ({"input": SAID, "messages": SAID}, "input"),
+        ({"input": SAID, "task": "query"}, "task"),
+    ],
+)
+async def test_a_mistake_in_conversations_names_the_field(fields: dict[str, Any], param: str) -> None:
+    engine = FakePooler()
+    refused = await post(engine, EMBEDDINGS, fields, template=CHAT)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert not engine.streams
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -347,6 +399,8 @@ async def test_cohere_s_texts_are_cut_at_the_end_that_is_named() -> None:
     engine = FakePooler()
     await post(engine, "/v2/embed", {"inputs": [{"content": [{"type": "text", "text": long}]}], "max_tokens": 5})
     assert engine.prompts == [[CLS, A, A + 1, A + 2, SEP]]
+    refused = await post(FakePooler(), "/v2/embed", {"texts": ["a"], "max_tokens": 2})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens"), "and no field of another's"
 
 
 @pytest.mark.parametrize(

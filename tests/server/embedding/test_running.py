@@ -2,11 +2,12 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling import Pooling
+from stentor.protocols.pooling import Pooling, PoolingTask
 from stentor.server.config import OverloadConfig
 from stentor.server.embedding import running
 from stentor.server.embedding.reading import Prompt
@@ -14,7 +15,8 @@ from stentor.server.embedding.running import FIRST_TEXTS, Job
 from stentor.server.errors import GenerationFailed, Overloaded
 from stentor.server.observe.request import RequestRecord
 from stentor.server.overload.permits import AdmissionQueue, Permit
-from stentor.tests.server.embedding.pooler import DIMENSIONS, FakePooler, config, model_of
+from stentor.tests.server.embedding.asking import SPARSE
+from stentor.tests.server.embedding.pooler import DIMENSIONS, FakePooler, config, model_of, scores
 from stentor.tests.server.harness import until
 
 pytestmark = pytest.mark.anyio
@@ -118,10 +120,35 @@ async def test_the_last_token_alone_counts_only_where_the_model_looks_at_no_othe
 
 
 async def test_an_answer_that_would_fill_the_memory_is_refused_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "MAX_BYTES", 4 * DIMENSIONS * 10)
+    monkeypatch.setattr(running, "MAX_BYTES", 30)
     monkeypatch.setattr(running, "WINDOW_TEXTS", 2)
     engine = FakePooler()
-    with pytest.raises(BadRequest, match="fewer texts"):
-        await Job(model_of(engine, config()), permit()[1]).run(prompts(5), Pooling("token_embed"))
-    assert len(engine.streams) < 5
+    many = [Prompt([5 + number, 6 + number]) for number in range(8)]
+    with pytest.raises(BadRequest, match="fewer texts") as refused:  # how many weights there are is not known before
+        await Job(model_of(engine, config(sparse=SPARSE)), permit()[1]).run(many, Pooling("sparse"), "documents")
+    assert refused.value.param == "documents"
+    assert 2 < len(engine.streams) < 8
     assert engine.live == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "numbers", "head"),
+    [
+        ("embed", DIMENSIONS, {}),
+        ("token_embed", 3 * DIMENSIONS, {}),
+        ("token_classify", 4 * 2, {"score": scores("x", "y")}),
+    ],
+)
+async def test_an_answer_that_is_known_to_fill_the_memory_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, task: PoolingTask, numbers: int, head: dict[str, Any]
+) -> None:
+    engine = FakePooler(labels=2)
+    queue, place = permit()
+    monkeypatch.setattr(running, "MAX_BYTES", 4 * numbers * 5 - 1)
+    with pytest.raises(BadRequest, match="fewer texts") as refused:
+        await Job(model_of(engine, config(**head)), place).run(prompts(5), Pooling(task))
+    assert (refused.value.param, refused.value.code) == ("input", "response_too_large")
+    assert not engine.streams
+    assert queue.tokens == 0
+    if task == "embed":  # exactly as much as there may be
+        assert len(await Job(model_of(engine, config(**head)), place).run(prompts(4), Pooling(task))) == 4
