@@ -2,7 +2,8 @@
 
 A secret opens sessions of the one kind that it was made for, and nothing else, until it expires or the key that it was
 made with is taken away. Secrets are kept as digests, in memory, and as many as there may be; what they configure is
-bounded, too.
+bounded, too. Where there are several keys, one has no more than it leaves to the others: half of all, if it alone makes
+any, a quarter of all beside another one that has half, and so on.
 """
 
 import os
@@ -22,7 +23,7 @@ _BYTES: Final = 24
 
 
 class SecretsFull(Exception):
-    """As many as there may be, or as large, have not expired."""
+    """As many as there may be, or as one key may have, or as large, have not expired."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class ClientSecret:
     """By ``time.time()``."""
 
 
+@dataclass
+class _Had:
+    """By one key."""
+
+    secrets: int = 0
+    bytes: int = 0
+
+
 class ClientSecrets:
     """All that are good now."""
 
@@ -43,6 +52,8 @@ class ClientSecrets:
         self._most = most
         self._secrets: OrderedDict[KeyDigest, ClientSecret] = OrderedDict()
         self._bytes = 0
+        self._had: dict[str, _Had] = {}
+        """By the owner's name, of those that have any."""
 
     def __len__(self) -> int:
         return len(self._secrets)
@@ -59,12 +70,30 @@ class ClientSecrets:
                 f"The sessions of client secrets that have not expired take the {MAX_BYTES >> 20} MiB that this server "
                 "has for them; try again later."
             )
+        had = self._had.get(caller.owner, _Had())
+        if caller.salt:  # there are other keys
+            self._check_part(had, len(session))
         value = PREFIX + os.urandom(_BYTES).hex()
         expires_at = int(self._clock()) + seconds
         secret = ClientSecret(replace(caller, admin=False), session, expires_at)
         self._secrets[KeyDigest(value.encode())] = secret
         self._bytes += len(session)
+        had.secrets += 1
+        had.bytes += len(session)
+        self._had[caller.owner] = had
         return value, expires_at
+
+    def _check_part(self, had: _Had, size: int) -> None:
+        if had.secrets >= self._most - len(self._secrets):
+            raise SecretsFull(
+                f"{had.secrets} client secrets of this key have not expired, as many as this server leaves to one; try "
+                "again later."
+            )
+        if had.bytes + size > MAX_BYTES - self._bytes:
+            raise SecretsFull(
+                f"The sessions of this key's client secrets that have not expired take {had.bytes} bytes, about as "
+                "many as this server leaves to one; try again later."
+            )
 
     def find(self, value: bytes) -> ClientSecret | None:
         """None for one that never was, or has expired."""
@@ -76,4 +105,10 @@ class ClientSecrets:
     def _forget_expired(self) -> None:
         now = self._clock()
         for digest in [digest for digest, secret in self._secrets.items() if secret.expires_at <= now]:
-            self._bytes -= len(self._secrets.pop(digest).session)
+            secret = self._secrets.pop(digest)
+            self._bytes -= len(secret.session)
+            had = self._had[secret.caller.owner]
+            had.secrets -= 1
+            had.bytes -= len(secret.session)
+            if not had.secrets:
+                del self._had[secret.caller.owner]

@@ -1,18 +1,76 @@
 """What realtime sessions were like for those who spoke: how long they waited, and how often they interrupted."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..quick_metrics import QuickHistogram
 
 SessionKind = Literal["realtime", "transcription", "vllm"]
 KINDS: Final[tuple[SessionKind, ...]] = ("realtime", "transcription", "vllm")
 
+Pass = Literal["partial", "final", "stream"]
+"""A guess while the caller speaks, what may become the transcript, or the one request over all of a turn, to a model
+that hears while it is spoken to."""
+PASSES: Final[tuple[Pass, ...]] = ("partial", "final", "stream")
+OUTCOMES: Final = ("completed", "dropped", "failed")
+
+_PASS_SECONDS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 300.0)
 _SECONDS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0)
+
+
+class OnePass:
+    """What becomes known of it on the way."""
+
+    def __init__(self) -> None:
+        self.audio_seconds = 0.0
+
+
+class PassFigures:
+    """Of every time that the audio of a turn is given to the model that hears."""
+
+    def __init__(self, model: str, registry: CollectorRegistry) -> None:
+        ended = Counter(
+            "stentor:realtime_transcriptions",
+            "Times that audio of a turn was given to the transcription model, by what for and how it ended.",
+            ("model_name", "pass", "outcome"),
+            registry=registry,
+        )
+        audio = Counter(
+            "stentor:realtime_transcription_audio_seconds",
+            "Seconds of audio in them.",
+            ("model_name", "pass"),
+            registry=registry,
+        )
+        lasted = Histogram(
+            "stentor:realtime_transcription_seconds",
+            "How long those took that were completed.",
+            ("model_name", "pass"),
+            registry=registry,
+            buckets=_PASS_SECONDS,
+        )
+        self._ended = {(kind, how): ended.labels(model, kind, how) for kind in PASSES for how in OUTCOMES}
+        self._audio = {kind: audio.labels(model, kind) for kind in PASSES}
+        self._lasted = {kind: lasted.labels(model, kind) for kind in PASSES}
+
+    @contextmanager
+    def one(self, kind: Pass) -> Iterator[OnePass]:
+        """Around one."""
+        began, outcome, observed = time.monotonic(), "failed", OnePass()
+        try:
+            yield observed
+            outcome = "completed"
+            self._lasted[kind].observe(time.monotonic() - began)
+        except asyncio.CancelledError:
+            outcome = "dropped"
+            raise
+        finally:
+            self._ended[kind, outcome].inc()
+            self._audio[kind].inc(observed.audio_seconds)
 
 
 class RealtimeFigures:
@@ -51,6 +109,20 @@ class RealtimeFigures:
         self.interruptions: Final = Counter(
             "stentor:realtime_interruptions",
             "Answers that were cut off because the caller spoke.",
+            ("model_name",),
+            registry=registry,
+        ).labels(model)
+
+        self.passes: Final = PassFigures(model, registry)
+        self.audio_held: Final = Gauge(
+            "stentor:realtime_audio_bytes",
+            "Audio of callers that realtime sessions hold.",
+            ("model_name",),
+            registry=registry,
+        ).labels(model)
+        self.audio_refused: Final = Counter(
+            "stentor:realtime_audio_refused",
+            "Times that a realtime session was refused more audio, because all together hold as much as they may.",
             ("model_name",),
             registry=registry,
         ).labels(model)

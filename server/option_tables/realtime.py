@@ -21,6 +21,14 @@ OPTIONS: Final = (
         "realtime",
     ),
     Option(
+        "realtime-max-audio-bytes",
+        "realtime.max_audio_bytes",
+        kinds.size(),
+        "audio of callers that all realtime sessions hold together, a quarter of it for those that hold little; one "
+        "that would hold more is told so and goes on",
+        "realtime",
+    ),
+    Option(
         "realtime-audio-ahead",
         "realtime.audio_ahead",
         kinds.some_seconds(),

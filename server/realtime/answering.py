@@ -136,6 +136,7 @@ class Answering:
             entries.append(entry)
         for entry, audio in heard:  # once nothing else can be wrong
             entry.turn = self._ears_now().turn_of(random_id("item"), audio)
+            entry.turn.forget_audio()
         return entries
 
     def respond_to_speech(self, session: Session, *, answers_speech: bool) -> None:

@@ -12,7 +12,6 @@ Everything runs on one event loop, and nothing is awaited between a change and t
 clients are told is in the order in which it happened.
 """
 
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -53,6 +52,7 @@ from ..responses.ids import random_id
 from ..state import ServerState
 from .answering import Answering
 from .conversation import Conversation, Entry
+from .held_audio import AudioShare
 from .machine import Event, SessionMachine, State
 from .outbox import Dialect, Outbox
 from .parts import (
@@ -68,8 +68,6 @@ from .parts import (
     Turn,
 )
 from .session import SessionRules
-
-logger = logging.getLogger(__name__)
 
 APPENDS: Final = 4
 """So many appends count as one message: what they bring is bounded by itself."""
@@ -93,8 +91,12 @@ class Connection:
         open_ears: OpenEars,
         make_pacer: MakePacer,
         keeps_type: bool = False,
+        audio: AudioShare | None = None,
     ) -> None:
-        """``keeps_type``: it cannot become a session of the other type, as others can before anything has happened."""
+        """``keeps_type``: it cannot become a session of the other type, as others can before anything has happened.
+
+        ``audio`` is the session's share of what all may hold; whoever has opened it closes it.
+        """
         self._state = state
         self._rules = rules
         self._session: Session = session
@@ -103,7 +105,7 @@ class Connection:
         self._open_ears = open_ears
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
-        self._conversation = Conversation(random_id("conv"), state.limits)
+        self._conversation = Conversation(random_id("conv"), state.limits, audio)
         self._ears: Ears | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
@@ -204,6 +206,8 @@ class Connection:
         session = self._rules.updated(
             before, event.session, pristine=self._pristine, has_spoken=self._answering.has_spoken
         )
+        if self._ears is not None:
+            self._ears.check(session.audio.input)
         if type(session) is not type(before):
             into = Event.BECOME_REALTIME if isinstance(session, RealtimeSession) else Event.BECOME_TRANSCRIPTION
             self._machine.take(into)

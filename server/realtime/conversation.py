@@ -17,6 +17,7 @@ from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.realtime.given import encode_audio
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 
+from .held_audio import AudioShare, unbounded
 from .pacing import SpokenText
 from .parts import Turn
 
@@ -66,8 +67,10 @@ class Entry:
 class Conversation:
     """Owned by the connection; nobody else changes it."""
 
-    def __init__(self, id: str, limits: Limits) -> None:
+    def __init__(self, id: str, limits: Limits, share: AudioShare | None = None) -> None:
         self.id: Final = id
+        self._audio = (share or unbounded()).hold()
+        """Of the client, in the items."""
         self._limits = limits
         self._entries: list[Entry] = []
         self._by_id: dict[str, Entry] = {}
@@ -90,8 +93,7 @@ class Conversation:
         """
         place = self.check_insert(entry, previous)
         self._entries.insert(place, entry)
-        self._by_id[entry.item.id] = entry
-        self.count(entry)
+        self._enter(entry)
         return self.before(entry)
 
     def check_insert(self, entry: Entry, previous: str | None = None) -> int:
@@ -112,9 +114,14 @@ class Conversation:
         """As :meth:`insert`, of what the session itself brings: there is always room for it."""
         before = self.last
         self._entries.append(entry)
+        self._enter(entry)
+        return before
+
+    def _enter(self, entry: Entry) -> None:
         self._by_id[entry.item.id] = entry
         self.count(entry)
-        return before
+        if entry.turn is not None:
+            self._audio.set(self._audio.bytes + len(entry.turn.audio))
 
     def count(self, entry: Entry) -> None:
         """Whenever it says more than before, or less."""
@@ -179,6 +186,7 @@ class Conversation:
         del self._by_id[id]
         self._chars -= entry.counted
         self._dropped.discard(id)
+        self._forget_audio_of(entry)
 
     def truncate(self, id: str, content_index: int, audio_end_ms: int) -> None:
         """Takes the end off an answer's audio, and off its transcript what was said there. Raises BadRequest."""
@@ -211,13 +219,17 @@ class Conversation:
 
     def forget_audio(self) -> None:
         """All that is more than is kept, of those whose transcripts are known."""
-        held = sum(len(entry.turn.audio) for entry in self._entries if entry.turn is not None)
         for entry in self._entries:
-            if held <= MAX_KEPT_AUDIO:
+            if self._audio.bytes <= MAX_KEPT_AUDIO:
                 return
             if entry.turn is not None and not entry.waits:
-                held -= len(entry.turn.audio)
+                self._forget_audio_of(entry)
                 entry.turn = None
+
+    def _forget_audio_of(self, entry: Entry) -> None:
+        if entry.turn is not None:
+            self._audio.set(self._audio.bytes - len(entry.turn.audio))
+            entry.turn.forget_audio()
 
     def retrieved(self, id: str) -> Item:
         """The item with the audio that is still there. Raises BadRequest."""

@@ -28,11 +28,12 @@ from ..audio.prompt_resample import PromptResampler
 from . import turns
 from .completeness import wait_ms
 from .formats import HEARD, Wire, to_ms, to_ticks
+from .held_audio import AudioHold, AudioShare, unbounded
 from .hypotheses import Hearing
 from .input_buffer import MAX_SECONDS, Clip, InputBuffer
 from .partial_pace import PartialPace
 from .parts import Heard, OnHeard, OnPartial, SpeechStarted, SpeechStopped, TimedOut, TokenProbability, Transcript
-from .streamed import AnyHearing, AnyTranscriber, hear_turn
+from .streamed import COPIES, AnyHearing, AnyTranscriber, hear_turn
 from .turns import TurnDetector, TurnRules
 
 KEPT_MS: Final = 15_000
@@ -57,9 +58,12 @@ class HeardTurn:
 
     def __init__(self, item_id: str, clip: Clip, hearing: AnyHearing) -> None:
         self.item_id: Final = item_id
-        self.audio: Final = clip.audio
+        self.audio = clip.audio
         self.duration_ms: Final = clip.end_ms - clip.start_ms
         self._hearing = hearing
+
+    def forget_audio(self) -> None:
+        self.audio = b""
 
     async def transcript(self) -> Transcript:
         return await self._hearing.transcript()
@@ -70,6 +74,14 @@ class _Growing(NamedTuple):
 
     item_id: str
     hearing: AnyHearing
+
+
+class _Arriving(NamedTuple):
+    """Audio that came whole and has not reached its turn, in the session's format."""
+
+    audio: bytes
+    hold: AudioHold
+    """For it, and for what it will be in its turn."""
 
 
 def new_item_id() -> str:
@@ -90,8 +102,9 @@ class SessionEars:
         on_lag: Callable[[float], object] = lambda seconds: None,
         max_seconds: float = MAX_SECONDS,
         new_id: Callable[[], str] = new_item_id,
+        share: AudioShare | None = None,
     ) -> None:
-        """``on_lag`` is told the seconds from the end of a turn to its transcript."""
+        """``on_lag`` is told the seconds from the end of a turn to its transcript; ``share`` is of what is held."""
         self._transcribe = transcribe
         self._make_voice = make_voice
         self._pace = pace
@@ -102,14 +115,16 @@ class SessionEars:
         self._max_ms = int(min(max_seconds, MAX_SECONDS) * 1000)
         self._input = AudioInput(turn_detection=None)
         self._hearing = Hearing()
-        self._buffer = InputBuffer(Wire.of(self._input.format), max_seconds)
+        self._share = share or unbounded()
+        self._taken = self._share.hold()
+        """Promised to what is being appended."""
+        self._buffer = InputBuffer(Wire.of(self._input.format), max_seconds, self._share)
         self._growing: _Growing | None = None
         self._voice: Probabilities | None = None
         self._detector: TurnDetector | None = None
         self._longest_pause = 0
         self._unsettled: list[AnyHearing] = []
-        self._arriving: dict[AnyHearing, bytes] = {}
-        """Audio that came whole and has not reached its turn, in the session's format."""
+        self._arriving: dict[AnyHearing, _Arriving] = {}
         self._unstarted: list[tuple[AnyHearing, Wire]] = []
         self._tasks: anyio.abc.TaskGroup | None = None
         self._settled = anyio.Event()
@@ -127,6 +142,9 @@ class SessionEars:
             await anyio.sleep_forever()
 
     # ---- what the session says
+
+    def check(self, input: AudioInput) -> None:
+        self._buffer.check_change(Wire.of(input.format))
 
     def configure(self, input: AudioInput, *, logprobs: bool) -> None:
         self._input = input
@@ -161,7 +179,7 @@ class SessionEars:
 
     @property
     def _backlog_ms(self) -> float:
-        coming = sum(len(audio) for audio in self._arriving.values()) * 1000 / self._buffer.wire.bytes_a_second
+        coming = sum(len(one.audio) for one in self._arriving.values()) * 1000 / self._buffer.wire.bytes_a_second
         return coming + sum(hearing.waiting_ms for hearing in self._unsettled)
 
     async def append(self, audio: bytes) -> list[Heard]:
@@ -169,26 +187,37 @@ class SessionEars:
         voice = self._voice
         if voice is None:
             self._buffer.check_append(audio)
-        for piece in _pieces(self._buffer.wire, audio):
-            pcm = self._buffer.append(piece)
-            if voice is None:
-                self._feed(pcm)
-                await anyio.lowlevel.checkpoint()
-                continue
+        wire, rest = self._buffer.wire, len(audio)
+        self._share.check(_most_held(wire, rest))
+        try:
+            for piece in _pieces(wire, audio):
+                rest -= len(piece)
+                self._taken.set(_most_held(wire, rest))
+                await self._take(piece, voice)
+        finally:
+            self._taken.set(0)
+        return []
+
+    async def _take(self, piece: bytes, voice: Probabilities | None) -> None:
+        pcm = self._buffer.append(piece)
+        if voice is None:
+            self._feed(pcm)
+        else:
             if self._growing is not None:
                 self._growing.hearing.push(pcm)
             for probability in voice.push(pcm):
                 for heard in self._look(probability):
                     self._on_heard(heard)  # at once, before anything else can be told of the turn
             self._forget()
-            await anyio.lowlevel.checkpoint()
-        return []
+        await anyio.lowlevel.checkpoint()
 
     def commit(self) -> HeardTurn:
         buffer = self._buffer
         if self._detector is not None and self._detector.speaking:
             buffer.forget(to_ticks(self._detector.keep_from_ms))
         buffer.check_commit()
+        if self._growing is None:
+            self._share.check(COPIES * buffer.heard_bytes)
         rest = buffer.flush()
         if self._growing is None:
             growing = self._open(buffer.begin)
@@ -217,8 +246,11 @@ class SessionEars:
                 "audio",
                 "audio_too_long",
             )
-        hearing = hear_turn(0, self._transcribe, replace(self._hearing, partials=False), self._pace)
-        self._arriving[hearing] = audio
+        self._share.check(_most_held(wire, len(audio)))
+        wanted = replace(self._hearing, partials=False)
+        hearing = hear_turn(0, self._transcribe, wanted, self._pace, share=self._share)
+        arriving = self._arriving[hearing] = _Arriving(audio, self._share.hold())
+        arriving.hold.set(_most_held(wire, len(audio)))
         self._start(hearing)
         return HeardTurn(item_id, Clip(0, ms, audio, b""), hearing)
 
@@ -305,7 +337,7 @@ class SessionEars:
                 self._judge(text)
 
         begin = max(begin, self._buffer.begin)
-        hearing = hear_turn(begin, self._transcribe, wanted, self._pace, tell, on_guess)
+        hearing = hear_turn(begin, self._transcribe, wanted, self._pace, tell, on_guess, self._share)
         hearing.push(self._buffer.look(begin, self._buffer.heard).pcm)
         self._start(hearing)
         return _Growing(item_id, hearing)
@@ -331,7 +363,11 @@ class SessionEars:
     async def _bring(self, hearing: AnyHearing, wire: Wire) -> None:
         """What came whole, to its turn; the session's other tasks run meanwhile."""
         resampler = PromptResampler(wire.rate, HEARD.rate)
-        for piece in _pieces(wire, self._arriving[hearing]):
+        audio, hold = self._arriving[hearing]
+        rest = len(audio)
+        for piece in _pieces(wire, audio):
+            rest -= len(piece)
+            hold.set(len(audio) + COPIES * _as_heard(wire, rest))
             hearing.push(resampler.push(wire.decode(piece)))
             await anyio.lowlevel.checkpoint()
         hearing.push(resampler.finish())
@@ -341,7 +377,7 @@ class SessionEars:
         try:
             if hearing in self._arriving:
                 await self._bring(hearing, wire)
-                del self._arriving[hearing]
+                self._arriving.pop(hearing).hold.set(0)
             await hearing.run()
             if hearing.lag is not None:
                 self._on_lag(hearing.lag)
@@ -356,6 +392,16 @@ def _pieces(wire: Wire, audio: bytes) -> Iterator[bytes]:
     step = int(wire.bytes_a_second * PIECE_SECONDS)
     for begin in range(0, len(audio), step):
         yield audio[begin : begin + step]
+
+
+def _as_heard(wire: Wire, size: int) -> int:
+    """Bytes of what is so much as it came."""
+    return math.ceil(size / wire.bytes_a_second * HEARD.bytes_a_second)
+
+
+def _most_held(wire: Wire, size: int) -> int:
+    """Bytes that so much of a client's audio takes: as it came, as it is heard, and in its turn."""
+    return size + (1 + COPIES) * _as_heard(wire, size)
 
 
 def _rules_of(detection: TurnDetection | None) -> TurnRules | None:

@@ -14,12 +14,13 @@ from typing import Final
 import anyio
 
 from stentor.protocols.audio import SAMPLE_RATE
-from stentor.protocols.openai.errors import BadRequest
 
 from ..audio.quiet import quietest
-from ..errors import GenerationFailed, ServerError
+from ..errors import ServerError
 from .agreement import LocalAgreement, Word
 from .formats import HEARD, to_ms, to_ticks
+from .hearing_task import HearingTask
+from .held_audio import AudioShare, unbounded
 from .hypotheses import Hearing, Hypothesis, Reading, Told, Transcribe
 from .input_buffer import Track
 from .partial_pace import PartialPace
@@ -54,6 +55,7 @@ class TurnHearing:
         pace: PartialPace,
         tell: Tell = lambda text, tokens: None,
         on_guess: OnGuess = lambda text: None,
+        share: AudioShare | None = None,
     ) -> None:
         """``begin`` is the position of the turn's first sample."""
         self._transcribe = transcribe
@@ -61,7 +63,7 @@ class TurnHearing:
         self._pace = pace
         self._tell = tell
         self._on_guess = on_guess
-        self._window = Track(HEARD, begin)
+        self._window = Track(HEARD, begin, (share or unbounded()).hold())
         self._begin = begin
         self._told = Told()
         self._settled = ""
@@ -74,41 +76,39 @@ class TurnHearing:
         self._tried = 0
         """The pause in which one was last tried."""
         self._guessed_at = begin
-        self._complete = False
-        self._wake = anyio.Event()
-        self._less = anyio.Event()
+        self._task = HearingTask()
         self._flight: tuple[int, anyio.CancelScope] | None = None
         """What is being made that may be given up, and :attr:`_pauses` when it was begun."""
-        self._scope = anyio.CancelScope()
-        self._done = anyio.Event()
-        self._failure: Exception | None = None
-        self._ended_at = 0.0
-        self.lag: float | None = None
+
+    @property
+    def lag(self) -> float | None:
         """Seconds from :meth:`finish` to the transcript."""
+        return self._task.lag
 
     @property
     def waiting_ms(self) -> int:
         """Of audio of a complete turn that has not been settled."""
-        return self._length_ms if self._complete and not self._done.is_set() else 0
+        return self._length_ms if self._task.catches_up else 0
 
     async def room(self, most_ms: int) -> None:
         """Returns once less than so much is not settled, or nothing is any more."""
-        while self._length_ms > most_ms and not self._done.is_set():
-            await self._less.wait()
+        await self._task.until(lambda: self._length_ms <= most_ms)
 
     # ---- the feeding task
 
     def push(self, pcm: bytes) -> None:
         """More of the turn's audio."""
+        if self._task.over:
+            return
         self._window.append(pcm)
-        self._notify()
+        self._task.notify()
 
     def pause(self) -> None:
         """The caller is silent: a transcript of what was said may soon be wanted."""
         if not self._paused:
             self._pauses += 1
             self._drop_stale()
-            self._notify()
+            self._task.notify()
 
     def resume(self) -> None:
         """The caller goes on after all."""
@@ -116,30 +116,28 @@ class TurnHearing:
             self._pauses += 1
             if not self._hearing.partials:
                 self._drop_stale()
-            self._notify()
+            self._task.notify()
 
     def finish(self, end: int | None = None) -> None:
         """There is no more audio, nor any after position ``end``."""
         if end is not None and end < self._window.end:
-            kept = Track(HEARD, self._window.begin)
-            kept.append(self._window.between(self._window.begin, end))
-            self._window = kept
-        self._complete = True
-        self._ended_at = anyio.current_time()
+            self._window.cut(end)
         self._drop_stale()
-        self._notify()
+        self._task.finish()
 
     def give_up(self) -> None:
         """Nobody wants to know any more."""
-        self._scope.cancel()
+        self._task.give_up()
+        self._drop()
 
     async def transcript(self) -> Transcript:
         """Waits until all is settled. Raises ``BadRequest`` or ``ServerError``."""
-        await self._done.wait()
-        if self._failure is not None:
-            raise self._failure
+        await self._task.ended()
         tokens = list(self._told.tokens) if self._hearing.logprobs else None
         return Transcript(self._told.text, (self._window.end - self._begin) / to_ticks(1000), tokens)
+
+    def _drop(self) -> None:
+        self._window.forget(self._window.end)
 
     @property
     def _paused(self) -> bool:
@@ -150,31 +148,11 @@ class TurnHearing:
         if self._flight is not None and not (self._paused and self._flight[0] == self._pauses):
             self._flight[1].cancel()
 
-    def _notify(self) -> None:
-        self._wake.set()
-        self._wake = anyio.Event()
-
     # ---- the hearing task
 
     async def run(self) -> None:
         """Until everything is settled, or the turn is given up."""
-        self._failure = GenerationFailed()
-        try:
-            with self._scope:
-                await self._hear()
-                self._failure = None
-                self.lag = anyio.current_time() - self._ended_at
-        except (BadRequest, ServerError) as error:
-            self._failure = error
-        except Exception:
-            logger.exception("a turn could not be transcribed")
-        finally:
-            self._done.set()
-            self._tell_less()
-
-    def _tell_less(self) -> None:
-        self._less.set()
-        self._less = anyio.Event()
+        await self._task.run(self._hear, self._drop)
 
     async def _hear(self) -> None:
         with contextlib.ExitStack() as at_end:
@@ -187,7 +165,7 @@ class TurnHearing:
                 if self._length_ms > MAX_WINDOW_MS:
                     await self._settle(self._quietest())
                     self._guess, self._tried = None, 0
-                elif self._complete:
+                elif self._task.complete:
                     await self._settle_rest()
                     return
                 elif self._paused and self._tried != self._pauses:
@@ -197,9 +175,7 @@ class TurnHearing:
                     began = anyio.current_time()
                     await self._guess_while_speaking()
                 else:
-                    wake = self._wake
-                    with anyio.move_on_at(due if self._may_guess else float("inf")):
-                        await wake.wait()
+                    await self._task.news(due if self._may_guess else float("inf"))
 
     @property
     def _length_ms(self) -> int:
@@ -226,7 +202,7 @@ class TurnHearing:
                 return
             self._guess = pause, reading
             self._on_guess((self._settled + reading.text).strip())
-            if not self._complete and to_ms(end - self._window.begin) >= SETTLE_MS:
+            if not self._task.complete and to_ms(end - self._window.begin) >= SETTLE_MS:
                 self._settle_as(reading, end)
                 self._guess = pause, Reading("", Hypothesis(""))  # nothing has been said since
 
@@ -269,7 +245,7 @@ class TurnHearing:
         self._settled = self._told.text
         self._window.forget(end)
         self._guessed_at = end
-        self._tell_less()
+        self._task.heard()
 
     def _say(self, words: list[Word], reading: Reading) -> None:
         text, tokens = self._told.add(words, reading)

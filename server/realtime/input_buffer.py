@@ -4,12 +4,14 @@ Every sample has a position, counted in :data:`.formats.TICKS` from the first sa
 committing move nothing. Both forms of the audio are kept: the client may ask for its own again.
 """
 
+import math
 from typing import Final, NamedTuple
 
 from stentor.protocols.openai.errors import BadRequest
 
 from ..audio.prompt_resample import PromptResampler
 from .formats import HEARD, Wire, to_ms
+from .held_audio import AudioHold, AudioShare, unbounded
 
 MAX_SECONDS: Final = 600
 """Of audio in one buffer: 29 MB as it came, and 19 MB as it is heard."""
@@ -30,10 +32,11 @@ class Clip(NamedTuple):
 class Track:
     """Samples of one rate from position ``begin`` on; the oldest can be forgotten."""
 
-    def __init__(self, wire: Wire, begin: int = 0) -> None:
+    def __init__(self, wire: Wire, begin: int = 0, hold: AudioHold | None = None) -> None:
         self.wire: Final = wire
         self._data = bytearray()
         self._begin = begin
+        self._hold = hold or unbounded().hold()
 
     @property
     def begin(self) -> int:
@@ -43,14 +46,30 @@ class Track:
     def end(self) -> int:
         return self._begin + len(self._data) // self.wire.sample_bytes * self.wire.ticks
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self._data)
+
     def append(self, audio: bytes) -> None:
         self._data += audio
+        self._hold.set(len(self._data))
 
     def forget(self, until: int) -> None:
         """What lies before ``until``."""
         count = min(max(0, until - self._begin) // self.wire.ticks, len(self._data) // self.wire.sample_bytes)
         del self._data[: count * self.wire.sample_bytes]
         self._begin += count * self.wire.ticks
+        self._hold.set(len(self._data))
+
+    def cut(self, end: int) -> None:
+        """What lies from ``end`` on is not wanted."""
+        del self._data[self._index(end) :]
+        self._hold.set(len(self._data))
+
+    def move(self, by: int) -> None:
+        """All samples lie so far behind where they were."""
+        self._begin += by
 
     def between(self, begin: int, end: int) -> bytes:
         """The samples of [begin, end) that are there."""
@@ -64,11 +83,12 @@ class Track:
 class InputBuffer:
     """Of one session. Bounded: what would exceed ``max_seconds`` is refused."""
 
-    def __init__(self, wire: Wire, max_seconds: float = MAX_SECONDS) -> None:
+    def __init__(self, wire: Wire, max_seconds: float = MAX_SECONDS, share: AudioShare | None = None) -> None:
         self._max_seconds = max_seconds
+        self._share = share or unbounded()
         self._half = b""
-        self._sent = Track(wire)
-        self._heard = Track(HEARD)
+        self._sent = Track(wire, 0, self._share.hold())
+        self._heard = Track(HEARD, 0, self._share.hold())
         self._resampler = PromptResampler(wire.rate, HEARD.rate)
 
     @property
@@ -89,6 +109,11 @@ class InputBuffer:
     def heard(self) -> int:
         """Position up to which the audio has been resampled: a little behind :attr:`received`."""
         return self._heard.end
+
+    @property
+    def heard_bytes(self) -> int:
+        """Of what is kept, as the models hear it."""
+        return self._heard.size
 
     def append(self, audio: bytes) -> bytes:
         """Keeps more of the client's audio; returns what is new as the models hear it.
@@ -122,22 +147,27 @@ class InputBuffer:
         self._resampler = PromptResampler(self.wire.rate, HEARD.rate)
         self._half = b""
         if self._heard.end != self.received:  # by less than a sample: what follows must not drift
-            self._heard = _moved(self._heard, self.received - self._heard.end)
+            self._heard.move(self.received - self._heard.end)
         return rest
+
+    def check_change(self, wire: Wire) -> None:
+        """Raises ``Overloaded`` where the form that :meth:`change` makes would be more than all sessions may hold."""
+        if not wire.same_as(self.wire):
+            self._share.check(math.ceil(self._sent.size / self.wire.bytes_a_second * wire.bytes_a_second))
 
     def change(self, wire: Wire) -> bytes:
         """From here on audio comes in another format: what was there is flushed, and forgotten in its old form."""
         if wire.same_as(self.wire):
             return b""
         rest = self.flush()
-        sent, self._sent = self._sent, Track(wire, self.received)
+        begin, end = self._sent.begin, self._sent.end
+        self._sent.forget(end)
         self._resampler = PromptResampler(wire.rate, HEARD.rate)
-        pcm = self._heard.between(sent.begin, sent.end)
+        pcm = self._heard.between(begin, end)
+        self._sent = Track(wire, begin if pcm else end, self._share.hold())
         if pcm:
-            self._sent = Track(wire, sent.begin)
             self._sent.append(wire.encode(PromptResampler(HEARD.rate, wire.rate).finish(pcm)))
-            if self._sent.end != sent.end:
-                self._sent = _moved(self._sent, sent.end - self._sent.end)
+            self._sent.move(end - self._sent.end)
         return rest
 
     def forget(self, until: int) -> None:
@@ -174,9 +204,3 @@ class InputBuffer:
     def _keep(self, pcm: bytes) -> bytes:
         self._heard.append(pcm)
         return pcm
-
-
-def _moved(track: Track, by: int) -> Track:
-    moved = Track(track.wire, track.begin + by)
-    moved.append(track.between(track.begin, track.end))
-    return moved

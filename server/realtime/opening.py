@@ -10,6 +10,7 @@ from ..observe.request import current_request_id
 from ..state import ServerState
 from ..transcription.streaming import StreamingTranscriptionModel
 from .ears import SessionEars
+from .held_audio import AudioShare
 from .partial_pace import PartialPace
 from .parts import Ears, OnHeard, OnPartial
 from .streamed import AnyTranscriber, StreamTranscriber
@@ -30,14 +31,14 @@ class EarOpener:
 
     def transcriber(self, caller: Caller) -> AnyTranscriber:
         """Raises BadRequest where nothing hears."""
-        model = self._state.transcription
+        model, passes = self._state.transcription, self._state.metrics.realtime.passes
         if model is None:
             raise BadRequest(NOTHING_HEARS, "audio", "unsupported")
         if isinstance(model, StreamingTranscriptionModel):
-            return StreamTranscriber(model, caller.salt, current_request_id())
-        return ModelTranscriber(model, caller.salt, current_request_id())
+            return StreamTranscriber(model, passes, caller.salt, current_request_id())
+        return ModelTranscriber(model, passes, caller.salt, current_request_id())
 
-    def open(self, caller: Caller, on_partial: OnPartial, on_heard: OnHeard) -> Ears:
+    def open(self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnHeard) -> Ears:
         """Raises BadRequest where nothing hears."""
         return SessionEars(
             self.transcriber(caller),
@@ -47,4 +48,5 @@ class EarOpener:
             on_heard,
             on_lag=self._state.metrics.realtime.transcription_lag.observe,
             max_seconds=self._state.realtime.max_input_seconds,
+            share=share,
         )

@@ -40,7 +40,10 @@ class Turn(Protocol):
 
     @property
     def audio(self) -> bytes:
-        """As the client sent it, in the session's input format."""
+        """As the client sent it, in the session's input format; empty once it has been forgotten."""
+
+    def forget_audio(self) -> None:
+        """Nobody asks for it any more."""
 
     async def transcript(self) -> Transcript:
         """Waits for it. May be awaited by several, and again; what was begun goes on when a waiter is cancelled.
@@ -85,6 +88,9 @@ OnHeard = Callable[[Heard], None]
 class Ears(Protocol):
     """The input audio buffer, turn detection and transcription of one session."""
 
+    def check(self, input: AudioInput) -> None:
+        """Raises Overloaded where there is no room for what :meth:`configure` would make of the buffer."""
+
     def configure(self, input: AudioInput, *, logprobs: bool) -> None:
         """After every change of the session, and before anything else."""
 
@@ -94,17 +100,20 @@ class Ears(Protocol):
     async def append(self, audio: bytes) -> list[Heard]:
         """More of the client's audio, in its format. What is found in it is told on the way, or returned.
 
-        Raises BadRequest where the buffer would hold too much.
+        Raises BadRequest where the buffer would hold too much, and Overloaded where all sessions together would.
         """
 
     def commit(self) -> Turn:
-        """Takes the buffer as a turn of its own. Raises BadRequest (``input_audio_buffer_commit_empty``)."""
+        """Takes the buffer as a turn of its own.
+
+        Raises BadRequest (``input_audio_buffer_commit_empty``), and Overloaded.
+        """
 
     def clear(self) -> None:
         """Forgets the buffer, and speech that had begun in it."""
 
     def turn_of(self, item_id: str, audio: bytes) -> Turn:
-        """Audio that came whole, in an item. Raises BadRequest for more than the buffer would hold."""
+        """Audio that came whole, in an item. Raises BadRequest for more than the buffer would hold, and Overloaded."""
 
     def responded(self, audio_ms: float) -> None:
         """A response has ended whose audio is played for so long from now on: the idle timeout counts from then."""

@@ -1,6 +1,5 @@
 """Makes one response: asks the model, and says what it answers, as text or aloud."""
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, closing
 from typing import Final
@@ -34,8 +33,6 @@ from .asking import Asking
 from .conversation import Conversation, Entry, text_of
 from .parts import Pacer
 from .voicing import Voicing
-
-logger = logging.getLogger(__name__)
 
 _WRITTEN_AHEAD: Final = 1024
 """Pieces of text that wait to be spoken; then the model's next words wait."""

@@ -26,6 +26,7 @@ from ..transcription.languages import code_of
 from ..transcription.streaming import StreamingTranscriptionModel
 from .beta import Beta
 from .connection import APPENDS, Connection, Receive
+from .held_audio import AudioShare, HeldAudio
 from .machine import State
 from .opening import EarOpener
 from .outbox import Current, Dialect, Outbox
@@ -88,6 +89,9 @@ class RealtimeServing:
         self._state = state
         self.max_seconds: Final = state.realtime.max_seconds
         self._ears = EarOpener(state)
+        figures = state.metrics.realtime
+        self.audio: Final = HeldAudio(state.realtime.max_audio_bytes, figures.audio_refused.inc)
+        figures.audio_held.set_function(lambda: self.audio.bytes)
         self.rules: Final = SessionRules(ServedModels(state), state.limits)
 
     async def serve(self, socket: WebSocket) -> None:
@@ -118,6 +122,12 @@ class RealtimeServing:
 
     async def _session(self, socket: WebSocket, dialect: Dialect, outbox: Outbox, receive: Any) -> bool:
         """Returns whether there was to be none."""
+        with self.audio.share() as audio:
+            return await self._with_audio(socket, dialect, outbox, receive, audio)
+
+    async def _with_audio(
+        self, socket: WebSocket, dialect: Dialect, outbox: Outbox, receive: Any, audio: AudioShare
+    ) -> bool:
         state, query = self._state, socket.query_params
         caller = caller_of(socket.scope)
         connection = None
@@ -129,9 +139,10 @@ class RealtimeServing:
                 self._begun(socket),
                 dialect,
                 outbox,
-                open_ears=partial(self._ears.open, caller),
+                open_ears=partial(self._ears.open, caller, audio),
                 make_pacer=partial(PlaybackPacer, state.realtime.audio_ahead),
                 keeps_type=secret_of(socket.scope) is not None,
+                audio=audio,
             )
         except BadRequest as error:
             outbox.tell(describe(error)[1])
@@ -143,7 +154,7 @@ class RealtimeServing:
             if undecided and first is None:
                 return False
             if first is not None and speaks_vllm(first):
-                await self._serve_vllm(caller, outbox, receive, first)
+                await self._serve_vllm(caller, outbox, receive, first, audio)
             else:
                 await self._serve_session(connection, receive, first)
         if lifetime.cancelled_caught:
@@ -158,7 +169,9 @@ class RealtimeServing:
         finally:
             logger.info("%s session ended: %s", kind, connection.figures)
 
-    async def _serve_vllm(self, caller: Caller, outbox: Outbox, receive: Receive, first: bytes) -> None:
+    async def _serve_vllm(
+        self, caller: Caller, outbox: Outbox, receive: Receive, first: bytes, audio: AudioShare
+    ) -> None:
         try:
             transcribe = self._ears.transcriber(caller)
         except BadRequest as error:
@@ -171,6 +184,7 @@ class RealtimeServing:
             outbox.put_message,
             outbox.room,
             max_messages=self._state.socket_messages * APPENDS,
+            share=audio,
         )
         with self._state.metrics.realtime.session("vllm"):
             await session.serve(receive, first)

@@ -48,7 +48,6 @@ _SHOWN: Final = ("type", "name", "description", "parameters")
 _MODES: Final = ("none", "auto", "required")
 
 Changed = TypeVar("Changed", bound=msgspec.Struct)
-Field = TypeVar("Field")
 
 
 class Models(Protocol):

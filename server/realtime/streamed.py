@@ -16,12 +16,14 @@ import anyio
 
 from stentor.engine.client import EngineUnavailable
 from stentor.protocols.audio import SAMPLE_RATE
-from stentor.protocols.openai.errors import BadRequest
 
-from ..errors import GenerationFailed, ServerError, Unavailable
+from ..errors import Unavailable
+from ..observe.realtime_figures import PassFigures
 from ..transcription.streaming import BYTES_A_SECOND, Piece, StreamingTranscriptionModel, Stretch, Written
 from .formats import HEARD
 from .hearing import MIN_HEARD_MS, OnGuess, Tell, TurnHearing
+from .hearing_task import HearingTask
+from .held_audio import AudioShare, unbounded
 from .hypotheses import Hearing, Transcribe
 from .partial_pace import PartialPace
 from .parts import TokenProbability, Transcript
@@ -39,9 +41,10 @@ _AGAIN_MS: Final = 1000
 class StreamTranscriber:
     """Hears the turns of one session."""
 
-    def __init__(self, model: StreamingTranscriptionModel, salt: str = "", name: str = "") -> None:
-        """``salt`` and ``name`` are those of its requests to the engine."""
+    def __init__(self, model: StreamingTranscriptionModel, passes: PassFigures, salt: str = "", name: str = "") -> None:
+        """``passes`` is told of each request, ``salt`` and ``name`` are those of its requests to the engine."""
         self.model: Final = model
+        self.passes: Final = passes
         self._salt = salt
         self._name = name
 
@@ -68,6 +71,7 @@ class StreamedTurn:
         hearing: Hearing,
         tell: Tell = lambda text, tokens: None,
         on_guess: OnGuess = lambda text: None,
+        share: AudioShare | None = None,
     ) -> None:
         """``begin`` is the position of the turn's first sample."""
         self._transcriber = transcriber
@@ -82,45 +86,43 @@ class StreamedTurn:
         self._in_pause = False
         self._waiting = bytearray()
         """Audio that no request has been fed."""
+        self._hold = (share or unbounded()).hold()
         self._stretch: Stretch | None = None
         self._written = Written()
         self._tokens: list[TokenProbability] = []
         self._untold: list[TokenProbability] = []
-        self._complete = False
-        self._wake = anyio.Event()
-        self._less = anyio.Event()
-        self._scope = anyio.CancelScope()
-        self._done = anyio.Event()
-        self._failure: Exception | None = None
-        self._ended_at = 0.0
-        self.lag: float | None = None
+        self._task = HearingTask()
+
+    @property
+    def lag(self) -> float | None:
         """Seconds from :meth:`finish` to the transcript."""
+        return self._task.lag
 
     @property
     def waiting_ms(self) -> int:
         """Of audio of a complete turn that has not been heard."""
-        return self._unheard_ms if self._complete and not self._done.is_set() else 0
+        return self._unheard_ms if self._task.catches_up else 0
 
     async def room(self, most_ms: int) -> None:
         """Returns once less than so much is not heard, or nothing is any more."""
-        while self._unheard_ms > most_ms and not self._done.is_set():
-            await self._less.wait()
+        await self._task.until(lambda: self._unheard_ms <= most_ms)
 
     # ---- the feeding task
 
     def push(self, pcm: bytes) -> None:
         """More of the turn's audio."""
-        if pcm and not self._done.is_set():
+        if pcm and not self._task.over:
             self._waiting += pcm
             self._pushed += len(pcm)
             self._end += len(pcm) // HEARD.sample_bytes * HEARD.ticks
-            self._notify()
+            self._count()
+            self._task.notify()
 
     def pause(self) -> None:
         """The caller is silent: what was said may soon be wanted."""
         if not self._in_pause:
             self._in_pause, self._paused_at = True, self._pushed
-            self._notify()
+            self._task.notify()
 
     def resume(self) -> None:
         """The caller goes on after all."""
@@ -132,19 +134,17 @@ class StreamedTurn:
             excess = min((self._end - end) // HEARD.ticks * HEARD.sample_bytes, len(self._waiting))
             del self._waiting[len(self._waiting) - excess :]
             self._pushed -= excess
-        self._complete = True
-        self._ended_at = anyio.current_time()
-        self._notify()
+            self._count()
+        self._task.finish()
 
     def give_up(self) -> None:
         """Nobody wants to know any more."""
-        self._scope.cancel()
+        self._task.give_up()
+        self._drop()
 
     async def transcript(self) -> Transcript:
         """Waits until all is heard. Raises ``BadRequest`` or ``ServerError``."""
-        await self._done.wait()
-        if self._failure is not None:
-            raise self._failure
+        await self._task.ended()
         tokens = [*self._tokens] if self._hearing.logprobs else None
         return Transcript(self._written.text, self._pushed / BYTES_A_SECOND, tokens)
 
@@ -156,36 +156,33 @@ class StreamedTurn:
     def _unheard_ms(self) -> int:
         return self._unheard * 1000 // BYTES_A_SECOND
 
-    def _notify(self) -> None:
-        self._wake.set()
-        self._wake = anyio.Event()
+    def _count(self) -> None:
+        """A request is heard from where it began, should its engine be lost: until it ends all of it is there."""
+        stretch = self._stretch
+        self._hold.set(len(self._waiting) + (0 if stretch is None else stretch.size + stretch.unheard))
+
+    def _drop(self) -> None:
+        self._waiting.clear()
+        self._count()
 
     # ---- the hearing task
 
     async def run(self) -> None:
         """Until everything is heard, or the turn is given up."""
-        self._failure = GenerationFailed()
-        try:
-            with self._scope:
-                await self._hear()
-                self._failure = None
-                self.lag = anyio.current_time() - self._ended_at
-        except (BadRequest, ServerError) as error:
-            self._failure = error
-        except Exception:
-            logger.exception("a turn could not be transcribed")
-        finally:
-            self._waiting.clear()
-            self._done.set()
-            self._tell_less()
-
-    def _tell_less(self) -> None:
-        self._less.set()
-        self._less = anyio.Event()
+        await self._task.run(self._hear, self._drop)
 
     async def _hear(self) -> None:
         fewest = 1
         while await self._comes(fewest):
+            left = await self._hear_stretch()
+            self._waiting[:0] = left
+            self._count()
+            fewest = _AGAIN_MS * BYTES_A_SECOND // 1000 if left else 1
+            self._written.begin()
+
+    async def _hear_stretch(self) -> bytes:
+        """One request; returns what another one must hear."""
+        with self._transcriber.passes.one("stream") as observed:
             stretch = self._stretch = self._transcriber.begin(logprobs=self._hearing.logprobs)
             feeding = asyncio.create_task(self._feed(stretch))
             try:
@@ -193,21 +190,19 @@ class StreamedTurn:
                     async for piece in pieces:
                         self._write(piece)
             finally:
-                self._stretch = None
                 feeding.cancel()
                 with anyio.CancelScope(shield=True):
                     await asyncio.gather(feeding, return_exceptions=True)
-            left = stretch.left
-            self._waiting[:0] = left
-            fewest = _AGAIN_MS * BYTES_A_SECOND // 1000 if left else 1
-            self._written.begin()
+                observed.audio_seconds = stretch.size / BYTES_A_SECOND
+                self._stretch = None
+            return stretch.left
 
     async def _comes(self, fewest: int) -> bool:
         """Waits for so many bytes of audio; whether there will be any that is worth a request."""
-        while len(self._waiting) < fewest and not self._complete:
-            await self._wake.wait()
+        while len(self._waiting) < fewest and not self._task.complete:
+            await self._task.news()
         least = MIN_HEARD_MS * BYTES_A_SECOND // 1000
-        return not self._complete or len(self._waiting) >= least
+        return not self._task.complete or len(self._waiting) >= least
 
     async def _feed(self, stretch: Stretch) -> None:
         """Until it has all that it may have."""
@@ -217,13 +212,11 @@ class StreamedTurn:
                 del self._waiting[: len(part)]
                 if part:
                     stretch.feed(part)
+                    self._count()
                 settled = self._in_pause and stretch.size > SETTLE_SECONDS * BYTES_A_SECOND
-                if self._complete or settled or not stretch.room:
+                if self._task.complete or settled or not stretch.room:
                     break
-                wake = self._wake
-                with anyio.move_on_after(IDLE_SECONDS) as idle:
-                    await wake.wait()
-                if idle.cancelled_caught:
+                if not await self._task.news(anyio.current_time() + IDLE_SECONDS):
                     break
             stretch.end()
         except Exception:
@@ -243,11 +236,14 @@ class StreamedTurn:
         if self._paused_at is not None and self._pushed - self._unheard >= self._paused_at:
             self._paused_at = None
             self._on_guess(self._written.text)
-        self._tell_less()
+        self._count()
+        self._task.heard()
 
 
 AnyTranscriber = Transcribe | StreamTranscriber
 AnyHearing = TurnHearing | StreamedTurn
+COPIES: Final = 2
+"""Of a turn's audio, at most, beside the input buffer's."""
 
 
 def hear_turn(
@@ -257,8 +253,9 @@ def hear_turn(
     pace: PartialPace,
     tell: Tell = lambda text, tokens: None,
     on_guess: Callable[[str], None] = lambda text: None,
+    share: AudioShare | None = None,
 ) -> AnyHearing:
     """A turn from position ``begin``, heard as the model does that is served."""
     if isinstance(transcribe, StreamTranscriber):
-        return StreamedTurn(begin, transcribe, hearing, tell, on_guess)
-    return TurnHearing(begin, transcribe, hearing, pace, tell, on_guess)
+        return StreamedTurn(begin, transcribe, hearing, tell, on_guess, share)
+    return TurnHearing(begin, transcribe, hearing, pace, tell, on_guess, share)

@@ -6,9 +6,11 @@ from typing import Final
 from stentor.engine.client import EngineUnavailable
 
 from ..errors import Unavailable
-from ..transcription.model import OpenAccount, TranscriptionModel
+from ..observe.realtime_figures import PassFigures
+from ..transcription.model import TranscriptionModel
 from ..transcription.options import TranscriptionOptions
 from ..transcription.transcribe import Turn, transcribe_turn
+from .formats import HEARD
 from .hypotheses import Hearing, Hypothesis
 from .parts import TokenProbability
 
@@ -20,14 +22,12 @@ PARTIAL_PRIORITY: Final = 1
 class ModelTranscriber:
     """A :class:`.hypotheses.Transcribe` for one session."""
 
-    def __init__(
-        self, model: TranscriptionModel, salt: str = "", name: str = "", open_account: OpenAccount | None = None
-    ) -> None:
-        """``salt`` keeps callers' encodings apart, ``name`` is for logs."""
+    def __init__(self, model: TranscriptionModel, passes: PassFigures, salt: str = "", name: str = "") -> None:
+        """``passes`` is told of each, ``salt`` keeps callers' encodings apart, ``name`` is for logs."""
         self._model = model
         self._salt = salt
         self._name = name
-        self._open_account = open_account
+        self._passes = passes
 
     async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
         model = self._model
@@ -40,10 +40,12 @@ class ModelTranscriber:
             name=self._name,
         )
         after = model.vocabulary.encode(continued) if continued else []
-        try:
-            turn = await transcribe_turn(model, pcm, options, after=after, open_account=self._open_account)
-        except EngineUnavailable as error:
-            raise Unavailable(str(error), "engine_unavailable") from error
+        with self._passes.one("final" if final else "partial") as observed:
+            observed.audio_seconds = len(pcm) / HEARD.bytes_a_second
+            try:
+                turn = await transcribe_turn(model, pcm, options, after=after)
+            except EngineUnavailable as error:
+                raise Unavailable(str(error), "engine_unavailable") from error
         return _hypothesis(model, turn, len(after), tokens=hearing.logprobs)
 
 

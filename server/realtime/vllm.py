@@ -26,10 +26,11 @@ from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import describe
 from .formats import HEARD
+from .held_audio import AudioFull, AudioShare, unbounded
 from .hypotheses import Hearing
 from .partial_pace import PartialPace
 from .parts import TokenProbability
-from .streamed import AnyHearing, AnyTranscriber, StreamTranscriber, hear_turn
+from .streamed import COPIES, AnyHearing, AnyTranscriber, StreamTranscriber, hear_turn
 
 MAX_HELD_MS: Final = 600_000
 """Of audio that has not been heard; the next is not read before there is less."""
@@ -121,9 +122,11 @@ class VllmSession:
         room: Callable[[], Awaitable[None]],
         *,
         max_messages: int = 0,
+        share: AudioShare | None = None,
     ) -> None:
         """``check_model`` raises BadRequest for what is not served; ``put`` tells the client, and ``room`` waits until
         it has read enough of that. Of the client no more than ``max_messages`` a second are read, 0: as many as come.
+        ``share`` is of the audio that all sessions may hold.
         """
         self._transcribe = transcribe
         self._pace = pace
@@ -134,6 +137,8 @@ class VllmSession:
         self._knows_model = False
         self._early = bytearray()
         """Audio that came before the commit that begins its utterance."""
+        self._share = share or unbounded()
+        self._early_hold = self._share.hold()
         self._utterance: _Utterance | None = None
         self._unsettled: list[AnyHearing] = []
         self._settled = anyio.Event()
@@ -194,11 +199,17 @@ class VllmSession:
             await self._settled.wait()
         if self._utterance is not None:
             await self._utterance.hearing.room(MAX_HELD_MS)
+        try:
+            self._share.check(COPIES * len(pcm))
+        except AudioFull as full:
+            raise _Refused(str(full), full.code or "") from None
+        if self._utterance is not None:
             self._utterance.hearing.push(pcm)
             return
         if (len(self._early) + len(pcm)) * 1000 > MAX_HELD_MS * HEARD.bytes_a_second:
             raise _Refused(f"Invalid audio data: more than {MAX_HELD_MS // 1000} s before a commit", "invalid_audio")
         self._early += pcm
+        self._early_hold.set(COPIES * len(self._early))  # with what it will be in its utterance
 
     def _commit(self, *, final: bool) -> None:
         if not self._knows_model:
@@ -219,10 +230,13 @@ class VllmSession:
             utterance.tokens += len(tokens)
             self._put(_encode(Delta(text)))
 
-        hearing = hear_turn(0, self._transcribe, Hearing(partials=True, logprobs=True), self._pace, tell)
+        wanted = Hearing(partials=True, logprobs=True)
+        hearing = hear_turn(0, self._transcribe, wanted, self._pace, tell, share=self._share)
         self._utterance = utterance = _Utterance(hearing)
-        hearing.push(bytes(self._early))
+        early = bytes(self._early)
         self._early.clear()
+        self._early_hold.set(0)
+        hearing.push(early)
         assert self._tasks is not None
         self._unsettled.append(hearing)
         self._tasks.start_soon(hearing.run)

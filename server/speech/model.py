@@ -1,4 +1,5 @@
-"""The model that speaks, for the one event loop that it is used from: sentence by sentence, all callers in turn.
+"""The model that speaks, for the one event loop that it is used from: sentence by sentence, all callers in turn (see
+:mod:`.fairness`).
 
 ::
 
@@ -27,6 +28,7 @@ from stentor.protocols.speech import SpeechPiece
 
 from ..errors import Overloaded, ServerError, Unavailable
 from ..listening import StartError
+from .fairness import Turns
 from .saying import sayable
 from .speaking import Speaking, Spoken
 
@@ -36,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 MAX_CALLERS: Final = 256
 """Texts that are being spoken, or wait for that."""
-_FIRSTS_IN_A_ROW: Final = 8
-"""Beginnings that go ahead of others' later sentences before one of those has its turn."""
 _RETRY_SECONDS: Final = 1
 OPENAI_VOICES: Final = frozenset(
     ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer", "verse", "marin", "cedar")
@@ -79,10 +79,7 @@ class SpeechModel:
         self.voices: Final = tuple(place.name for place in voices.places)
         self.sample_rate: Final = voices.sample_rate
         self._client = client
-        self._callers: list[Speaking] = []
-        """In the order of their turns."""
-        self._firsts = 0
-        """Beginnings in a row."""
+        self._callers: Turns[Speaking] = Turns()
         self._changed = asyncio.Event()
         self._observer: SpeechObserver | None = None
 
@@ -149,7 +146,7 @@ class SpeechModel:
             )
         speaking = Speaking(text, chosen, speed, self._changed.set, self._left)
         if not speaking.left:
-            self._callers.append(speaking)
+            self._callers.join(speaking)
             if self._observer is not None:
                 self._observer.began()
             self._changed.set()
@@ -171,26 +168,12 @@ class SpeechModel:
 
     async def _take_turns(self) -> None:
         while True:
-            speaking = self._next()
+            speaking = self._callers.next()
             if speaking is None:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
             await self._say(speaking)
-
-    def _next(self) -> Speaking | None:
-        """Whose sentence is made next: one that has said nothing yet, or the one whose turn was longest ago."""
-        wanting = [speaking for speaking in self._callers if speaking.wants]
-        first = next((speaking for speaking in wanting if not speaking.heard), None)
-        later = next((speaking for speaking in wanting if speaking.heard), None)
-        if first is not None and (later is None or self._firsts < _FIRSTS_IN_A_ROW):
-            self._firsts += 1
-            return first
-        self._firsts = 0
-        if later is not None:
-            self._callers.remove(later)
-            self._callers.append(later)
-        return later
 
     async def _say(self, speaking: Speaking) -> None:
         """Its next sentence."""
@@ -221,6 +204,6 @@ class SpeechModel:
 
     def _left(self, speaking: Speaking) -> None:
         if speaking in self._callers:
-            self._callers.remove(speaking)
+            self._callers.leave(speaking)
             if self._observer is not None:
                 self._observer.ended()

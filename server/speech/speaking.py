@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Self
 
 import anyio
 
-from .sentences import SentenceSplitter
+from .sentences import SentenceSplitter, weight
 
 AHEAD: Final = 3
 """Sentences that are made before they are read."""
@@ -106,6 +106,16 @@ class Speaking:
     def wants(self) -> bool:
         """Whether a sentence can be made now."""
         return bool(self._pieces) and not self._left and self._work is None and len(self._made) < AHEAD
+
+    @property
+    def next_weight(self) -> float:
+        """Of the piece that :meth:`take` would return; see :func:`.sentences.weight`."""
+        return weight(self._pieces[0], self.speed)
+
+    @property
+    def rest(self) -> int:
+        """Characters that have come and are not taken."""
+        return self._chars + len(self._text) - min(self._at, len(self._text))
 
     def take(self, work: anyio.CancelScope) -> str:
         """The next piece, which is then to be given to :meth:`deliver` or :meth:`fail`; ``work`` ends that."""

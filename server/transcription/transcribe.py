@@ -102,16 +102,6 @@ async def _side_by_side(stretches: Iterator[Stretch], most: int) -> AsyncGenerat
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def transcribe(
-    model: TranscriptionModel,
-    pcm: bytes,
-    options: TranscriptionOptions,
-    open_account: OpenAccount | None = None,
-) -> AsyncGenerator[Segment, None]:
-    """The segments of all of ``pcm``, in order; see :class:`Transcription`."""
-    return Transcription(model, pcm, options, open_account).segments()
-
-
 class Turn(msgspec.Struct, frozen=True):
     """What was said in some seconds of a conversation."""
 

@@ -17,8 +17,6 @@ from ..text.tokenizer import Tokenizer
 from .errors import TranscriptionModelError
 from .languages import NAMES
 
-STEP_SECONDS: Final = 0.02
-"""What one timestamp token is later than the one before."""
 INITIAL_STEPS: Final = 50
 """A window's first timestamp is at most that many steps after its beginning."""
 

@@ -74,6 +74,9 @@ class FakeTurn:
         self._gate = gate
         self._fails = fails
 
+    def forget_audio(self) -> None:
+        self.audio = b""
+
     async def transcript(self) -> Transcript:
         await self._gate.wait()
         if self._fails:
@@ -95,6 +98,9 @@ class FakeEars:
         self.now = 0
         self.idle_from: float | None = None
         self.input = AudioInput()
+
+    def check(self, input: AudioInput) -> None:
+        """There is always room."""
 
     def configure(self, input: AudioInput, *, logprobs: bool) -> None:
         self.input = input

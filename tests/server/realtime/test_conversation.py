@@ -22,6 +22,9 @@ class SaidTurn:
         self.item_id = item_id
         self.audio = audio
 
+    def forget_audio(self) -> None:
+        self.audio = b""
+
     async def transcript(self) -> Transcript:
         return Transcript("said", 1.0)
 

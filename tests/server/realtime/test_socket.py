@@ -210,6 +210,21 @@ async def test_secrets_expire_and_are_bounded() -> None:
         assert len(secrets) == 1
 
 
+async def test_a_key_that_makes_secrets_without_end_leaves_some_to_another() -> None:
+    keys = Keyring([KeyDigest(b"secret"), KeyDigest(b"other")])
+    async with serving(answering(door=Door(keys=keys, secrets=ClientSecrets(most=6)))) as address:
+        answers = [await made(address, {}) for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+        assert answers[-1].headers["retry-after"] == "10"
+        error = answers[-1].json()["error"]
+        assert (error["type"], error["code"]) == ("rate_limit_error", "client_secrets_full")
+        assert "of this key" in error["message"]
+        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+            for path in ("client_secrets", "sessions"):
+                answer = await client.post(f"{URL}/{path}", json={}, headers={"authorization": "Bearer other"})
+                assert answer.status_code == 200
+
+
 async def test_a_session_that_a_secret_opens_stays_of_its_type() -> None:
     state = voice_state(door=keyed())
     async with serving(state) as address:

@@ -20,7 +20,7 @@ from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped, TokenProbability
 from stentor.server.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.realtime.vllm import VllmSession
-from stentor.tests.server.realtime.sounds import LoudnessDetector, silence, until, words
+from stentor.tests.server.realtime.sounds import LoudnessDetector, passes, silence, until, words
 from stentor.tests.server.transcription.streams import STEP, STREAMS, HearingEngine, streaming_model
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def hearing(
     engine: HearingEngine, wanted: Hearing = LOGPROBS, begin: int = 0
 ) -> AsyncIterator[tuple[StreamedTurn, Told]]:
     told = Told()
-    transcriber = StreamTranscriber(streaming_model(engine), "salt", "name")
+    transcriber = StreamTranscriber(streaming_model(engine), passes(), "salt", "name")
     turn = StreamedTurn(begin, transcriber, wanted, told.tell, told.guesses.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn.run)
@@ -199,7 +199,7 @@ class Session:
         self.found: list[Heard] = []
         numbers = itertools.count(1)
         self.ears = SessionEars(
-            StreamTranscriber(streaming_model(engine)),
+            StreamTranscriber(streaming_model(engine), passes()),
             LoudnessDetector,
             PartialPace(),
             lambda item_id, text, tokens: self.partials.append((item_id, text)),
@@ -275,7 +275,7 @@ async def test_vllms_dialect_is_told_the_text_as_it_comes() -> None:
         await anyio.lowlevel.checkpoint()
 
     dialect = VllmSession(
-        StreamTranscriber(streaming_model()),
+        StreamTranscriber(streaming_model(), passes()),
         PartialPace(),
         lambda name: None,
         lambda message: told.append(json.loads(message)),

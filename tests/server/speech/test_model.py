@@ -19,6 +19,7 @@ from stentor.protocols.speech import StartSpeech, VoicePlace
 from stentor.server.errors import Overloaded, Unavailable
 from stentor.server.listening import StartError
 from stentor.server.speech import model as module
+from stentor.server.speech.fairness import FIRSTS_IN_A_ROW
 from stentor.server.speech.metrics import SpeechMetrics
 from stentor.server.speech.model import Speaking, SpeechFailed, SpeechModel, Spoken
 from stentor.server.speech.speaking import AHEAD
@@ -135,12 +136,28 @@ async def test_beginnings_go_first_and_the_rest_in_turn(tmp_path: Path) -> None:
     ]
 
 
+async def test_a_short_text_is_through_before_long_ones_that_came_with_it_go_on(tmp_path: Path) -> None:
+    async with speaking_model(tmp_path) as model:
+        await model.wait_started()
+        more = "And so it goes, and on and on and on, and on and on and on it goes. " * 40
+        crowd = [model.speak(f"Number {number} begins. {more}") for number in range(50)]
+        await all_of(model.speak("Good day to you. All is well here. Bye now."))
+        order = said(tmp_path)
+        for each in crowd:
+            await each.aclose()
+    assert order[0] == "Good day to you."
+    begun = order[: order.index("Bye now.")]
+    assert len(begun) <= 3 * FIRSTS_IN_A_ROW
+    assert all(sentence.endswith("begins.") for sentence in begun if sentence.startswith("Number"))
+    assert not any(sentence.startswith("And so") for sentence in begun)
+
+
 async def test_a_crowd_of_beginnings_does_not_silence_who_speaks(tmp_path: Path) -> None:
     async with speaking_model(tmp_path) as model:
         await model.wait_started()
         first = model.speak("slow start. Its second. Its third.")
         await anext(first)
-        crowd = [model.speak(f"slow {number}.") for number in range(2 * module._FIRSTS_IN_A_ROW)]
+        crowd = [model.speak(f"slow {number}.") for number in range(2 * FIRSTS_IN_A_ROW)]
         async with anyio.create_task_group() as tasks:
             for each in [first, *crowd]:
                 tasks.start_soon(all_of, each)

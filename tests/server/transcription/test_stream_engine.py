@@ -19,6 +19,7 @@ from stentor.server.transcription.stream_vocabulary import StreamVocabulary, hea
 from stentor.server.transcription.streaming import StreamingTranscriptionModel, stream_whole
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_voxtral import features_of, speech, write_voxtral
+from stentor.tests.server.realtime.sounds import passes
 from stentor.tests.server.transcription.tekken import write_tekken
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +86,7 @@ async def test_text_is_that_of_transformers_whole_and_piece_by_piece(folder: Pat
             if early:
                 continue  # it would be heard on while the turn goes on
 
-            turn = StreamedTurn(0, StreamTranscriber(model), Hearing(partials=True))
+            turn = StreamedTurn(0, StreamTranscriber(model, passes()), Hearing(partials=True))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(turn.run)
                 for at in range(0, len(pcm), 3000):

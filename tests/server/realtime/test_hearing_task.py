@@ -1,0 +1,33 @@
+"""What both ways to hear a turn have in common."""
+
+import anyio
+import pytest
+
+from stentor.server.realtime.held_audio import HeldAudio
+from stentor.server.realtime.hypotheses import Hearing
+from stentor.server.realtime.partial_pace import PartialPace
+from stentor.server.realtime.streamed import StreamTranscriber, hear_turn
+from stentor.tests.server.realtime.sounds import Model, passes, words
+from stentor.tests.server.transcription.streams import HearingEngine, streaming_model
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_turn_that_is_over_keeps_nothing_of_what_comes(streams: bool, given_up: bool) -> None:
+    model = StreamTranscriber(streaming_model(HearingEngine()), passes()) if streams else Model()
+    with HeldAudio().share() as share:
+        turn = hear_turn(0, model, Hearing(), PartialPace(), share=share)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(turn.run)
+            turn.push(words(1, 2))
+            assert share.bytes == len(words(1, 2))
+            if given_up:
+                turn.give_up()
+            else:
+                turn.finish()
+                await turn.transcript()
+            assert share.bytes == 0
+            turn.push(words(3))
+            assert share.bytes == 0
