@@ -9,7 +9,6 @@ from .errors import BadRequest
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
-WINDOW: Final = "24h"
 WINDOW_SECONDS: Final = 86400
 MAX_REQUESTS: Final = 50_000
 """Lines of one file, as OpenAI has it."""

@@ -13,11 +13,14 @@ from .bounds import TEXT_TOO_LONG, chars_at_most, items_at_most
 from .decoding import converted
 from .errors import BadRequest
 from .limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
-from .sampling import not_served
 from .structured import check_schema
 
 CUSTOM_INPUT: Final = "input"
 """The one argument of the function that stands for a custom tool."""
+MAX_LARK: Final = 1 << 16
+"""Characters of a custom tool's grammar, which is written anew for where its text stands."""
+_GRAMMAR_FOLLOWS: Final = "Text that this grammar, in Lark, allows:"
+"""What a model is told of it: it is held to the grammar anyway, but knows better what to write."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 Mode = Literal["none", "auto", "required"]
@@ -90,6 +93,8 @@ class OfferedTool(msgspec.Struct, frozen=True):
     custom: bool
     field: str
     """Where the client wrote its schema."""
+    grammar: str | None = None
+    """Of a custom tool: the grammar of its text in Lark, where there is one."""
 
 
 class ToolUse(msgspec.Struct, frozen=True):
@@ -244,21 +249,24 @@ def _custom(custom: _Custom, where: str, limits: Limits) -> OfferedTool:
     chars_at_most(custom.description, MAX_TOOL_DESCRIPTION, f"{where}.description")
     text: dict[str, Any] = {"type": "string"}
     field = f"{where}.format"
+    lark: str | None = None
     constrained = isinstance(custom.format, _GrammarFormat)
     if isinstance(custom.format, _GrammarFormat):
         grammar, field = custom.format.grammar, f"{where}.format.grammar.definition"
         if grammar.syntax == "lark":
-            place = f"{where}.format.grammar.syntax"
-            raise not_served(place, f"`{place}`: `lark`, instead of `regex`,")
-        chars_at_most(grammar.definition, limits.max_regex_chars, field)
-        text["pattern"] = f"^(?:{grammar.definition})$"
+            chars_at_most(grammar.definition, min(limits.max_grammar_chars, MAX_LARK), field)
+            lark = grammar.definition
+            text["description"] = f"{_GRAMMAR_FOLLOWS}\n{lark}"
+        else:
+            chars_at_most(grammar.definition, limits.max_regex_chars, field)
+            text["pattern"] = f"^(?:{grammar.definition})$"
     parameters = {
         "type": "object",
         "properties": {CUSTOM_INPUT: text},
         "required": [CUSTOM_INPUT],
         "additionalProperties": False,
     }
-    return OfferedTool(custom.name, custom.description, parameters, constrained, True, field)
+    return OfferedTool(custom.name, custom.description, parameters, constrained, True, field, lark)
 
 
 def _check_name(name: str, where: str) -> None:

@@ -1,6 +1,6 @@
 """What an answer must look like, and how it is read: grammar, thinking budget and parser of one request."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -14,11 +14,14 @@ from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.structured import Answer, JsonAnswer, wanted_answer
-from stentor.protocols.openai.tools import NO_TOOLS, ToolUse
+from stentor.protocols.openai.tools import NO_TOOLS, OfferedTool, ToolUse
 
 from ..grammar.answers import answer_expression
+from ..grammar.checker import TOO_COMPLEX_CODE
 from ..grammar.compose import compose
+from ..grammar.foreign import checked_lark
 from ..grammar.lark import Lark
+from ..grammar.quoted_lark import quoted_lark
 from ..grammar.schema import ONE_SPACE, prepare
 from ..parsing.interface import Parser
 from ..parsing.output import OutputFormat
@@ -30,6 +33,12 @@ from .tools import callable_tools
 
 PROMPT_TAIL: Final = 48
 """Tokens at a prompt's end that say whether the model begins inside its reasoning."""
+GRAMMAR_COST: Final = 16
+"""Characters of a schema that a tool's grammar takes as long as, for each of its own."""
+MAX_ALONE: Final = 4
+"""Grammars of tools that are tried each by itself before all that is made of them is: each may take its time."""
+MAX_BLAMED: Final = 8
+"""Grammars that are tried one by one where all of a request's together cannot be used."""
 INLINE_BYTES: Final = 16 << 10
 """Of schemas that are turned into a grammar at once; more is done in a thread."""
 
@@ -126,7 +135,37 @@ async def _grammar(state: ServerState, use: ToolUse, answer: Answer | None, open
     size = _answer_bytes(answer) + (0 if format is None else _schema_bytes(use, state.limits))
     write = partial(_source, state.special_tokens, use, answer, state.output, format, opened)
     tools = "functions" if use.legacy else "tools"
-    return await _checked(state, write, size, tools if answer is None or use.mode == "required" else answer.field)
+    field = tools if answer is None or use.mode == "required" else answer.field
+    grammars = [tool for tool in use.usable if tool.grammar is not None] if format is not None else []
+    size += GRAMMAR_COST * sum(len(tool.grammar or "") for tool in grammars)
+    try:
+        if len(grammars) <= MAX_ALONE:
+            await _check_alone(state, grammars)
+        return await _checked(state, write, size, field)
+    except BadRequest as refused:
+        if refused.param in (field, *(tool.field for tool in grammars)):
+            await _blame(state, grammars, refused)
+        raise
+
+
+async def _blame(state: ServerState, tools: Sequence[OfferedTool], refused: BadRequest) -> None:
+    """Raises BadRequest naming the tool whose own grammar the engine does not take, if it is that.
+
+    What is said of a grammar then is of the client's own text, and not of what was made of it.
+    """
+    if len(tools) == 1 and refused.code == TOO_COMPLEX_CODE:
+        field = tools[0].field
+        raise BadRequest(refused.message.replace(f"`{refused.param}`", f"`{field}`", 1), field, refused.code)
+    if refused.code == TOO_COMPLEX_CODE:
+        return  # one after the other, they would take as many times as long
+    await _check_alone(state, tools[:MAX_BLAMED])
+
+
+async def _check_alone(state: ServerState, tools: Sequence[OfferedTool]) -> None:
+    """Each tool's grammar as the client wrote it: from there, trying it goes further into it than from a call's
+    beginning. Raises BadRequest naming the tool's field."""
+    for tool in tools:
+        await state.grammars.check(checked_lark(tool.grammar or "", tool.field), tool.field)
 
 
 async def _checked(state: ServerState, write: Callable[[], str], size: int, field: str) -> str:
@@ -181,7 +220,11 @@ def _body(lark: Lark, use: ToolUse, answer: Answer | None, output: OutputFormat,
         assert answer is not None
         return output.answer(lark, answer_expression(lark, answer))
     for tool in use.usable:
-        prepare(tool.parameters or {}, tool.field, ONE_SPACE)  # to name it: the format does not know the field
+        # to name it: the format does not know the field
+        if tool.grammar is None:
+            prepare(tool.parameters or {}, tool.field, ONE_SPACE)
+        else:
+            quoted_lark(tool.grammar, tool.field)
     tools = callable_tools(use.usable)
     if use.mode == "required":
         return format.grammar(lark, tools, parallel=use.parallel)

@@ -11,7 +11,7 @@ NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 def callable_tools(tools: Sequence[OfferedTool]) -> list[Tool]:
-    return [Tool(tool.name, tool.description, tool.parameters, tool.strict) for tool in tools]
+    return [Tool(tool.name, tool.description, tool.parameters, tool.strict, tool.grammar) for tool in tools]
 
 
 def template_tools(tools: Sequence[OfferedTool]) -> list[dict[str, Any]]:

@@ -1,15 +1,12 @@
 """Deltas as a response of the Responses API: the object, and the events that lead to it.
 
-There is one way: whoever wants no stream lets the events go and takes the object. An event is its JSON, which begins
-with its ``type``; :func:`frame` makes a server-sent event of it.
+There is one way: whoever wants no stream lets the events go and takes the object.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
-
-import msgspec
 
 from stentor.protocols.deltas import (
     Delta,
@@ -23,42 +20,32 @@ from stentor.protocols.deltas import (
 )
 from stentor.protocols.openai.chat import TokenLogprob
 from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.responses.items import PREFIXES
 from stentor.protocols.openai.responses.objects import (
+    CallKind,
+    CodeInterpreterCallItem,
     CustomToolCallItem,
     FunctionCallItem,
     IncompleteDetails,
-    ItemStatus,
     McpApprovalRequestItem,
     McpCallItem,
     McpListToolsItem,
-    MessageItem,
-    OutputItem,
-    OutputText,
-    ReasoningItem,
-    ReasoningText,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
+    WebSearchCallItem,
 )
 
 from ..errors import describe, generation_error
-from ..observe.request import note_error
-from ..sse import DONE
 from .logprobs import TokenNames, chat_logprobs
+from .response_events import EventWriter
+from .response_items import ItemWriter
 
-encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
-
-_KIND_BEGINS: Final = len(b'{"type":"')
-
-
-def kind_of(event: bytes) -> bytes:
-    """Its ``type``."""
-    return event[_KIND_BEGINS : event.index(b'"', _KIND_BEGINS)]
-
-
-def frame(event: bytes) -> bytes:
-    """The server-sent event."""
-    return b"event: " + kind_of(event) + b"\ndata: " + event + b"\n\n"
+_CALLS: Final[Mapping[CallKind, type[McpCallItem]]] = {
+    "mcp_call": McpCallItem,
+    "web_search_call": WebSearchCallItem,
+    "code_interpreter_call": CodeInterpreterCallItem,
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +57,8 @@ class ServedTool:
     """The other server's own."""
     approval: bool
     """The client is asked first."""
+    kind: CallKind = "mcp_call"
+    """The type of the items that calls of it are."""
 
 
 class ResponseEncoder:
@@ -96,22 +85,12 @@ class ResponseEncoder:
         self._new_id = new_id
         self._top = top_logprobs
         self._customs = customs
-        self._seal = seal
-        self._sequence = 0
-        self._events: list[bytes] = []
+        self._events = EventWriter()
+        self._items = ItemWriter(response.output, self._events, new_id, seal)
         self._names: TokenNames | None = None
-        self._item: OutputItem | None = None
-        self._pieces: list[str] = []
-        self._delta_head = b""
-        self._logprobs: list[TokenLogprob] = []
-        """Of tokens whose text is held back, until it is known what it belongs to."""
         self._served: Mapping[str, ServedTool] = {}
-        self._calls: list[McpCallItem] = []
-        """Calls that the model has written to their end, and that nobody has answered."""
         self._asks = False
         self._in_progress = False
-        self._in_call = False
-        """The item that was opened last is a call, whose tokens come without text, also behind its end."""
         self._turns = 0
         self._given = self._cached = self._output = self._reasoned = 0
 
@@ -123,7 +102,7 @@ class ResponseEncoder:
         self._lifecycle("created")
         if self.response.background:
             self._lifecycle("queued")
-        return self._taken()
+        return self._events.taken()
 
     def begin_turn(self, prompt_tokens: int, names: TokenNames) -> None:
         """Before the first batch of it is taken."""
@@ -145,7 +124,7 @@ class ResponseEncoder:
                 self._reasoning(delta)
             else:
                 self._other(delta)
-        return self._taken()
+        return self._events.taken()
 
     def complete(self) -> list[bytes]:
         """Ends the response as its last turn did."""
@@ -155,9 +134,9 @@ class ResponseEncoder:
             code = "invalid_prompt" if isinstance(error, BadRequest) else "server_error"
             return self.fail(ResponseFailure(code, describe(error)[1].message))
         if not self.response.output and self.finish.reason == "stop":
-            self._open_message()
-            self._close("completed")
-        self._drop_calls()
+            self._items.open_message()
+            self._items.close("completed")
+        self._items.drop_calls()
         response = self.response
         if self.finish.reason == "length":
             response.status = "incomplete"
@@ -187,7 +166,7 @@ class ResponseEncoder:
     @property
     def calls(self) -> Sequence[McpCallItem]:
         """Those that wait for :meth:`end_call`."""
-        return tuple(self._calls)
+        return self._items.calls
 
     @property
     def asks(self) -> bool:
@@ -197,44 +176,26 @@ class ResponseEncoder:
     def begin_list(self, label: str) -> tuple[McpListToolsItem, list[bytes]]:
         self._progress()
         item = McpListToolsItem(self._new_id("mcpl"), label)
-        self._open(item)
-        self._emit("response.mcp_list_tools.in_progress", **self._place)
-        return item, self._taken()
+        self._items.open(item)
+        return item, self._events.taken()
 
     def end_list(self, tools: list[dict[str, Any]], error: str | None = None) -> list[bytes]:
-        item = self._item
-        assert isinstance(item, McpListToolsItem)
-        item.tools, item.error = tools, error
-        self._emit(f"response.mcp_list_tools.{'completed' if error is None else 'failed'}", **self._place)
-        self._close("completed")
-        return self._taken()
+        self._items.end_list(tools, error)
+        return self._events.taken()
 
     def begin_call(self, asked: McpApprovalRequestItem) -> tuple[McpCallItem, list[bytes]]:
         """One that the client has approved."""
         self._progress()
         item = McpCallItem(self._new_id("mcp"), asked.server_label, asked.name, approval_request_id=asked.id)
-        self._open(item)
-        self._emit("response.mcp_call.in_progress", **self._place)
-        self._set_delta_head("response.mcp_call_arguments.delta")
-        self._arguments(asked.arguments)
-        self._close("completed")
-        return item, self._taken()
+        self._items.open(item)
+        self._items.add_arguments(asked.arguments)
+        self._items.close("completed")
+        return item, self._events.taken()
 
     def end_call(self, item: McpCallItem, output: str | None, error: dict[str, Any] | None = None) -> list[bytes]:
         """One of :attr:`calls` has been answered."""
-        item.output, item.error = output, error
-        item.status = "completed" if error is None else "failed"
-        place = self.response.output.index(item)
-        self._emit(f"response.mcp_call.{item.status}", item_id=item.id, output_index=place)
-        self._emit("response.output_item.done", output_index=place, item=item)
-        self._calls.remove(item)
-        return self._taken()
-
-    def _drop_calls(self) -> None:
-        for item in self._calls:
-            item.status = "incomplete"
-            self._emit("response.output_item.done", output_index=self.response.output.index(item), item=item)
-        self._calls.clear()
+        self._items.end_call(item, output, error)
+        return self._events.taken()
 
     # ---- its end
 
@@ -246,16 +207,16 @@ class ResponseEncoder:
         return self._end("completed")
 
     def fail(self, why: ResponseFailure) -> list[bytes]:
-        self._close("incomplete")
-        self._drop_calls()
+        self._items.close("incomplete")
+        self._items.drop_calls()
         self.response.status = "failed"
         self.response.error = why
         return self._end("failed")
 
     def cancel(self) -> list[bytes]:
         """There is no event for it; the one that ends the stream carries the status."""
-        self._close("incomplete")
-        self._drop_calls()
+        self._items.close("incomplete")
+        self._items.drop_calls()
         self.response.status = "cancelled"
         return self._end("incomplete")
 
@@ -263,43 +224,24 @@ class ResponseEncoder:
         if self._turns:
             self.response.usage = ResponseUsage.of(self._given, self._cached, self._output, self._reasoned)
         self._lifecycle(kind)
-        return self._taken()
+        return self._events.taken()
 
     def _lifecycle(self, kind: str) -> None:
-        self._emit(f"response.{kind}", response=self.response)
+        self._events.emit(f"response.{kind}", response=self.response)
 
     # ---- deltas
 
     def _text(self, delta: Text) -> None:
         self._output += len(delta.tokens)
+        logprobs: Sequence[TokenLogprob] = ()
         if self._top is not None and delta.tokens and self._names is not None:
-            self._logprobs += chat_logprobs(delta.logprobs or (), self._names, self._top).content
-        if not delta.text:
-            if self._in_call:
-                self._logprobs.clear()
-            return
-        if not isinstance(self._item, MessageItem):
-            self._open_message()
-        self._pieces.append(delta.text)
-        logprobs = b"[]"
-        if self._logprobs:
-            logprobs = encode([_without_bytes(one) for one in self._logprobs])
-            assert isinstance(self._item, MessageItem)
-            self._item.content[0].logprobs += self._logprobs
-            self._logprobs.clear()
-        self._emit_delta(delta.text, b',"logprobs":' + logprobs)
+            logprobs = chat_logprobs(delta.logprobs or (), self._names, self._top).content
+        self._items.add_text(delta.text, logprobs)
 
     def _reasoning(self, delta: Reasoning) -> None:
         self._output += len(delta.tokens)
         self._reasoned += len(delta.tokens)
-        if not delta.text:
-            return
-        if not isinstance(self._item, ReasoningItem):
-            self._open(ReasoningItem(self._new_id("rs"), []))
-            self._open_part(ReasoningText())
-            self._set_delta_head("response.reasoning_text.delta", b',"content_index":0')
-        self._pieces.append(delta.text)
-        self._emit_delta(delta.text)
+        self._items.add_reasoning(delta.text)
 
     def _other(self, delta: Delta) -> None:
         match delta:
@@ -308,12 +250,12 @@ class ResponseEncoder:
             case ToolCallStart():
                 self._open_call(delta)
             case ToolCallArguments():
-                self._arguments(delta.text)
+                self._items.add_arguments(delta.text)
             case ToolCallEnd():
-                self._close("completed")
+                self._items.close("completed")
             case Finish():
                 self.finish = delta
-                self._close("completed" if delta.reason == "stop" else "incomplete")
+                self._items.close("completed" if delta.reason == "stop" else "incomplete")
             case _:
                 raise AssertionError(f"no event is known for {type(delta).__name__}")
 
@@ -325,149 +267,14 @@ class ResponseEncoder:
         self._asks = True
         call_id = delta.id or self._new_id("call")
         if delta.name in self._customs:
-            self._open(CustomToolCallItem(self._new_id("ctc"), call_id, delta.name))
-            self._set_delta_head("response.custom_tool_call_input.delta")
+            self._items.open(CustomToolCallItem(self._new_id("ctc"), call_id, delta.name))
         else:
-            self._open(FunctionCallItem(self._new_id("fc"), call_id, delta.name))
-            self._set_delta_head("response.function_call_arguments.delta")
+            self._items.open(FunctionCallItem(self._new_id("fc"), call_id, delta.name))
 
     def _open_served(self, tool: ServedTool) -> None:
         if tool.approval:
             self._asks = True
-            self._open(McpApprovalRequestItem(self._new_id("mcpr"), tool.server_label, tool.name))
-            return
-        self._open(McpCallItem(self._new_id("mcp"), tool.server_label, tool.name))
-        self._emit("response.mcp_call.in_progress", **self._place)
-        self._set_delta_head("response.mcp_call_arguments.delta")
-
-    def _arguments(self, text: str) -> None:
-        if not text:
-            return
-        self._pieces.append(text)
-        if isinstance(self._item, FunctionCallItem | CustomToolCallItem | McpCallItem):
-            self._emit_delta(text)
-
-    # ---- items
-
-    def _open_message(self) -> None:
-        self._open(MessageItem(self._new_id("msg"), []))
-        self._open_part(OutputText())
-        self._set_delta_head("response.output_text.delta", b',"content_index":0')
-
-    def _open(self, item: OutputItem) -> None:
-        self._close("completed")
-        self._in_call = isinstance(item, FunctionCallItem | CustomToolCallItem | McpCallItem | McpApprovalRequestItem)
-        if self._in_call:
-            self._logprobs.clear()
-        self._item = item
-        self._pieces = []
-        if isinstance(item, McpApprovalRequestItem):
-            return  # it has no events of its own, and appears once it is whole
-        self._emit("response.output_item.added", output_index=len(self.response.output), item=item)
-
-    def _open_part(self, part: OutputText | ReasoningText) -> None:
-        self._emit("response.content_part.added", **self._place, content_index=0, part=part)
-        assert isinstance(self._item, MessageItem | ReasoningItem)
-        self._item.content.append(part)  # type: ignore[arg-type]  # each has parts of its own kind
-
-    def _close(self, status: ItemStatus) -> None:
-        """Ends the item that is open, if any."""
-        item, text = self._item, "".join(self._pieces)
-        if item is None:
-            return
-        self._pieces = []
-        match item:
-            case MessageItem():
-                self._close_message(item, text)
-            case ReasoningItem():
-                item.content[0].text = text
-                self._emit("response.reasoning_text.done", **self._place, content_index=0, text=text)
-                self._emit("response.content_part.done", **self._place, content_index=0, part=item.content[0])
-                item.encrypted_content = None if self._seal is None else self._seal(text)
-            case FunctionCallItem():
-                item.arguments = text
-                self._emit("response.function_call_arguments.done", **self._place, arguments=text)
-            case CustomToolCallItem():
-                item.input = text
-                self._emit("response.custom_tool_call_input.done", **self._place, input=item.input)
-            case McpCallItem():
-                item.arguments = text
-                self._emit("response.mcp_call_arguments.done", **self._place, arguments=text)
-                if status == "completed":
-                    self._calls.append(item)  # its status is that of the call itself
-                    self.response.output.append(item)
-                    self._item = None
-                    return
-            case McpApprovalRequestItem():
-                item.arguments = text
-                if status != "completed":
-                    self._item = None  # nobody could approve half of a call
-                    return
-                self._emit("response.output_item.added", output_index=len(self.response.output), item=item)
-        if isinstance(item, MessageItem | ReasoningItem | FunctionCallItem | McpCallItem):
-            item.status = status
-        self._emit("response.output_item.done", output_index=len(self.response.output), item=item)
-        self.response.output.append(item)
-        self._item = None
-
-    def _close_message(self, item: MessageItem, text: str) -> None:
-        part = item.content[0]
-        part.text = text
-        part.logprobs += self._logprobs
-        self._logprobs.clear()
-        logprobs = [_without_bytes(one) for one in part.logprobs]
-        self._emit("response.output_text.done", **self._place, content_index=0, text=text, logprobs=logprobs)
-        self._emit("response.content_part.done", **self._place, content_index=0, part=part)
-
-    # ---- events
-
-    @property
-    def _place(self) -> dict[str, Any]:
-        assert self._item is not None
-        return {"item_id": self._item.id, "output_index": len(self.response.output)}
-
-    def _set_delta_head(self, kind: str, more: bytes = b"") -> None:
-        self._delta_head = encode({"type": kind, **self._place})[:-1] + more + b',"delta":'
-
-    def _emit_delta(self, text: str, more: bytes = b"") -> None:
-        end = b',"sequence_number":%d}' % self._sequence
-        self._events.append(self._delta_head + encode(text) + more + end)
-        self._sequence += 1
-
-    def _emit(self, kind: str, **fields: Any) -> None:
-        self._events.append(encode({"type": kind, **fields, "sequence_number": self._sequence}))
-        self._sequence += 1
-
-    def _taken(self) -> list[bytes]:
-        events, self._events = self._events, []
-        return events
-
-
-class ResponseFrames:
-    """Events as frames, one after the other; what fails before the first of them has a status of its own."""
-
-    failed = False
-
-    def __init__(self, first: int = 0) -> None:
-        """``first``: the sequence number of the event that comes first."""
-        self._next = first
-
-    def encode(self, batch: list[bytes]) -> bytes:
-        self._next += len(batch)
-        return b"".join(map(frame, batch))
-
-    def error(self, error: Exception) -> bytes:
-        """What ends a stream whose response has not ended."""
-        body = describe(error)[1]
-        note_error(body.code or body.type)
-        fields = {"code": body.code, "message": body.message, "param": body.param, "sequence_number": self._next}
-        return frame(encode({"type": "error", **fields}))
-
-    def end(self) -> bytes:
-        return DONE
-
-
-def _without_bytes(entry: TokenLogprob) -> dict[str, Any]:
-    """As events have it."""
-    alternatives = [{"token": other.token, "logprob": other.logprob} for other in entry.top_logprobs]
-    return {"token": entry.token, "logprob": entry.logprob, "top_logprobs": alternatives}
+            self._items.open(McpApprovalRequestItem(self._new_id("mcpr"), tool.server_label, tool.name))
+        else:
+            make = _CALLS[tool.kind]
+            self._items.open(make(self._new_id(PREFIXES[tool.kind]), tool.server_label, tool.name))

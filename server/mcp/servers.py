@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stentor.protocols.openai.responses.mcp import HOSTED, MCP
+from stentor.protocols.openai.responses.objects import CallKind
 
 from .reach import Place
 
 Annotations = Mapping[str, Any]
 HOSTED_SERVERS: Final = {"web_search": "browser", "web_search_preview": "browser", "code_interpreter": "python"}
 assert set(HOSTED_SERVERS) == set(HOSTED)
+_HOSTED_CALLS: Final[dict[str, CallKind]] = {"browser": "web_search_call", "python": "code_interpreter_call"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Server:
     approval: Approval = Approval()
     locked: bool = False
     """The request's secrets are no longer known: nothing can be asked of it."""
+    calls: CallKind = "mcp_call"
+    """The type of the items that its calls are."""
 
 
 def is_read_only(annotations: Annotations | None) -> bool:
@@ -73,7 +77,8 @@ def may_repeat(annotations: Annotations | None) -> bool:
 def read_server(tool: Mapping[str, Any], place: Place, where: str, *, own: bool, locked: bool = False) -> Server:
     """Of a checked tool; ``own``: it is the operator's, to whom clients show what they show anyway."""
     if tool["type"] != MCP:
-        return Server(HOSTED_SERVERS[tool["type"]], place, where, approval=Approval(otherwise=False))
+        label = HOSTED_SERVERS[tool["type"]]
+        return Server(label, place, where, approval=Approval(otherwise=False), calls=_HOSTED_CALLS[label])
     headers = dict(tool.get("headers") or {})
     if tool.get("authorization"):
         headers["authorization"] = f"Bearer {tool['authorization']}"

@@ -68,3 +68,5 @@ class Tool:
     parameters: Mapping[str, Any] | None
     """JSON schema of the arguments; None takes none."""
     strict: bool = False
+    grammar: str | None = None
+    """Of a tool whose one argument is text that is held to this grammar, in Lark."""

@@ -8,7 +8,7 @@ import msgspec
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.decoding import converted
 from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.items import CALLS, Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
 from stentor.protocols.openai.tools import CUSTOM_INPUT
@@ -105,7 +105,7 @@ def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
         elif item["type"] == "mcp_approval_response":
             _refuse(messages, asked.get(item["approval_request_id"]), item)
             continue
-        elif item["type"] == "mcp_call":
+        elif item["type"] in CALLS:
             _add_call(messages, item, _outcome(item))
             continue
         if (said := _of_assistant(item, unseal)) is not None:

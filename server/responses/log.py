@@ -10,7 +10,7 @@ import msgspec
 
 from stentor.protocols.steps import TokenLogprobs
 
-from ..encoders.responses import kind_of
+from ..encoders.response_events import kind_of
 from ..store import responses as table
 from ..store.database import Database
 

@@ -12,9 +12,16 @@ import msgspec
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpCallItem
 
-from ..encoders.responses import kind_of
+from ..encoders.response_events import kind_of
 from ..text.generation import Submitter
 from .log import Step
+
+_BEGINNINGS: Final = (
+    b"response.mcp_call_arguments.done",
+    b"response.web_search_call.searching",
+    b"response.code_interpreter_call.interpreting",
+)
+"""Each names the item of a call that is then made."""
 
 
 class Submitters(Protocol):
@@ -33,7 +40,7 @@ class Replay:
             if kind == b"response.output_item.done":
                 item = msgspec.json.decode(event)["item"]
                 self._items[item["id"]] = item
-            elif kind == b"response.mcp_call_arguments.done":
+            elif kind in _BEGINNINGS:
                 self._begun.add(msgspec.json.decode(event)["item_id"])
         self._turns: list[list[Step]] = [[]]
         for step in steps:

@@ -113,7 +113,10 @@ class Rounds:
     def _offer(self, encoder: ResponseEncoder, lists: Mapping[str, list[dict[str, Any]]]) -> None:
         self._tools = offered_beside(self._prepared.request, self._prepared.servers, lists)
         encoder.serve(
-            {name: ServedTool(tool.server.label, tool.name, tool.approval) for name, tool in self._tools.items()}
+            {
+                name: ServedTool(tool.server.label, tool.name, tool.approval, tool.server.calls)
+                for name, tool in self._tools.items()
+            }
         )
 
     # ---- turns

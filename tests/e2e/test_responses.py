@@ -1,6 +1,7 @@
 """The Responses API through the OpenAI SDK against the real server, engine, worker and model."""
 
 import json
+import re
 from typing import Any
 
 import openai
@@ -180,6 +181,62 @@ def test_a_function_is_called_and_its_output_is_taken(client: openai.OpenAI, cho
         final = stream.get_final_response()
     streamed = [item for item in final.output if item.type == "function_call"]
     assert [call.arguments for call in streamed] == [call.arguments for call in calls]
+
+
+SUM = """
+start: e "\\n"
+e: e ("+" | "-") t | t
+t: "(" e ")" | NUMBER | "\\"" NUMBER "\\""
+NUMBER: /[0-9]{1,2}/
+"""
+
+
+def is_sum(text: str) -> bool:
+    """By taking it apart from the inside."""
+    text, before = text.removesuffix("\n"), ""
+    text = re.sub(r'"[0-9]{1,2}"|[0-9]{1,2}', "n", text)
+    while text != before:
+        before, text = text, re.sub(r"\(n\)|n[+\-]n", "n", text)
+    return text == "n"
+
+
+def test_the_input_of_a_custom_tool_is_always_what_its_grammar_allows(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "custom", "name": "add", "description": "Adds numbers up."}
+    tool["format"] = {"type": "grammar", "syntax": "lark", "definition": SUM}
+    options: Any = {"model": NAME, "input": "What is 3 plus 4?", "tools": [tool], "max_output_tokens": 400}
+    options["tool_choice"] = {"type": "custom", "name": "add"}
+    made: list[tuple[str, str]] = []
+    for seed in range(3):
+        drawn = {**options, "temperature": 0.8, "extra_body": {"seed": seed}}
+        answer = client.responses.create(**drawn)
+        (call,) = (item for item in answer.output if item.type == "custom_tool_call")
+        assert answer.status == "completed"
+        assert call.name == "add"
+        assert is_sum(call.input), call.input
+        assert call.input.endswith("\n")
+        said, done = [], []
+        with client.responses.create(**drawn, stream=True) as events:
+            for event in events:
+                if event.type == "response.custom_tool_call_input.delta":
+                    said.append(event.delta)
+                elif event.type == "response.custom_tool_call_input.done":
+                    done.append(event.input)
+        assert ["".join(said)] == done == [call.input]
+        assert len(said) > 1
+        made.append((answer.id, call.call_id))
+    last, call_id = made[-1]
+    outputs: Any = [{"type": "custom_tool_call_output", "call_id": call_id, "output": "7"}]
+    second = client.responses.create(**{**options, "input": outputs, "tool_choice": "none"}, previous_response_id=last)
+    assert second.output_text
+
+
+def test_a_grammar_that_cannot_be_held_is_refused_by_its_place(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "custom", "name": "add"}
+    tool["format"] = {"type": "grammar", "syntax": "lark", "definition": "start: nothing"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model=NAME, input="Hi", tools=[tool])
+    assert refused.value.param == "tools[0].format.definition"
+    assert 'unknown name: "nothing"' in refused.value.message
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")  # the SDK's

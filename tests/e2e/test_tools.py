@@ -1,7 +1,8 @@
 """Tools through the OpenAI SDK: a small model's calls always parse where they are required."""
 
 import json
-from typing import Any, Literal
+import re
+from typing import Any, Final, Literal
 
 import openai
 import pytest
@@ -34,6 +35,15 @@ WEATHER: Any = {
 TIME: Any = {"type": "function", "function": {"name": "get_time", "description": "The time of day"}}
 NAMED: Any = {"type": "function", "function": {"name": "get_weather"}}
 DRAWN: Any = {"model": NAME, "messages": QUESTION, "max_tokens": 200, "temperature": 1.0, "seed": 5}
+
+GRAMMAR: Final = r"""
+start: line{2,3} "end"
+line: "- " what ": \"" WORD "\"" LF
+what: WORD | "(" what ")"
+WORD: /[a-z]{1,6}/
+%import common.LF
+"""
+WRITTEN: Final = re.compile(r'(?:- \(*[a-z]{1,6}\)*: "[a-z]{1,6}"\n){2,3}end')
 
 
 def arguments_of(call: Any) -> dict[str, Any]:
@@ -145,6 +155,23 @@ def test_a_custom_tool_gets_plain_text_that_its_pattern_allows(client: openai.Op
     body = {**DRAWN, "tools": [tool], "tool_choice": choice, "stream": True}
     (streamed,) = check_stream(post(server, "/v1/chat/completions", body), usage=False)["choices"]
     assert streamed["message"]["tool_calls"][0]["custom"] == {"name": "query", "input": call.custom.input}
+
+
+def test_a_custom_tool_gets_text_that_its_lark_grammar_allows(client: openai.OpenAI, server: ServerProcess) -> None:
+    format = {"type": "grammar", "grammar": {"syntax": "lark", "definition": GRAMMAR}}
+    tool: Any = {"type": "custom", "custom": {"name": "note", "description": "Takes a note.", "format": format}}
+    choice: Any = {"type": "custom", "custom": {"name": "note"}}
+    asked: Any = {**DRAWN, "tools": [tool], "tool_choice": choice}
+    for seed in range(3):
+        answer = client.chat.completions.create(**{**asked, "seed": seed, "temperature": 1.5})
+        calls = answer.choices[0].message.tool_calls
+        assert calls is not None
+        (call,) = calls
+        assert isinstance(call, ChatCompletionMessageCustomToolCall)
+        assert WRITTEN.fullmatch(call.custom.input), call.custom.input
+        body = {**asked, "seed": seed, "temperature": 1.5, "stream": True}
+        (streamed,) = check_stream(post(server, "/v1/chat/completions", body), usage=False)["choices"]
+        assert streamed["message"]["tool_calls"][0]["custom"] == {"name": "note", "input": call.custom.input}
 
 
 def test_functions_are_answered_with_function_call(client: openai.OpenAI) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
-from stentor.protocols.openai.tools import NO_TOOLS, ToolUse, tool_use
+from stentor.protocols.openai.tools import MAX_LARK, NO_TOOLS, ToolUse, tool_use
 
 
 class Request(msgspec.Struct):
@@ -96,6 +96,16 @@ def test_a_custom_tool_is_a_function_of_one_text() -> None:
     assert [tool.name for tool in named.usable] == ["c"]
 
 
+def test_a_grammar_is_told_to_the_model_and_kept() -> None:
+    definition = 'start: "a" | "b"'
+    (tool,) = read(tools=[custom("c", format=grammar("lark", definition))]).tools
+    assert (tool.grammar, tool.strict, tool.field) == (definition, True, "tools[0].custom.format.grammar.definition")
+    assert tool.parameters is not None
+    said = tool.parameters["properties"]["input"]
+    assert said["type"] == "string"
+    assert definition in said["description"]
+
+
 def test_functions_are_tools_of_which_one_is_called() -> None:
     use = read(functions=[{"name": "f", "parameters": SCHEMA}, {"name": "g"}])
     assert (use.mode, use.legacy, use.parallel) == ("auto", True, False)
@@ -128,7 +138,10 @@ def test_functions_are_tools_of_which_one_is_called() -> None:
         ({"tools": [function(f"f{index}") for index in range(MAX_TOOLS + 1)]}, "tools"),
         ({"tools": [custom("c", format={"type": "xml"})]}, "tools[0].custom.format.type"),
         ({"tools": [custom("c", format=grammar("peg", "a"))]}, "tools[0].custom.format.grammar.syntax"),
-        ({"tools": [custom("c", format=grammar("lark", "a"))]}, "tools[0].custom.format.grammar.syntax"),
+        (
+            {"tools": [custom("c", format=grammar("lark", "a" * (MAX_LARK + 1)))]},
+            "tools[0].custom.format.grammar.definition",
+        ),
         (
             {"tools": [custom("c", format=grammar("regex", "a" * (1 << 20)))]},
             "tools[0].custom.format.grammar.definition",

@@ -20,6 +20,12 @@ PIECES: Final = {
     "response.code_interpreter_call_code": "code",
 }
 """What comes in deltas, and the field in which its ``done`` has the whole."""
+BEGINNINGS: Final = (
+    "response.mcp_call_arguments.done",
+    "response.web_search_call.searching",
+    "response.code_interpreter_call.interpreting",
+)
+"""What a call that the server makes waits for its answer behind."""
 WITHIN: Final = {
     "response.output_text": "response.content_part",
     "response.refusal": "response.content_part",
@@ -64,9 +70,12 @@ class _Stream:
     def _take_called(self, kind: str, event: dict[str, Any]) -> bool:
         """Whether the event is of a call that waits for its answer, or lets one begin to wait."""
         opened = self._open
-        if kind == "response.mcp_call_arguments.done" and opened is not None:
+        if kind in BEGINNINGS and opened is not None:
             self._at(event)
-            self._take_piece("response.mcp_call_arguments", "done", event)
+            if kind == "response.mcp_call_arguments.done":
+                self._take_piece("response.mcp_call_arguments", "done", event)
+            if self._pieces:
+                raise WireError(f"no done for the deltas of {next(iter(self._pieces))}")
             self._called[len(self.items)] = opened
             self.items.append({})
             self._open = None
@@ -79,7 +88,7 @@ class _Stream:
                 raise WireError(f"item {event['output_index']} ends as another")
             self.items[event["output_index"]] = event["item"]
             del self._called[event["output_index"]]
-        elif not kind.startswith("response.mcp_call.") or event["item_id"] != called["id"]:
+        elif not kind.startswith(f"response.{called['type']}.") or event["item_id"] != called["id"]:
             raise WireError(f"{kind} for a call that waits for its answer")
         return True
 

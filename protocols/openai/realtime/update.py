@@ -1,7 +1,7 @@
 """What a client may set of a session, or of one response. A field that is not there is left as it is."""
 
 import re
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -27,7 +27,6 @@ from .session import (
     Tracing,
 )
 
-T = TypeVar("T")
 MAX_INSTRUCTIONS: Final = 1 << 20
 
 _UNKNOWN: Final = re.compile(r"unknown field `?([^`.\n]+?)`?\.?$")

@@ -23,9 +23,15 @@ PREFIXES: Final = {
     "compaction": "cmp",
     "mcp_list_tools": "mcpl",
     "mcp_call": "mcp",
+    "web_search_call": "ws",
+    "code_interpreter_call": "ci",
     "mcp_approval_request": "mcpr",
     "mcp_approval_response": "mcpa",
 }
+HOSTED_CALLS: Final = ("web_search_call", "code_interpreter_call")
+"""Calls of tools that are OpenAI's own elsewhere, and the operator's here; of others' nothing is known that matters."""
+CALLS: Final = ("mcp_call", *HOSTED_CALLS)
+"""Calls that a server has made, with what came of them."""
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _STATUSES: Final = ("in_progress", "completed", "incomplete")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
@@ -73,7 +79,7 @@ class _Reader:
             return {"type": REFERENCE, "id": self._text("id")}
         if not isinstance(kind, str):
             raise self._wrong("type", "must be a string")
-        if kind not in PREFIXES:
+        if kind not in PREFIXES or (kind in HOSTED_CALLS and "server_label" not in self._item):
             where = f"{self._where}.type"
             raise not_served(where, f"`{where}`: an item of type `{kind[:40]}`")
         item: Item = {"id": self._id(kind), "type": kind, **self._fields(kind)}
@@ -104,6 +110,10 @@ class _Reader:
                 return {"server_label": self._name("server_label"), "tools": self._listed(), "error": error}
             case "mcp_call":
                 return self._mcp_call()
+            case "web_search_call":
+                return {**self._mcp_call(), "action": self._object("action", {"type": "search"})}
+            case "code_interpreter_call":
+                return {**self._mcp_call(), **self._interpreted()}
             case "mcp_approval_request":
                 return self._mcp_named()
             case "mcp_approval_response":
@@ -130,6 +140,22 @@ class _Reader:
         if status not in (None, *_STATUSES, "calling", "failed"):
             raise self._wrong("status", "is none that a call has")
         return {**item, "status": status or "completed"}
+
+    def _interpreted(self) -> Item:
+        code, container, outputs = (self._item.get(field) for field in ("code", "container_id", "outputs"))
+        if not isinstance(code, str | None):
+            raise self._wrong("code", "must be a string")
+        if not isinstance(container, str | None):
+            raise self._wrong("container_id", "must be a string")
+        if not isinstance(outputs, list | None) or not all(isinstance(output, dict) for output in outputs or ()):
+            raise self._wrong("outputs", "must be a list of objects")
+        return {"code": code, "container_id": container or "auto", "outputs": outputs}
+
+    def _object(self, field: str, otherwise: dict[str, Any]) -> dict[str, Any]:
+        value = self._item.get(field)
+        if not isinstance(value, dict | None):
+            raise self._wrong(field, "must be an object")
+        return otherwise if value is None else value
 
     def _mcp_approval(self) -> Item:
         approve = self._item.get("approve")

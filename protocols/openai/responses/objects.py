@@ -50,6 +50,9 @@ class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call
     input: str = ""
 
 
+CallKind = Literal["mcp_call", "web_search_call", "code_interpreter_call"]
+
+
 class McpListToolsItem(msgspec.Struct, tag_field="type", tag="mcp_list_tools"):
     id: str
     server_label: str
@@ -68,6 +71,22 @@ class McpCallItem(msgspec.Struct, tag_field="type", tag="mcp_call"):
     status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
 
 
+class WebSearchCallItem(McpCallItem, tag_field="type", tag="web_search_call"):
+    """A call of a tool of the operator's server ``browser``, asked for as OpenAI's own. The fields of other calls are
+    there as well: what came of it is found there when the item comes back."""
+
+    action: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "search"})
+
+
+class CodeInterpreterCallItem(McpCallItem, tag_field="type", tag="code_interpreter_call"):
+    """A call of a tool of the operator's server ``python``, likewise."""
+
+    code: str | None = None
+    container_id: str = "auto"
+    """There is none to be named: the server keeps what it likes between calls."""
+    outputs: list[dict[str, Any]] | None = None
+
+
 class McpApprovalRequestItem(msgspec.Struct, tag_field="type", tag="mcp_approval_request"):
     id: str
     server_label: str
@@ -82,6 +101,8 @@ OutputItem = (
     | CustomToolCallItem
     | McpListToolsItem
     | McpCallItem
+    | WebSearchCallItem
+    | CodeInterpreterCallItem
     | McpApprovalRequestItem
 )
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from stentor.protocols.openai.tools import CUSTOM_INPUT
+
 from ...grammar.lark import ANY_TEXT, Lark
 from ..interface import Parser, Tool
-from .json_reader import escaped, is_json
-from .layout import Layout, either, free, members
+from .json_reader import escaped, is_json, json_value
+from .layout import Layout, either, free, members, quoted_input
 from .machine import Machine, marked
 from .output import Output
 from .python_reader import word
@@ -74,6 +76,8 @@ class GemmaCalls:
         return Layout(before=f"{self.begin}call:", after=self.end)
 
     def _one(self, lark: Lark, tool: Tool) -> str:
+        if tool.grammar is not None:
+            return f'{lark.literal(f"{tool.name}{{{CUSTOM_INPUT}:")} {quoted_input(lark, tool.grammar)} "}}"'
         arguments = Arguments(tool.parameters)
         return f"{lark.literal(tool.name)} {self._object(lark, arguments, tool.parameters or {}, tool.name, 0)}"
 
@@ -121,6 +125,8 @@ class _Reading:
         self._tools = tools
         self._reader = reader
         self._output = output
+        self._in_quotes = False
+        """The tool is given text that is written as JSON."""
 
     def read(self) -> Steps[None]:
         format = self._format
@@ -137,6 +143,7 @@ class _Reading:
             return False
         reader.forget()
         output.start(name)
+        self._in_quotes = self._tools.in_quotes(name)
         if (yield from self._mapping(output.arguments, self._tools.of(name), 0)):
             output.end()
         return True
@@ -184,6 +191,8 @@ class _Reading:
             return False
         if (yield from reader.accept(format.quote)):
             return (yield from self._string(sink, types))
+        if char == '"' and self._in_quotes and depth == 0:
+            return (yield from json_value(reader, sink))
         if char == "{":
             return (yield from self._mapping(sink, None, depth + 1))
         if char == "[":

@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stentor.protocols.openai.tools import CUSTOM_INPUT
+
 from ...grammar.lark import ANY_TEXT, Lark
+from ...grammar.quoted_lark import quoted_lark
 from ..interface import Tool
 
 NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -70,10 +73,22 @@ def either(lark: Lark, tools: Sequence[Tool], one: Callable[[Lark, Tool], str]) 
 
 def arguments(lark: Lark, tool: Tool) -> str:
     """JSON of a tool's arguments, which are an object though its schema may not say so."""
+    if tool.grammar is not None:
+        key = lark.literal(f'{{"{CUSTOM_INPUT}": ')
+        return lark.rule(f'{key} {quoted_input(lark, tool.grammar)} "}}"')
     schema = dict(tool.parameters or NO_ARGUMENTS)
     if not schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"}:
         schema["type"] = "object"
     return lark.json(schema, f"tools.{tool.name}.parameters")
+
+
+def quoted_input(lark: Lark, grammar: str) -> str:
+    """A JSON string whose text the grammar, in Lark, allows. Raises BadRequest.
+
+    Formats that write strings bare have this one in quotes, too: a grammar may allow what is a marker of theirs, or go
+    on with what such a marker begins with, and only in quotes is it plain where the text ends.
+    """
+    return lark.rule(f'"\\"" {lark.grammar(quoted_lark(grammar, "tools"))} "\\""')
 
 
 def members(lark: Lark, items: Sequence[tuple[str, bool]], separator: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped, json_value
-from .layout import Layout, either, free
+from .layout import Layout, either, free, quoted_input
 from .machine import Machine, marked
 from .output import Output
 from .reader import WHITESPACE, Markers, Reader, Steps, TooLongError
@@ -16,6 +16,8 @@ from .schemas import STRING, Arguments, ToolArguments, converted
 from .signs import Signs
 from .text_values import text_value
 
+JSON: Final = frozenset({"json"})
+"""The type of a value that is JSON of whatever type."""
 MAX_VALUE: Final = 1 << 20
 """Characters of an argument that is not a string; what is longer is taken as one."""
 
@@ -82,9 +84,13 @@ class Markup:
         parts = [lark.literal(f"{tool.name}{behind_name}")]
         for name in names:
             types = arguments.types(name)
-            key = f"{before_key}{self.parameter}{name}{self._key_end(behind_key, types)}"
+            key_end = self._key_end(behind_key, JSON if tool.grammar is not None else types)
+            key = f"{before_key}{self.parameter}{name}{key_end}"
             end = ("\n" if behind_key.endswith("\n") else "") + self.value_end
-            value = text_value(lark, arguments, name, types, end, self._forbidden, f"tools.{tool.name}.parameters")
+            if tool.grammar is not None:
+                value = f"{quoted_input(lark, tool.grammar)} {lark.literal(end)}"
+            else:
+                value = text_value(lark, arguments, name, types, end, self._forbidden, f"tools.{tool.name}.parameters")
             one = f"{lark.literal(key)} {value} {lark.literal(behind_value)}"
             parts.append(one if name in arguments.required else f"( {one} )?")
         return " ".join([*parts, lark.literal(self.call_end)])
@@ -138,6 +144,8 @@ class _Reading:
         self._reader = reader
         self._output = output
         self._any = False
+        self._in_quotes = False
+        """The tool is given text that is written as JSON."""
 
     def read(self) -> Steps[None]:
         format = self._format
@@ -161,6 +169,7 @@ class _Reading:
         reader.forget()
         self._output.start(name)
         self._any = False
+        self._in_quotes = self._tools.in_quotes(name)
         try:
             yield from self._arguments(self._tools.of(name), end)
         except TooLongError:
@@ -197,7 +206,7 @@ class _Reading:
             key = "".join(parts).strip()
             types = STRING if end in format.as_string else arguments.types(key)
             if end in format.as_json:
-                types = (arguments.types(key) - STRING) or frozenset({"json"})
+                types = (arguments.types(key) - STRING) or JSON
             self._output.arguments(f'{", " if self._any else "{"}"{escaped(key)}": ')
             self._any = True
             met = yield from self._value(types)
@@ -206,6 +215,10 @@ class _Reading:
         format, reader, output = self._format, self._reader, self._output
         if format.trim:
             yield from reader.accept("\r\n", "\n")
+        if self._in_quotes and (yield from reader.peek()) == '"':
+            if not (yield from json_value(reader, output.arguments)):
+                return ""
+            return (yield from reader.until(format.value_ends, _nothing))
         if types == STRING:
             output.arguments('"')
             end = yield from reader.until(format.value_ends, lambda text: output.arguments(escaped(text)))

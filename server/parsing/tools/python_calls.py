@@ -8,7 +8,7 @@ from typing import Final
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
 from .json_reader import escaped
-from .layout import Layout, either, free, free_bare, members
+from .layout import Layout, either, free, free_bare, members, quoted_input
 from .machine import Machine, attempt, let_go, marked
 from .output import Output
 from .python_reader import NAME, python_value, word
@@ -153,7 +153,9 @@ def _one(lark: Lark, tool: Tool) -> str:
     for name in names:
         types = arguments.types(name)
         field = f"tools.{tool.name}.parameters"
-        if types == {"boolean"}:
+        if tool.grammar is not None:
+            value = quoted_input(lark, tool.grammar)
+        elif types == {"boolean"}:
             value = '( "True" | "False" )'
         elif name in arguments.properties:
             value = lark.json(arguments.whole(arguments.schema(name)), field)

@@ -95,7 +95,12 @@ class ToolArguments:
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._parameters = {tool.name: tool.parameters for tool in tools}
+        self._in_quotes = frozenset(tool.name for tool in tools if tool.grammar is not None)
         self._arguments: dict[str, Arguments] = {}
+
+    def in_quotes(self, tool: str) -> bool:
+        """Whether the tool is given one text that is written as a JSON string, although others are written bare."""
+        return tool in self._in_quotes
 
     def of(self, tool: str) -> Arguments:
         """The arguments of one tool."""

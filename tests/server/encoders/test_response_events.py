@@ -19,7 +19,8 @@ from stentor.protocols.deltas import (
 )
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 from stentor.server.encoders.logprobs import TokenNames
-from stentor.server.encoders.responses import ResponseEncoder, ResponseFrames
+from stentor.server.encoders.response_events import ResponseFrames
+from stentor.server.encoders.responses import ResponseEncoder
 from stentor.server.responses.ids import Ids
 from stentor.tests.fakes import byte_tokenizer, logprobs_of
 from stentor.tests.server.responses.shapes import EXTENSIONS

@@ -281,9 +281,9 @@ async def test_a_server_of_before_streamable_http_is_spoken_to_as_it_was(tools_u
 async def test_the_operator_s_servers_are_named_by_their_label_alone(tools_url: str) -> None:
     config = McpConfig(servers=(ToolServer("browser", f"{tools_url}/mcp"),))
     by_label = {"type": "mcp", "server_label": "browser"}
-    for named in (by_label, {"type": "web_search_preview"}):
+    for named, kind in ((by_label, "mcp_call"), ({"type": "web_search_preview"}, "web_search_call")):
         response, _ = await post(tools_url, [call("browser.add", a=1, b=5), "6."], config=config, tools=[named])
-        assert items(response, "mcp_call")[0]["output"] == "6"
+        assert items(response, kind)[0]["output"] == "6"
         check_object(Response, response.content, EXTENSIONS)
     for missing, field in (
         ({"type": "code_interpreter", "container": {"type": "auto"}}, "tools[0].type"),
@@ -337,7 +337,8 @@ async def test_gpt_oss_calls_a_browser_of_the_operator_s_as_its_own(tools_url: s
     state = state_of(script, config, output=settle_output("gpt_oss", "gpt_oss", TEMPLATE, ""))
     async with in_memory(state) as client:
         response = await client.post(RESPONSES, json={"input": "?", "tools": [{"type": "web_search_preview"}]})
-    assert items(response, "mcp_call")[0]["output"] == "9"
+    (searched,) = items(response, "web_search_call")
+    assert (searched["output"], searched["action"]["type"], searched["status"]) == ("9", "search", "completed")
     assert items(response, "message")[0]["content"][0]["text"] == "Nine."
     assert items(response, "reasoning")[0]["content"][0]["text"] == "I look."
 
@@ -356,6 +357,12 @@ async def test_gpt_oss_writes_code_for_a_python_of_the_operator_s(tools_url: str
         response = await client.post(RESPONSES, json={"input": "?", "tools": [interpreter], "stream": True})
     answer = check_stream(response.text, EXTENSIONS)
     called = answer["output"][1]
+    assert (called["type"], called["code"], called["status"]) == ("code_interpreter_call", code, "completed")
+    assert called["outputs"] == [{"type": "logs", "logs": f"ran {code!r}"}]
+    told = [frame.event for frame in frames_of(response.text) if frame.event and "code_interpreter" in frame.event]
+    assert [kind.removeprefix("response.code_interpreter_call") for kind in told] == [
+        ".in_progress", "_code.delta", "_code.done", ".interpreting", ".completed"
+    ]  # fmt: skip
     assert (json.loads(called["arguments"]), called["output"]) == ({"code": code}, f"ran {code!r}")
 
 

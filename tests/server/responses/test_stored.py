@@ -12,7 +12,7 @@ from openai.types.responses.response_item_list import ResponseItemList
 
 from stentor.server.door.door import Door
 from stentor.server.door.keys import KeyDigest, Keyring
-from stentor.server.encoders.responses import ResponseFrames
+from stentor.server.encoders.response_events import ResponseFrames
 from stentor.server.errors import ShutDown
 from stentor.server.responses import log, running
 from stentor.server.store import responses as table

@@ -1,6 +1,7 @@
 """What a format's grammar allows, its parser reads as calls of the tools with arguments that fit their schemas."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,9 +11,12 @@ import pytest
 from stentor.engine.grammar.matcher import Compiler
 from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.tools import CUSTOM_INPUT
+from stentor.server.conversation.calls import CallFilter
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.vocabulary import special_tokens_of, token_bytes_of
-from stentor.server.parsing.interface import Tool
+from stentor.server.parsing.harmony_grammar import HARMONY_TOOLS
+from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Piece, Tool
 from stentor.server.parsing.tools.format import ToolFormat
 from stentor.server.parsing.tools.layout import MOST_CALLS
 from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
@@ -50,6 +54,20 @@ REFERRED: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 TOOLS: Final = (Tool("get_weather", None, SCHEMA), Tool("now", None, None), Tool("z-9_B", None, REFERRED))
+LARK: Final = r"""
+start: item{1,3}
+item: "(" item* ")" | "\"" | "</parameter>" | "</arg_value>" | "<escape>" | "}" | line LF | WORD
+line: "-" /[a \\"<é]*/
+WORD: /[a-z]{1,3}/
+%import common.LF
+"""
+CUSTOM: Final = Tool(
+    "patch",
+    None,
+    {"type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT]},
+    strict=True,
+    grammar=LARK,
+)
 EMPTY: Final[dict[str, Any]] = {"type": "object", "maxProperties": 0}
 BYTES: Final = 256
 END: Final = BYTES
@@ -81,10 +99,12 @@ def check(reading: Reading, text: str) -> None:
         jsonschema.validate(value, tool.parameters or EMPTY)
 
 
-def texts(format: ToolFormat, markers: list[str], parallel: bool, seeds: range) -> Iterator[str]:
+def texts(
+    format: ToolFormat, markers: list[str], parallel: bool, seeds: range, tools: Sequence[Tool] = TOOLS
+) -> Iterator[str]:
     vocabulary = vocabulary_with(markers)
     lark = Lark(ids_of(markers))
-    source = lark.source(format.grammar(lark, TOOLS, parallel=parallel))
+    source = lark.source(format.grammar(lark, tools, parallel=parallel))
     compiler = Compiler(vocabulary)
     for seed in seeds:
         text, ended = written(compiler, vocabulary, source, seed, most=4000)
@@ -166,6 +186,55 @@ def test_a_name_may_begin_another(format: ToolFormat, special: bool) -> None:
             assert all(matcher.consume(token) for token in tokens_of(text, ids)), text
             assert matcher.accepting(), text
             assert [call.name for call in read(format, text, tools=tools).calls] == [tool.name]
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("format", [*FORMATS, HARMONY_TOOLS], ids=lambda format: format.name)
+def test_a_custom_tool_is_given_text_that_its_own_grammar_allows(format: ToolFormat, special: bool) -> None:
+    markers = sorted(format.markers) if special else []
+    compiler = Compiler(vocabulary_with(markers))
+    found = 0
+    for parallel in (False, True):
+        for text in texts(format, markers, parallel, range(4), (CUSTOM,)):
+            parser = CallFilter(format.parser((CUSTOM,)), {"patch"}, parallel=True)
+            pieces = [*(piece for part in cut(text, 5) for piece in parser.push(part)), *parser.finish()]
+            inputs = joined(pieces)
+            assert inputs, text
+            for input in inputs:
+                matcher = compiler.compile(LARK)
+                assert all(matcher.consume(byte) for byte in input.encode()), (input, text)
+                assert matcher.accepting(), (input, text)
+            found += len(inputs)
+    assert found >= 4
+
+
+def joined(pieces: Sequence[Piece]) -> list[str]:
+    """The inputs of calls, of which each must be whole."""
+    inputs: list[str] = []
+    ended = 0
+    for piece in pieces:
+        if isinstance(piece, CallStart):
+            inputs.append("")
+        elif isinstance(piece, CallArguments):
+            inputs[-1] += piece.text
+        elif isinstance(piece, CallEnd):
+            ended += 1
+    assert ended == len(inputs)
+    return inputs
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "gemma4"])
+def test_text_of_a_custom_tool_that_is_not_in_quotes_is_taken_as_it_stands(name: str) -> None:
+    format = TOOL_FORMATS[name]
+    schema = {"type": "object", "properties": {CUSTOM_INPUT: {"type": "string", "pattern": "^[a-c<\n]{5}$"}}}
+    plain = replace(CUSTOM, grammar=None, parameters={**schema, "required": [CUSTOM_INPUT]})
+    lark = Lark({})
+    vocabulary = vocabulary_with([])
+    text, ended = written(
+        Compiler(vocabulary), vocabulary, lark.source(format.grammar(lark, [plain], parallel=False)), 1, most=4000
+    )
+    assert ended
+    assert read(format, text, tools=(CUSTOM,)).named == read(format, text, tools=(plain,)).named
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,175 @@
+r"""Patterns of text inside a JSON string in parts, and as rules of Lark where one terminal would not do.
+
+llguidance's lexer takes as much as it can and never goes back. Of a backslash it cannot know yet what it stands for: a
+terminal such as ``.*`` would take it, hoping for ``\\t``, and be at a loss when the ``\\n`` comes that another terminal
+waits for. So what could end in front of a backslash, and go on with it as well, is made of terminals that cannot: runs
+of plain characters, and single ones that a backslash begins.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+_NONE: Final = re.compile(r"[*?]|\{0*(,|\})|\{0+$")
+_UNBOUNDED: Final = re.compile(r"\{([0-9]+),\}")
+
+
+class Part(Protocol):
+    """Of a pattern."""
+
+    @property
+    def begins_changed(self) -> bool:
+        """It may begin with a backslash."""
+
+    @property
+    def may_be_empty(self) -> bool: ...
+
+    @property
+    def open(self) -> bool:
+        """Where it could end, it may go on with a backslash."""
+
+    def pattern(self) -> str:
+        """All of it, such that it can be repeated as it stands."""
+
+    def rules(self) -> str:
+        """An expression of Lark, for rules, of which no terminal is open, as far as that can be had."""
+
+
+@dataclass(frozen=True)
+class One:
+    """One character."""
+
+    plain: str
+    """A pattern for those that are written as themselves; the empty text where there are none."""
+    changed: str
+    """And for the others."""
+
+    may_be_empty = False
+    open = False
+
+    @property
+    def begins_changed(self) -> bool:
+        return bool(self.changed)
+
+    def pattern(self) -> str:
+        return f"(?:{self.plain}|{self.changed})" if self.plain and self.changed else self._either()
+
+    def _either(self) -> str:
+        return self.plain or f"(?:{self.changed})"
+
+    def rules(self) -> str:
+        return f"/{self.pattern()}/"
+
+    def any_number(self) -> str:
+        """In runs of plain ones, and each of the others by itself."""
+        options = ([f"/(?:{self.plain})+/"] if self.plain else []) + ([f"/{self.changed}/"] if self.changed else [])
+        return f"({' | '.join(options)})"
+
+
+@dataclass(frozen=True)
+class Row:
+    parts: Sequence[Part]
+
+    @property
+    def begins_changed(self) -> bool:
+        for part in self.parts:
+            if part.begins_changed:
+                return True
+            if not part.may_be_empty:
+                return False
+        return False
+
+    @property
+    def may_be_empty(self) -> bool:
+        return all(part.may_be_empty for part in self.parts)
+
+    @property
+    def open(self) -> bool:
+        for part in reversed(self.parts):
+            if part.open:
+                return True
+            if not part.may_be_empty:
+                return False
+        return False
+
+    def pattern(self) -> str:
+        return f"(?:{''.join(part.pattern() for part in self.parts)})"
+
+    def rules(self) -> str:
+        if not self.open:
+            return f"/{self.pattern()}/" if self.parts else '""'
+        closed = len(self.parts)
+        while closed and (self.parts[closed - 1].open or self.parts[closed - 1].may_be_empty):
+            closed -= 1
+        written = [f"/{Row(self.parts[:closed]).pattern()}/"] if closed else []
+        return " ".join([*written, *(part.rules() for part in self.parts[closed:])])
+
+
+@dataclass(frozen=True)
+class Either:
+    parts: Sequence[Part]
+
+    @property
+    def begins_changed(self) -> bool:
+        return any(part.begins_changed for part in self.parts)
+
+    @property
+    def may_be_empty(self) -> bool:
+        return any(part.may_be_empty for part in self.parts)
+
+    @property
+    def open(self) -> bool:
+        return any(part.open for part in self.parts) or (self.may_be_empty and self.begins_changed)
+
+    def pattern(self) -> str:
+        return f"(?:{'|'.join(part.pattern() for part in self.parts)})"
+
+    def rules(self) -> str:
+        return f"({' | '.join(part.rules() for part in self.parts)})" if self.open else f"/{self.pattern()}/"
+
+
+@dataclass(frozen=True)
+class Many:
+    part: Part
+    times: str
+    """``*``, ``+``, ``?`` or numbers in braces."""
+
+    @property
+    def begins_changed(self) -> bool:
+        return self.part.begins_changed
+
+    @property
+    def may_be_empty(self) -> bool:
+        return self.part.may_be_empty or _NONE.match(self.times) is not None
+
+    @property
+    def open(self) -> bool:
+        return self.part.open or self.part.begins_changed
+
+    def pattern(self) -> str:
+        return f"(?:{self.part.pattern()}{self.times})"
+
+    def rules(self) -> str:
+        if not self.open:
+            return f"/{self.pattern()}/"
+        if isinstance(self.part, One) and self.times in "*+":
+            return f"{self.part.any_number()}{self.times}"
+        if isinstance(self.part, One) and (least := _UNBOUNDED.fullmatch(self.times)):
+            return f"/{self.part.pattern()}{{{least[1]}}}/ {self.part.any_number()}*"
+        if self.times in "*+?":
+            return f"({self.part.rules()}){self.times}"
+        return f"/{self.pattern()}/"  # to count characters one by one would take too much of a parser
+
+
+def either(options: Sequence[Sequence[Part]]) -> Part:
+    """One of several rows; where each is a single character, one of these."""
+    rows = [parts[0] if len(parts) == 1 else Row(tuple(parts)) for parts in options]
+    if len(rows) == 1:
+        return rows[0]
+    ones = [row for row in rows if isinstance(row, One)]
+    if len(ones) < len(rows):
+        return Either(tuple(rows))
+    plain = "|".join(one.plain for one in ones if one.plain)
+    changed = "|".join(one.changed for one in ones if one.changed)
+    return One(f"(?:{plain})" if plain else "", f"(?:{changed})" if changed else "")
