@@ -1,9 +1,9 @@
 """Supervision: children run in one task group; each has a policy for what follows its failure.
 
-A child is any async callable that returns when it is done and raises when it failed: an actor's
-``run``, or :func:`run_process` around a child process. When a child may not be started again, the
-supervisor's task group ends: the siblings are cancelled, and :class:`ChildFailed` is raised (in an
-exception group, as task groups do) to the supervisor's own owner. So failures climb the tree.
+A child is any async callable that returns when it is done and raises when it failed, as an actor's
+``run`` does. When a child may not be started again, the supervisor's task group ends: the siblings
+are cancelled, and :class:`ChildFailed` is raised (in an exception group, as task groups do) to the
+supervisor's own owner. So failures climb the tree.
 """
 
 import math
@@ -15,8 +15,6 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-
-from .process import Child
 
 
 class Restart(Enum):
@@ -86,10 +84,6 @@ class ChildFailed(Exception):
         self.failures = failures
 
 
-class ProcessFailed(Exception):
-    """A child process ended with anything but status 0."""
-
-
 class Supervisor:
     """Runs children while its ``async with`` block lasts; leaving the block waits for all of them."""
 
@@ -154,18 +148,3 @@ class Supervisor:
         status.phase = phase
         if self._report is not None:
             self._report(status)
-
-
-async def run_process(start: Callable[[], Child], *, grace: float = 5.0) -> None:
-    """Start a process and wait for its end; raises :class:`ProcessFailed` unless it exits with 0.
-
-    Cancelled, it asks the process to end, and kills it ``grace`` seconds later.
-    """
-    child = start()
-    try:
-        if await child.wait() != 0:
-            raise ProcessFailed(f"{child.name} (pid {child.pid}) {child.description}")
-    finally:
-        with anyio.CancelScope(shield=True):
-            await child.stop(grace)
-        child.close()

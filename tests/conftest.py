@@ -67,6 +67,12 @@ def _beyond_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
     return left_out
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Of tests that are coroutines; modules that need uvloop, as the server has it, say so."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
     """What ``stentor serve`` serves when no model is named; fetched into the real cache once."""

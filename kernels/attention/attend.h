@@ -10,8 +10,9 @@
 // on the rows beside it, nor on who computed which part.
 #pragma once
 
+#include "pairs.h"
 #include "parallel.h"
-#include "products.h"
+#include "softmax.h"
 
 #include <vector>
 
@@ -19,10 +20,9 @@ namespace stentor {
 namespace attention {
 
 constexpr int64_t PART = 512;  // keys that are summed by themselves, at absolute positions
-constexpr int64_t ROWS = 48;   // rows of an item, when one token has no more than that
-constexpr int64_t FEW = 16;    // rows that compute less than their keys take to come
+constexpr int64_t ROWS = 96;   // rows of an item, when one token has no more than that; half where items are few
+constexpr int64_t ITEMS = 4;   // of a thread, with every kv head by itself: fewer are few
 constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
-constexpr float LOG2E = 1.44269504088896341f;
 
 // Q: the type of queries and of what comes out; T: of the cache.
 template <class Q, class T>
@@ -45,54 +45,28 @@ struct Item {
     int64_t sequence, token, count, position, length;
 };
 
-// What a softmax over some keys has come to, for each row: the highest score (times log2 e), the sum of weights in
-// LANES parts, and the weighted sum of values, `width` floats a row.
-struct Running {
-    float *maxima, *totals, *sums;
-    int64_t width;
-
-    // Floats of so many rows; `at` is where they begin.
-    static int64_t floats(int64_t rows, int64_t width) { return rows * (1 + LANES + width); }
-    static Running at(float* at, int64_t rows, int64_t width) {
-        return {at, at + rows, at + rows * (1 + LANES), width};
-    }
-    // The rows from `row` on.
-    Running from(int64_t row) const {
-        return {maxima + row, totals + row * LANES, sums + row * width, width};
-    }
-
-    void clear(int64_t rows) const {
-        std::fill_n(maxima, rows, -std::numeric_limits<float>::infinity());
-        std::fill_n(totals, rows * LANES, 0.0f);
-        std::fill_n(sums, rows * width, 0.0f);
-    }
-
-    // Takes in what `part` saw of the keys that follow.
-    void join(int64_t row, const Running& part, int64_t part_row) const {
-        const float theirs = part.maxima[part_row], top = std::max(maxima[row], theirs);
-        if (theirs == -std::numeric_limits<float>::infinity()) return;  // it saw none
-        const vf mine = exp2(set1(maxima[row] - top)), other = exp2(set1(theirs - top));
-        maxima[row] = top;
-        blend(totals + row * LANES, mine, part.totals + part_row * LANES, other, LANES);
-        blend(sums + row * width, mine, part.sums + part_row * width, other, width);
+// Memory that begins with a line; it grows and is kept by its thread.
+class Room {
+   public:
+    template <class T>
+    T* of(int64_t count) {
+        const size_t bytes = (size_t)count * sizeof(T) + LINE;
+        if (bytes_.size() < bytes) bytes_.resize(bytes);
+        return (T*)(((uintptr_t)bytes_.data() + LINE - 1) / LINE * LINE);
     }
 
    private:
-    static void blend(float* to, vf mine, const float* from, vf other, int64_t n) {
-        for (int64_t i = 0; i < n; i += LANES) store(to + i, load(to + i) * mine + load(from + i) * other);
-    }
+    static constexpr size_t LINE = 64;
+    std::vector<char> bytes_;
 };
 
-static inline int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
-
-// Room for the rows of an item; it grows and is kept by its thread.
+// Room for the rows of an item.
 struct Scratch {
-    std::vector<float> queries, scores, numbers;
+    Room queries, scores, weights, pairs, numbers;
 
     Running running(int64_t rows, int64_t width, int which) {
-        const int64_t each = Running::floats(rows, width);
-        if ((int64_t)numbers.size() < 2 * each) numbers.resize(2 * each);
-        return Running::at(numbers.data() + which * each, rows, width);
+        const int64_t each = padded(Running::floats(rows, width));
+        return Running::at(numbers.of<float>(2 * each) + which * each, rows, width);
     }
 };
 
@@ -107,44 +81,6 @@ int64_t end_visible(const C& c, const Item& item, int64_t token) {
     return c.after < 0 ? item.length : std::min(item.length, item.position + token + 1 + c.after);
 }
 
-// Turns the scores of one row and tile into weights, of the keys [begin, end) that it sees, and brings its maximum,
-// total and sums up to date.
-static inline void update(float* scores, int64_t begin, int64_t end, float softcap, const Running& state, int64_t row) {
-    constexpr int VECTORS = KEYS / LANES;
-    vf s[VECTORS];
-    for (int v = 0; v < VECTORS; ++v) s[v] = load(scores + v * LANES);
-    if (softcap > 0)
-        for (int v = 0; v < VECTORS; ++v) s[v] = tanh(s[v] / set1(softcap)) * set1(softcap * LOG2E);
-    if (begin > 0 || end < KEYS) {
-        vi lane;
-        for (int i = 0; i < LANES; ++i) lane[i] = i;
-        const vf hidden = set1(-std::numeric_limits<float>::infinity());
-        for (int v = 0; v < VECTORS; ++v) {
-            const vi at = lane + (int32_t)(v * LANES);
-            s[v] = select((at >= (int32_t)begin) & (at < (int32_t)end), s[v], hidden);
-        }
-    }
-    vf highest = s[0];
-    for (int v = 1; v < VECTORS; ++v) highest = vmax(highest, s[v]);
-    const float before = state.maxima[row], top = std::max(before, hmax(highest));
-    vf sum = {};
-    for (int v = 0; v < VECTORS; ++v) {
-        const vf weight = exp2(s[v] - set1(top));
-        store(scores + v * LANES, weight);
-        sum += weight;
-    }
-    float* total = state.totals + row * LANES;
-    if (top == before) {
-        store(total, load(total) + sum);
-        return;
-    }
-    state.maxima[row] = top;
-    const vf factor = exp2(set1(before - top));
-    store(total, load(total) * factor + sum);
-    float* sums = state.sums + row * state.width;
-    for (int64_t d = 0; d < state.width; d += LANES) store(sums + d, load(sums + d) * factor);
-}
-
 // The queries of an item, scaled, for the query heads [first, last) of a kv head's: `count * (last - first)` rows.
 // Scores come out times log2 e, since powers of two are taken of them; a soft cap is applied before.
 template <class Kernel, class Q, class T>
@@ -156,7 +92,8 @@ void load_queries(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_
             Kernel::put_query(c.q + (item.token + t) * c.q_stride + (kv_head * group + h) * c.dim, factor, c.dim, queries);
 }
 
-// Few rows wait for memory: the keys and values of the tile after this one are fetched meanwhile.
+// The keys and values of the tile after this one are fetched meanwhile: few rows wait for memory, many for the cache
+// that the cores share.
 template <class Q, class T>
 void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int64_t tile, int64_t stop) {
     const int64_t bytes = c.dim * c.size * (int64_t)sizeof(T), step = std::min(KEYS, c.size);
@@ -171,43 +108,72 @@ void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int6
     }
 }
 
+// Weighs N keys for one row that sees [begin, end) of them.
+template <int N, class Weight>
+void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Running& state, int64_t row,
+                Weight* weights) {
+    if (softcap > 0) cap<N>(scores, softcap);
+    if (begin > 0 || end < N) hide<N>(scores, begin, end);
+    weigh<N, 1>(scores, weights, N, state, row);
+}
+
+// Weighs the keys of a tile for one row: [begin, end) of the whole tile are those that it sees.
+template <class Kernel, class T>
+void weigh_runs(float* scores, const Tile<T>& tile, int64_t begin, int64_t end, float softcap, const Running& state,
+                int64_t row, typename Kernel::Weight* weights) {
+    const int64_t first = tile.first_run() * RUN;
+    scores += first, weights += first, begin -= first, end -= first;
+    switch (tile.runs()) {
+        case 1: return weigh_some<RUN>(scores, begin, end, softcap, state, row, weights);
+        case 2: return weigh_some<2 * RUN>(scores, begin, end, softcap, state, row, weights);
+        case 3: return weigh_some<3 * RUN>(scores, begin, end, softcap, state, row, weights);
+        default: return weigh_some<4 * RUN>(scores, begin, end, softcap, state, row, weights);
+    }
+}
+
 // What the rows of an item see of the keys [part * PART, (part + 1) * PART): `each` rows a token.
 template <class Kernel, class Q, class T>
 void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t each, int64_t part,
-                 const float* queries, float* scores, const Running& state) {
+                 const float* queries, Scratch& scratch, const Running& state) {
+    using Weight = typename Kernel::Weight;
     const int64_t rows = item.count * each, dim = c.dim, query = Kernel::query_floats(dim);
+    float* const scores = scratch.scores.of<float>(DEEP * KEYS);
+    Weight* const weights = scratch.weights.of<Weight>(rows * KEYS);
+    const int64_t paired = Kernel::paired(rows, dim);
+    T* const pairs = scratch.pairs.of<T>(paired);
     state.clear(rows);
     const int32_t* table = c.tables + item.sequence * c.table_width;
     const int64_t start = std::max(first_visible(c, item.position), part * PART);
     const int64_t stop = std::min(end_visible(c, item, item.count - 1), (part + 1) * PART);
-    for (int64_t tile = start / KEYS * KEYS; tile < stop; tile += KEYS) {
-        // A run without a visible key stands in as a copy of one that has: its scores are masked.
-        const T *keys[KEYS / RUN], *values[KEYS / RUN];
-        const int64_t low = std::max(start, tile) / RUN * RUN, high = (std::min(stop, tile + KEYS) - 1) / RUN * RUN;
-        for (int64_t run = 0; run < KEYS / RUN; ++run) {
-            const int64_t key = std::min(std::max(tile + run * RUN, low), high);
-            const int64_t head = (int64_t)table[key / c.size] * c.kv_heads + kv_head, offset = key % c.size;
-            keys[run] = c.k_cache + head * dim * c.size + offset;
-            values[run] = c.v_cache + (head * c.size + offset) * dim;
+    for (int64_t key = start / KEYS * KEYS; key < stop; key += KEYS) {
+        Tile<T> tile{{}, {}, c.size, dim, std::max<int64_t>(0, start - key), std::min(KEYS, stop - key)};
+        const int64_t low = tile.begin / RUN * RUN, high = (tile.end - 1) / RUN * RUN;
+        for (int64_t run = 0; run < RUNS; ++run) {
+            const int64_t at = key + std::min(std::max(run * RUN, low), high);
+            const int64_t head = (int64_t)table[at / c.size] * c.kv_heads + kv_head, offset = at % c.size;
+            tile.keys[run] = c.k_cache + head * dim * c.size + offset;
+            tile.values[run] = c.v_cache + (head * c.size + offset) * dim;
         }
-        if (rows <= FEW && tile + KEYS < stop) fetch_tile(c, table, kv_head, tile + KEYS, stop);
-        by_rows(rows, [&](int64_t row, auto deep) {
-            Kernel::template score<decltype(deep)::value>(queries + row * query, keys, c.size, dim, scores + row * KEYS);
+        if (key + KEYS < stop) fetch_tile(c, table, kv_head, key + KEYS, stop);
+        if (paired > 0) Kernel::pair(tile, pairs);
+        const int64_t from_all = first_visible(c, item.position + item.count - 1), to_all = end_visible(c, item, 0);
+        const bool all = from_all <= key && to_all >= key + KEYS;  // every row sees every key
+        by_rows<DEEP>(rows, [&](int64_t first, auto deep) {
+            constexpr int R = decltype(deep)::value;
+            Kernel::template score<R>(queries + first * query, tile, scores);
+            if (all && c.softcap <= 0) return weigh<KEYS, R>(scores, weights + first * KEYS, KEYS, state, first);
+            for (int64_t row = first; row < first + R; ++row) {
+                Weight* const to = weights + row * KEYS;
+                const int64_t token = row / each;
+                const int64_t begin = std::max<int64_t>(0, first_visible(c, item.position + token) - key);
+                const int64_t end = std::min(KEYS, end_visible(c, item, token) - key);
+                if (begin >= end)
+                    std::fill_n(to, KEYS, Weight{});
+                else
+                    weigh_runs<Kernel>(scores + (row - first) * KEYS, tile, begin, end, c.softcap, state, row, to);
+            }
         });
-        for (int64_t row = 0; row < rows; ++row) {
-            const int64_t token = row / each;
-            const int64_t begin = std::max<int64_t>(0, first_visible(c, item.position + token) - tile);
-            const int64_t end = std::min(KEYS, end_visible(c, item, token) - tile);
-            if (begin >= end)
-                std::fill_n(scores + row * KEYS, KEYS, 0.0f);
-            else
-                update(scores + row * KEYS, begin, end, c.softcap, state, row);
-        }
-        const int64_t begin = std::max<int64_t>(0, start - tile), end = std::min(KEYS, stop - tile);
-        by_rows(rows, [&](int64_t row, auto deep) {
-            Kernel::template accumulate<decltype(deep)::value>(scores + row * KEYS, values, begin, end, dim,
-                                                               state.sums + row * state.width, state.width);
-        });
+        Kernel::accumulate(rows, weights, tile, state.sums, state.width);
     }
 }
 
@@ -235,17 +201,15 @@ template <class Kernel, class Q, class T>
 void attend_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
     Scratch& scratch = scratch_of_thread();
     const int64_t group = c.heads / c.kv_heads, each = last - first, rows = item.count * each;
-    scratch.queries.resize(rows * Kernel::query_floats(c.dim));
-    scratch.scores.resize(rows * KEYS);
+    float* const queries = scratch.queries.of<float>(rows * Kernel::query_floats(c.dim));
     const Running state = scratch.running(rows, padded(c.dim), 0), piece = scratch.running(rows, padded(c.dim), 1);
-    load_queries<Kernel>(c, item, kv_head, first, last, scratch.queries.data());
+    load_queries<Kernel>(c, item, kv_head, first, last, queries);
     const int64_t from = first_visible(c, item.position) / PART, end = end_visible(c, item, item.count - 1);
     const int64_t to = std::max(from, (end - 1) / PART);
     const bool parts = from < to;
     if (parts) state.clear(rows);
     for (int64_t part = from; part <= to; ++part) {
-        attend_part<Kernel>(c, item, kv_head, each, part, scratch.queries.data(), scratch.scores.data(),
-                            parts ? piece : state);
+        attend_part<Kernel>(c, item, kv_head, each, part, queries, scratch, parts ? piece : state);
         if (parts)
             for (int64_t row = 0; row < rows; ++row) state.join(row, piece, row);
     }
@@ -257,10 +221,9 @@ template <class Kernel, class Q, class T>
 void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last,
                         int64_t part, const Running& state) {
     Scratch& scratch = scratch_of_thread();
-    scratch.queries.resize((last - first) * Kernel::query_floats(c.dim));
-    scratch.scores.resize((last - first) * KEYS);
-    load_queries<Kernel>(c, item, kv_head, first, last, scratch.queries.data());
-    attend_part<Kernel>(c, item, kv_head, last - first, part, scratch.queries.data(), scratch.scores.data(), state);
+    float* const queries = scratch.queries.of<float>((last - first) * Kernel::query_floats(c.dim));
+    load_queries<Kernel>(c, item, kv_head, first, last, queries);
+    attend_part<Kernel>(c, item, kv_head, last - first, part, queries, scratch, state);
 }
 
 // An item whole, for the query heads [first, last) of a kv head's.
@@ -308,8 +271,9 @@ int64_t find_fault(const C& c) {
 
 // The items of a step, the longest first, so that no thread is left with one at the end; and how much there is to do.
 template <class C>
-std::vector<Item> items_of(const C& c, int64_t* work) {
-    const int64_t group = c.heads / c.kv_heads, step = std::max<int64_t>(1, ROWS / group);
+std::vector<Item> items_of(const C& c, int64_t threads, int64_t* work) {
+    const bool few = c.tokens * c.heads < ROWS * ITEMS * threads;
+    const int64_t step = std::max<int64_t>(1, (few ? ROWS / 2 : ROWS) / (c.heads / c.kv_heads));
     std::vector<Item> items;
     *work = 0;
     for (int64_t s = 0; s < c.sequences; ++s) {

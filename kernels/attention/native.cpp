@@ -21,7 +21,7 @@ int64_t paged_attention(const Call<T, T>& c, int64_t threads) {
     const int64_t fault = find_fault(c);
     if (fault >= 0) return fault;
     int64_t work;
-    const std::vector<Item> items = items_of(c, &work);
+    const std::vector<Item> items = items_of(c, threads, &work);
     const int64_t group = c.heads / c.kv_heads;
     parallel_for((int64_t)items.size() * c.kv_heads, work < SMALL ? 1 : threads, [&](int64_t index) noexcept {
         attend(c, items[index / c.kv_heads], index % c.kv_heads, 0, group);

@@ -51,7 +51,7 @@ template <class T>
 Queries cut_queries(const attention::Call<float, T>& c, int64_t threads) {
     Queries out;
     int64_t work;
-    out.items = attention::items_of(c, &work);
+    out.items = attention::items_of(c, threads, &work);
     out.first_part.assign(out.items.size(), -1);
     if ((int64_t)out.items.size() * c.kv_heads >= 8 * threads) return out;
     for (size_t i = 0; i < out.items.size(); ++i) {

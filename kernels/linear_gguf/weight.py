@@ -116,12 +116,6 @@ class GGUFWeight:
         }
         return replace(first, shape=(rows, first.shape[1]), **planes)
 
-    def permute_rows(self, index: Tensor) -> "GGUFWeight":
-        """The weight whose row i is this one's row ``index[i]``; integers, [rows]."""
-        index = index.to(self.codes.device)
-        planes: dict[str, Any] = {name: getattr(self, name).index_select(1, index) for name in self.present}
-        return replace(self, shape=(len(index), self.shape[1]), **planes)
-
     def to(self, device: torch.device | str) -> "GGUFWeight":
         """The same weight on ``device``."""
         return replace(self, **{name: getattr(self, name).to(device) for name in self.present})

@@ -13,12 +13,11 @@ import shutil
 import subprocess
 from collections.abc import Callable, Set
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 
 Form = Literal["hf", "bf16", "q4_0", "q4_1"]
-FORMS: Final[tuple[Form, ...]] = get_args(Form)
 Progress = Callable[[str], None]
 
 

@@ -19,7 +19,6 @@ class Resampler:
         for rate in (source_rate, target_rate):
             if not MIN_RATE <= rate <= MAX_RATE:
                 raise ValueError(f"{rate} Hz is not between {MIN_RATE} and {MAX_RATE}")
-        self.source_rate: Final = source_rate
         self.target_rate: Final = target_rate
         self._half = b""
         self._finished = False

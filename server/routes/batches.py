@@ -3,7 +3,7 @@
 import time
 import uuid
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
@@ -40,14 +40,11 @@ _MOST_LISTED: Final = 100
 
 
 def routes(state: ServerState) -> list[Route]:
-    def with_state(handler: Any) -> Any:
-        return partial(handler, state)
-
     return [
-        Route("/v1/batches", with_state(create), methods=["POST"]),
-        Route("/v1/batches", with_state(listed), methods=["GET"]),
-        Route("/v1/batches/{id}", with_state(found), methods=["GET"]),
-        Route("/v1/batches/{id}/cancel", with_state(cancel), methods=["POST"]),
+        Route("/v1/batches", partial(create, state), methods=["POST"]),
+        Route("/v1/batches", partial(listed, state), methods=["GET"]),
+        Route("/v1/batches/{id}", partial(found, state), methods=["GET"]),
+        Route("/v1/batches/{id}/cancel", partial(cancel, state), methods=["POST"]),
     ]
 
 

@@ -66,9 +66,9 @@ async def cohere_embed(state: ServerState, request: Request, content: bytes, tic
     wanted = vectors(model, body.output_dimension, None, body.input_type, "output_dimension")
     prompt = prompt_of(model.config, body.input_type, "input_type")
     most = room_of(state, model, PoolingFields()).most
-    room = Room(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`")
+    room = Room(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`", "max_tokens")
     prompts = await read_texts(model, texts, room, field, prompt=prompt)
-    found = await what.job.run(prompts, wanted)
+    found = await what.job.run(prompts, wanted, field)
     kinds = body.embedding_types or ["float"]
 
     def write() -> bytes:

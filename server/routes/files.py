@@ -4,7 +4,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
@@ -38,15 +38,12 @@ _MOST_LISTED: Final = 10_000
 
 
 def routes(state: ServerState) -> list[Route]:
-    def with_state(handler: Any) -> Any:
-        return partial(handler, state)
-
     return [
-        Route("/v1/files", with_state(upload), methods=["POST"]),
-        Route("/v1/files", with_state(listed), methods=["GET"]),
-        Route("/v1/files/{id}", with_state(found), methods=["GET"]),
-        Route("/v1/files/{id}", with_state(deleted), methods=["DELETE"]),
-        Route("/v1/files/{id}/content", with_state(content), methods=["GET"]),
+        Route("/v1/files", partial(upload, state), methods=["POST"]),
+        Route("/v1/files", partial(listed, state), methods=["GET"]),
+        Route("/v1/files/{id}", partial(found, state), methods=["GET"]),
+        Route("/v1/files/{id}", partial(deleted, state), methods=["DELETE"]),
+        Route("/v1/files/{id}/content", partial(content, state), methods=["GET"]),
     ]
 
 

@@ -30,7 +30,7 @@ from stentor.protocols.openai.responses.request import (
 )
 
 from ..auth import caller_of
-from ..encoders.responses import ResponseFrames
+from ..encoders.response_events import ResponseFrames
 from ..overload.ticket import Ticket
 from ..responses import keeping
 from ..responses.beginning import Attached, run_in_background, run_of

@@ -1,6 +1,6 @@
 """Batches and the answers that they have so far.
 
-Every function but those of the runner and those that keep bounds looks only at its caller's rows.
+Every function but those of the runner looks only at its caller's rows.
 """
 
 import time
@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from .table import Table
+
 if TYPE_CHECKING:
     import sqlite3
 
-SCHEMA: Final = """
+TABLE: Final = Table(
+    """
 CREATE TABLE IF NOT EXISTS batches (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
@@ -31,7 +34,10 @@ CREATE TABLE IF NOT EXISTS batch_answers (
     data BLOB NOT NULL,
     PRIMARY KEY (batch, line)
 ) WITHOUT ROWID;
-"""
+""",
+    name="batches",
+    held="open",
+)
 
 
 @dataclass(frozen=True)
@@ -121,16 +127,3 @@ def listed(db: "sqlite3.Connection", owner: str, *, limit: int, after: str | Non
 def unfinished(db: "sqlite3.Connection") -> list[str]:
     """Of every caller, in order of their beginning."""
     return [row[0] for row in db.execute("SELECT id FROM batches WHERE open ORDER BY number")]
-
-
-def expire(db: "sqlite3.Connection", before: float) -> None:
-    db.execute("DELETE FROM batches WHERE NOT open AND used < ?", (before,))
-
-
-def oldest(db: "sqlite3.Connection") -> float | None:
-    row = db.execute("SELECT MIN(used) FROM batches WHERE NOT open").fetchone()
-    return None if row[0] is None else float(row[0])
-
-
-def drop_oldest(db: "sqlite3.Connection") -> None:
-    db.execute("DELETE FROM batches WHERE id = (SELECT id FROM batches WHERE NOT open ORDER BY used LIMIT 1)")

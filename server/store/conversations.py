@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from .table import Table
+
 if TYPE_CHECKING:
     import sqlite3
 
-SCHEMA: Final = """
+TABLE: Final = Table(
+    """
 CREATE TABLE IF NOT EXISTS conversations (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
@@ -30,7 +33,9 @@ CREATE TABLE IF NOT EXISTS conversation_items (
     PRIMARY KEY (conversation, place)
 );
 CREATE UNIQUE INDEX IF NOT EXISTS conversation_items_by_id ON conversation_items (conversation, id);
-"""
+""",
+    name="conversations",
+)
 
 Item = dict[str, Any]
 
@@ -102,16 +107,3 @@ def find_item(db: "sqlite3.Connection", conversation: str, item: str) -> Item | 
 def delete_item(db: "sqlite3.Connection", conversation: str, item: str) -> bool:
     gone = db.execute("DELETE FROM conversation_items WHERE conversation = ? AND id = ?", (conversation, item))
     return bool(gone.rowcount)
-
-
-def expire(db: "sqlite3.Connection", before: float) -> None:
-    db.execute("DELETE FROM conversations WHERE used < ?", (before,))
-
-
-def oldest(db: "sqlite3.Connection") -> float | None:
-    row = db.execute("SELECT MIN(used) FROM conversations").fetchone()
-    return None if row[0] is None else float(row[0])
-
-
-def drop_oldest(db: "sqlite3.Connection") -> None:
-    db.execute("DELETE FROM conversations WHERE id = (SELECT id FROM conversations ORDER BY used LIMIT 1)")

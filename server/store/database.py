@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import ServerError
+from .table import Table
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,22 +25,6 @@ _EXPIRY_SECONDS: Final = 10.0
 _LOCK_SECONDS: Final = 2.0
 _VERSION: Final = 1
 """Of the tables; to be raised where an older server could not read them, or this one not those of an older."""
-
-
-class Table(Protocol):
-    """What one kind of object keeps; a module of functions over a connection."""
-
-    SCHEMA: str
-    """Statements that make its tables where they are not there."""
-
-    def expire(self, db: "sqlite3.Connection", before: float, /) -> None:
-        """Deletes what has not been used since ``before``, by ``time.time()``."""
-
-    def oldest(self, db: "sqlite3.Connection", /) -> float | None:
-        """When what would be deleted next was used last; None where nothing may be deleted."""
-
-    def drop_oldest(self, db: "sqlite3.Connection", /) -> None:
-        """Deletes it."""
 
 
 class StoreFailed(ServerError):
@@ -143,7 +128,7 @@ class Database:
             db.execute("PRAGMA secure_delete = ON")
             _check_version(db)
             for table in self._tables:
-                db.executescript(table.SCHEMA)
+                db.executescript(table.schema)
             db.execute("BEGIN IMMEDIATE")
             db.execute("COMMIT")
         except BaseException:

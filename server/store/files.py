@@ -1,18 +1,20 @@
-"""Files that clients bring or get. Every function but those that keep bounds looks only at its caller's rows.
+"""Files that clients bring or get. A function with an ``owner`` looks only at that caller's rows.
 
 A file's contents lie in parts of one size, so that it is written and read a part at a time.
 """
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from .table import Table
 
 if TYPE_CHECKING:
     import sqlite3
 
 PART_BYTES: Final = 256 << 10
-SCHEMA: Final = """
+TABLE: Final = Table(
+    """
 CREATE TABLE IF NOT EXISTS files (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
@@ -32,7 +34,10 @@ CREATE TABLE IF NOT EXISTS file_parts (
     data BLOB NOT NULL,
     PRIMARY KEY (file, place)
 ) WITHOUT ROWID;
-"""
+""",
+    name="files",
+    held="held",
+)
 _COLUMNS: Final = "id, created, size, purpose, name"
 
 
@@ -114,28 +119,3 @@ def listed(
 
 def delete(db: "sqlite3.Connection", owner: str, file: str) -> bool:
     return bool(db.execute("DELETE FROM files WHERE id = ? AND owner = ?", (file, owner)).rowcount)
-
-
-def parts_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes, cut as a file's parts are."""
-    waiting = bytearray()
-    for piece in pieces:
-        waiting += piece
-        while len(waiting) >= PART_BYTES:
-            yield bytes(waiting[:PART_BYTES])
-            del waiting[:PART_BYTES]
-    if waiting:
-        yield bytes(waiting)
-
-
-def expire(db: "sqlite3.Connection", before: float) -> None:
-    db.execute("DELETE FROM files WHERE NOT held AND used < ?", (before,))
-
-
-def oldest(db: "sqlite3.Connection") -> float | None:
-    row = db.execute("SELECT MIN(used) FROM files WHERE NOT held").fetchone()
-    return None if row[0] is None else float(row[0])
-
-
-def drop_oldest(db: "sqlite3.Connection") -> None:
-    db.execute("DELETE FROM files WHERE id = (SELECT id FROM files WHERE NOT held ORDER BY used LIMIT 1)")

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from .table import Table
+
 if TYPE_CHECKING:
     import sqlite3
 
-SCHEMA: Final = """
+TABLE: Final = Table(
+    """
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
@@ -42,7 +45,10 @@ CREATE TABLE IF NOT EXISTS response_events (
     steps BLOB NOT NULL,
     PRIMARY KEY (response, first)
 );
-"""
+""",
+    name="responses",
+    held="open",
+)
 
 Item = dict[str, Any]
 
@@ -200,16 +206,3 @@ def drop(db: "sqlite3.Connection", response: str) -> None:
 def drop_orphans(db: "sqlite3.Connection") -> None:
     """Those that ended with the server that ran them: nobody waits for their end."""
     db.execute("DELETE FROM responses WHERE open AND NOT background")
-
-
-def expire(db: "sqlite3.Connection", before: float) -> None:
-    db.execute("DELETE FROM responses WHERE NOT open AND used < ?", (before,))
-
-
-def oldest(db: "sqlite3.Connection") -> float | None:
-    row = db.execute("SELECT MIN(used) FROM responses WHERE NOT open").fetchone()
-    return None if row[0] is None else float(row[0])
-
-
-def drop_oldest(db: "sqlite3.Connection") -> None:
-    db.execute("DELETE FROM responses WHERE id = (SELECT id FROM responses WHERE NOT open ORDER BY used LIMIT 1)")

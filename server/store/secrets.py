@@ -3,10 +3,12 @@
 import os
 from typing import TYPE_CHECKING, Final
 
+from .table import Table
+
 if TYPE_CHECKING:
     import sqlite3
 
-SCHEMA: Final = "CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);"
+TABLE: Final = Table("CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);")
 
 _BYTES: Final = 32
 
@@ -15,15 +17,3 @@ def secret(db: "sqlite3.Connection", name: str) -> bytes:
     """Drawn when it is first asked for."""
     db.execute("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, os.urandom(_BYTES)))
     return bytes(db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()[0])
-
-
-def expire(_db: "sqlite3.Connection", _before: float) -> None:
-    """They do not."""
-
-
-def oldest(_db: "sqlite3.Connection") -> float | None:
-    return None
-
-
-def drop_oldest(_db: "sqlite3.Connection") -> None:
-    """Nothing may go."""

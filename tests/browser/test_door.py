@@ -16,11 +16,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_the_page_works_below_a_prefix_with_a_key_that_is_typed_in() -> None:
     from playwright.async_api import async_playwright, expect
 

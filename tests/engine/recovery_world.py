@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
+import pytest
 
+from stentor.engine import client as client_module
 from stentor.engine.client import EngineClient
 from stentor.engine.stream import RequestStream
+from stentor.engine.supervisor import Supervisor
 from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Submit
 from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
@@ -89,6 +93,8 @@ class World:
         config = EngineConfig(WorkerConfig("none"), recovery=recovery)
         self.client = EngineClient(config, process=self.engines.launch())
         self.readers: list[Reader] = []
+        self.slept: list[float] = []
+        """What was waited for between engines, which takes no time here."""
         self._rid = 0
 
     def submit(self, tasks: anyio.abc.TaskGroup, params: SamplingParams = LONG, n: int = 1) -> Reader:
@@ -117,6 +123,10 @@ class World:
             await self.step()
         raise AssertionError("a stream does not end")
 
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
     async def replaced(self, count: int) -> None:
         """Waits until so many engines have been started."""
         for _ in range(200):
@@ -132,12 +142,14 @@ async def running(
 ) -> AsyncIterator[tuple[World, anyio.abc.TaskGroup]]:
     """A client whose first engine is ready; its back-off takes no time."""
     world = World(max_deaths, hang_seconds)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(world.client.run)
-        world.engines.now.get_ready()
-        await world.client.wait_started()
-        yield world, tasks
-        tasks.cancel_scope.cancel()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_module, "Supervisor", partial(Supervisor, sleep=world.sleep))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.client.run)
+            world.engines.now.get_ready()
+            await world.client.wait_started()
+            yield world, tasks
+            tasks.cancel_scope.cancel()
 
 
 async def die(world: World, times: int) -> None:

@@ -1,33 +1,15 @@
 """Engines die at any moment, and no stream loses a token, gets one twice, or ends otherwise than it would have."""
 
-import asyncio
-from functools import partial
 from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine import client as client_module
-from stentor.engine.supervisor import Supervisor
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.recovery_world import World, running, settle
 from stentor.tests.engine.scripted_engine import NONSENSE, expected
-
-
-@pytest.fixture(autouse=True)
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What was waited for between engines, which takes no time here."""
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr(client_module, "Supervisor", partial(Supervisor, sleep=sleep))
-    return slept
-
 
 # ---- any order of events
 
@@ -100,15 +82,10 @@ async def _play(actions: list[tuple[Any, ...]]) -> None:
     assert world.engines.now.closed
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=400)
 @given(ACTIONS)
 def test_each_stream_gets_exactly_its_tokens_whatever_dies_when(actions: list[tuple[Any, ...]]) -> None:
     anyio.run(_play, actions)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 pytestmark = pytest.mark.anyio

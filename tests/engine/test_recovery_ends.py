@@ -1,36 +1,13 @@
 """When engines are given up, and which are replaced though they live."""
 
-import asyncio
 from collections.abc import Callable
-from functools import partial
 
 import anyio
 import pytest
 
-from stentor.engine import client as client_module
 from stentor.engine.client import EngineUnavailable
-from stentor.engine.supervisor import Supervisor
 from stentor.protocols.actors import Finished
 from stentor.tests.engine.recovery_world import World, die, running, settle
-
-
-@pytest.fixture(autouse=True)
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What was waited for between engines, which takes no time here."""
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr(client_module, "Supervisor", partial(Supervisor, sleep=sleep))
-    return slept
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +15,7 @@ pytestmark = pytest.mark.anyio
 # ---- when it is given up
 
 
-async def test_it_is_given_up_after_deaths_in_a_row_without_a_token(slept: list[float]) -> None:
+async def test_it_is_given_up_after_deaths_in_a_row_without_a_token() -> None:
     async with running(max_deaths=5) as (world, tasks):
         reader = world.submit(tasks, n=2)
         await world.step()
@@ -46,7 +23,7 @@ async def test_it_is_given_up_after_deaths_in_a_row_without_a_token(slept: list[
         assert world.client.failure is None
         world.engines.now.die()
         await settle()
-        assert slept == [0.0, 0.1, 0.2, 0.4]
+        assert world.slept == [0.0, 0.1, 0.2, 0.4]
         assert len(world.engines.all) == 5
         why = "the engine was lost 5 times in a row without a token between; at last the engine process was lost: "
         assert world.client.failure == why + "killed by SIGKILL"
@@ -57,14 +34,14 @@ async def test_it_is_given_up_after_deaths_in_a_row_without_a_token(slept: list[
             world.submit(tasks)
 
 
-async def test_a_token_between_deaths_begins_the_row_anew(slept: list[float]) -> None:
+async def test_a_token_between_deaths_begins_the_row_anew() -> None:
     async with running(max_deaths=3) as (world, tasks):
         world.submit(tasks, n=3)
         for _ in range(3):
             await die(world, 2)
             await world.step()
         assert world.client.failure is None
-        assert slept == [0.0, 0.1] * 3
+        assert world.slept == [0.0, 0.1] * 3
 
 
 async def test_an_engine_that_cannot_be_started_again_counts_as_dead() -> None:

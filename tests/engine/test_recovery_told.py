@@ -1,37 +1,15 @@
 """What a loss looks like from outside, and what the next engine has to hear first."""
 
-import asyncio
 import logging
 import threading
-from functools import partial
 
 import anyio
 import pytest
 
 from stentor.engine import client as client_module
 from stentor.engine.outages import LostProcess
-from stentor.engine.supervisor import Supervisor
 from stentor.protocols.actors import Finished, Stats, Thinking, Vocabulary
 from stentor.tests.engine.recovery_world import LONG, PROMPT, die, running, settle
-
-
-@pytest.fixture(autouse=True)
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What was waited for between engines, which takes no time here."""
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr(client_module, "Supervisor", partial(Supervisor, sleep=sleep))
-    return slept
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
 
 pytestmark = pytest.mark.anyio
 

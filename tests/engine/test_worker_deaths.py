@@ -24,7 +24,7 @@ from stentor.protocols.actors import (
 from stentor.protocols.config import RecoveryConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.engine_processes import SOON, engine_process, receive, send, worker_of
-from stentor.tests.engine.fake_worker import alone
+from stentor.tests.engine.fake_model import alone
 from stentor.tests.engine.mortal_worker import (
     BLOCKS,
     ENDS,

@@ -158,6 +158,35 @@ def test_a_row_is_bitwise_the_same_for_any_batch_chunking_and_thread_count(data:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("heads", "dim", "size", "window", "softcap"),
+    [(3, 64, 16, 0, 0.0), (1, 32, 64, 0, 0.0), (2, 96, 48, 75, 0.0), (5, 24, 16, 0, 2.0), (9, 32, 16, 0, 2.0)],
+)
+def test_a_row_alone_is_bitwise_the_row_among_hundreds(
+    dtype: torch.dtype, heads: int, dim: int, size: int, window: int, softcap: float
+) -> None:
+    world = make_world([700], heads=heads, kv_heads=1, dim=dim, size=size, dtype=dtype, window=window, softcap=softcap)
+    (whole,) = world.run([(0, 0, 700)])
+    for begin, end in [(p, p + 1) for p in (0, 1, 15, 16, 63, 64, 300, 511, 512, 699)] + [(30, 35), (505, 516)]:
+        assert_same_bits(world.run([(0, begin, end)])[0], whole[begin:end])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("step", [-3.0, 0.05, 0.086, 0.087, 0.3, 3.0])
+def test_scores_may_climb_from_tile_to_tile(dtype: torch.dtype, step: float) -> None:
+    """By less than weights may grow before sums are brought to a new scale, and by more."""
+    world = make_world([300], heads=1, kv_heads=1, dtype=dtype)
+    climb = (torch.arange(300.0) * step / 32).to(dtype)
+    for position, key in enumerate(climb):
+        world.k_cache[world.tables[0][position // 16], 0, :, position % 16] = key
+    ones = torch.ones(300, 1, 32, dtype=dtype)
+    world = replace(world, queries=[ones], scale=1.0)
+    (native,), (reference,) = world.run([(0, 0, 300)]), world.run([(0, 0, 300)], "reference")
+    assert_close(native, reference, 1e-4 if dtype == torch.float32 else 3e-2)
+    assert_same_bits(torch.cat([world.run([(0, p, p + 1)])[0] for p in range(250, 300)]), native[250:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_block_size_does_not_show(dtype: torch.dtype) -> None:
     results = [make_world([150], size=size, dtype=dtype).run([(0, 0, 150)])[0] for size in (16, 32, 48, 160)]
     for other in results[1:]:

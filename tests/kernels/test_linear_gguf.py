@@ -49,15 +49,6 @@ def test_planes_take_no_more_room_than_they_say(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_brought_into_another_order(kind: Kind) -> None:
-    weight = GGUFWeight.from_blocks(random_blocks(kind, 6, 256), kind)
-    index = torch.tensor([4, 0, 5, 1])
-    permuted = weight.permute_rows(index)
-    assert permuted.shape == (4, 256)
-    assert_same_bits(dequantize(permuted, torch.float32), dequantize(weight, torch.float32)[index])
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_projections_become_one_layer_row_after_row(kind: Kind) -> None:
     stored = random_blocks(kind, 9, 512)
     fused = GGUFWeight.concat([GGUFWeight.from_blocks(stored[a:b], kind) for a, b in ((0, 2), (2, 3), (3, 9))])

@@ -157,6 +157,17 @@ def test_a_sequence_is_bitwise_the_same_in_any_batch_and_thread_count(threads: i
         assert alone.run("native").shape == (90, 4, 32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("keys", [3, 16, 17, 49, 64, 130])
+def test_a_query_that_sees_all_keys_gives_the_same_bits_alone(dtype: torch.dtype, keys: int) -> None:
+    case = Case([(40, keys)], dtype=dtype)
+    case.q, case.k, case.v = case.q.cpu(), case.k.cpu(), case.v.cpu()
+    together, queries = case.run("native"), case.q
+    for row in (0, 17, 39):
+        case.q, case.news = queries[row : row + 1], [1]
+        assert_same_bits(case.run("native"), together[row : row + 1])
+
+
 @pytest.mark.parametrize("sequences", [SELF, CROSS])
 def test_keys_that_were_laid_out_once_serve_every_layer(sequences: list[tuple[int, int]]) -> None:
     case = Case(sequences)

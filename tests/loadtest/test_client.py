@@ -13,11 +13,6 @@ pytestmark = pytest.mark.anyio
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def _chunk(frame: bytes) -> bytes:
     data = b"data: " + frame + b"\n\n"
     return b"%x\r\n%s\r\n" % (len(data), data)

@@ -14,7 +14,6 @@ import stentor
 import stentor.engine
 from stentor.engine.channel import ChannelPair, PeerDied
 from stentor.engine.process import describe_exit, spawn
-from stentor.engine.supervisor import ProcessFailed, run_process
 from stentor.tests.engine.channel.child_programs import MODULE
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors, other_side
 
@@ -164,24 +163,6 @@ def test_children_started_and_ended_leave_no_descriptor() -> None:
             child.wait_blocking(SOON)
         child.close()
     assert open_descriptors() == before
-
-
-@pytest.mark.anyio
-async def test_a_supervised_process_that_fails_says_how() -> None:
-    with other_side("exit_with_seven") as (_, child), pytest.raises(ProcessFailed, match=f"pid {child.pid}.*with 7"):
-        await run_process(lambda: child)
-
-
-@pytest.mark.anyio
-async def test_a_supervised_process_ends_with_the_task_that_runs_it() -> None:
-    with other_side("read_nothing") as (endpoint, child):
-        assert await endpoint.receive() == [b"here"]
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run_process, lambda: child)
-            await anyio.wait_all_tasks_blocked()
-            assert child.returncode is None
-            tasks.cancel_scope.cancel()
-        assert child.description == "killed by SIGTERM"
 
 
 def _listing(folder: str) -> list[str]:

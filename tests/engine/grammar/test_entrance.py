@@ -17,11 +17,6 @@ from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS, VOCABULARY
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def _submit(rid: int = 0, grammar: str = "start: /[ab]{4}/", n: int = 2, **fields: object) -> Submit:
     params = SamplingParams(max_tokens=9)
     return Submit(rid, [1], params, list(range(n)), 0, "", 0.0, grammar=grammar, **fields)  # type: ignore[arg-type]

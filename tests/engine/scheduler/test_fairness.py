@@ -2,7 +2,7 @@
 
 from stentor.engine.request import Choice, ChoiceState
 from stentor.protocols.sampling import SamplingParams
-from stentor.tests.engine.fake_worker import Engine
+from stentor.tests.engine.fake_engine import Engine
 
 
 def admitted(engine: Engine) -> list[int]:

@@ -3,7 +3,7 @@
 import pytest
 
 from stentor.protocols.sampling import SamplingParams
-from stentor.tests.engine.fake_worker import Engine
+from stentor.tests.engine.fake_engine import Engine
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

@@ -2,20 +2,20 @@
 
 import random
 from hashlib import blake2b
+from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, rule
 
 from stentor.engine.request import ChoiceState
 from stentor.protocols.audio import MAX_WINDOW_BYTES, Alignment, Audio, TokenRules
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import StepPlan
-from stentor.tests.engine.fake_worker import Engine
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 
 RULES = TokenRules([3], [4], 100, 50, 2)
-STEMS = [[3] * 40, [4, 5] * 20]
 
 
 def window(
@@ -235,7 +235,7 @@ def test_a_worker_that_does_not_say_what_was_asked_ends_the_request() -> None:
 
 
 def submit_random(engine: Engine, rng: random.Random) -> int:
-    prompt = rng.choice(STEMS)[: rng.choice([1, 3, 6, 8, 12])] + [rng.randrange(12)] * rng.randint(1, 4)
+    prompt = [*random_prompt(rng), rng.randrange(12)]
     position = rng.randrange(len(prompt))
     align = Alignment(rng.randrange(1, len(prompt)), 9) if rng.random() < 0.3 else None
     no_speech = (position, 1) if rng.random() < 0.5 else None
@@ -249,71 +249,23 @@ def submit_random(engine: Engine, rng: random.Random) -> int:
     return engine.submit(prompt, params, seeds=[rng.getrandbits(64)], priority=rng.choice([0, 0, -3, 7]), audio=audio)
 
 
-class HearingMachine(RuleBasedStateMachine):
-    """Every order of submissions, aborts, plans, results and deaths, of requests that hear."""
-
+class HearingMachine(AnyOrder):
     @initialize(
-        capacity=st.integers(24, 60),
-        block_size=st.sampled_from([1, 2, 4]),
-        max_num_seqs=st.integers(1, 6),
-        budget=st.sampled_from([17, 24, 64]),
-        mixed=st.sampled_from([1, 3, 64]),
-        chunk=st.sampled_from([1, 2, 5, 64]),
-        prefix_cache=st.booleans(),
-        encodings=st.integers(1, 5),
-        max_encodings=st.integers(1, 3),
-        seed=st.integers(0, 2**16),
+        sizes=sizes(
+            st.integers(28, 64),
+            # what is aligned is computed whole
+            max_num_batched_tokens=st.sampled_from([17, 24, 64]),
+            encodings=st.integers(1, 5),
+            max_encodings=st.integers(1, 3),
+        ),
+        seed=SEEDS,
     )
-    def start(
-        self,
-        capacity: int,
-        block_size: int,
-        max_num_seqs: int,
-        budget: int,
-        mixed: int,
-        chunk: int,
-        prefix_cache: bool,
-        encodings: int,
-        max_encodings: int,
-        seed: int,
-    ) -> None:
-        self.rng = random.Random(seed)
-        self.engine = Engine(
-            num_blocks=capacity // block_size + 1,
-            block_size=block_size,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
-            max_mixed_prefill_tokens=mixed,
-            max_prefill_chunk=chunk,
-            max_model_len=40,
-            prefix_cache=prefix_cache,
-            encodings=encodings,
-            max_encodings=max_encodings,
-        )
+    def start(self, sizes: dict[str, Any], seed: int) -> None:
+        self.begin(seed, max_model_len=40, **sizes)
 
     @rule()
     def submit(self) -> None:
         submit_random(self.engine, self.rng)
-
-    @rule()
-    def abort(self) -> None:
-        live = [rid for rid, client in self.engine.clients.items() if not client.finished]
-        if live:
-            self.engine.abort(self.rng.choice(live))
-
-    @rule(turns=st.integers(1, 8))
-    def run(self, turns: int) -> None:
-        for _ in range(turns):
-            self.engine.step()
-
-    @rule()
-    def plan(self) -> None:
-        self.engine.plan()
-
-    @precondition(lambda self: self.engine.results)
-    @rule()
-    def deliver(self) -> None:
-        self.engine.deliver()
 
     @rule()
     def kill_worker(self) -> None:
@@ -321,30 +273,20 @@ class HearingMachine(RuleBasedStateMachine):
         self.engine.kill_worker()
         self.engine.worker.encodings = places
 
-    @rule()
-    def kill_engine(self) -> None:
-        self.engine.kill_engine()
-
     @rule(encodings=st.integers(1, 5))
     def kill_worker_and_start_one_of_another_size(self, encodings: int) -> None:
         self.engine.kill_worker()
         self.engine.worker.encodings = encodings
         self.engine.receive(self.engine.scheduler.resize(self.engine.sizes["num_blocks"], encodings))
 
-    @invariant()
-    def whole(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.scheduler.check_integrity()
-
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.drain()
-            self.engine.check_clients()
-            assert self.engine.scheduler._memory.encodings.free_count == self.engine.scheduler._memory.encodings.places
+    def end(self) -> None:
+        super().end()
+        places = self.engine.scheduler._memory.encodings
+        assert places.free_count == places.places
 
 
 TestHearingInAnyOrder = HearingMachine.TestCase
-TestHearingInAnyOrder.settings = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
+TestHearingInAnyOrder.settings = many(120)
 
 
 def test_a_choice_without_a_row_has_no_place() -> None:

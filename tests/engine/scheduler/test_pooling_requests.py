@@ -1,18 +1,19 @@
 """Prompts of which vectors are made: whatever happens, each gives once what it gives alone."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from stentor.protocols.pooling import Pooled, Pooling, PoolingTask, Reach
 from stentor.protocols.steps import RowPooled, StepPlan, StepResult
-from stentor.tests.engine.fake_worker import Engine
-from stentor.tests.engine.scheduler.test_suspicion import MortalEngine
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.mortal_engine import MortalEngine
+from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 
-STEMS = [[3] * 40, [4, 5] * 20, [3] * 8 + [6] * 32]
 TASKS: tuple[PoolingTask, ...] = ("embed", "classify", "token_embed", "sparse")
 LONGEST = 48
 
@@ -23,49 +24,23 @@ def some_pooling(rng: random.Random) -> Pooling:
 
 
 def submit_random(engine: Engine, rng: random.Random) -> int:
-    prompt = rng.choice(STEMS)[: rng.choice([1, 3, 6, 8, 12, 30, 40])] + [rng.randrange(12)] * rng.randint(0, 4)
     salt, priority = rng.choice(["", "", "other"]), rng.choice([0, 0, 0, -3, 7])
-    return engine.submit(prompt, pooling=some_pooling(rng), priority=priority, salt=salt)
+    return engine.submit(random_prompt(rng, 30, 40), pooling=some_pooling(rng), priority=priority, salt=salt)
 
 
-class PoolingMachine(RuleBasedStateMachine):
-    """Every order of submissions, aborts, plans, results and deaths."""
-
+class PoolingMachine(AnyOrder):
     @initialize(
+        sizes=sizes(st.integers(LONGEST, 120), max_prefill_chunk=st.sampled_from([1, 2, 5, 16, 64])),
         reach=st.sampled_from(["all", "before"]),
-        blocks=st.integers(12, 30),
-        max_num_seqs=st.integers(1, 8),
         room=st.integers(0, 40),
-        chunk=st.sampled_from([1, 2, 5, 16, 64]),
-        mixed=st.sampled_from([1, 3, 64]),
-        prefix_cache=st.booleans(),
-        seed=st.integers(0, 2**16),
+        seed=SEEDS,
     )
-    def start(
-        self,
-        reach: Reach,
-        blocks: int,
-        max_num_seqs: int,
-        room: int,
-        chunk: int,
-        mixed: int,
-        prefix_cache: bool,
-        seed: int,
-    ) -> None:
-        self.rng = random.Random(seed)
-        self.chunk = chunk
-        self.engine = Engine(
-            num_blocks=blocks,
-            block_size=4,
-            max_num_seqs=max_num_seqs,
-            # as set-up sees to it: any prompt fits into a step where it must
-            max_num_batched_tokens=LONGEST + room if reach == "all" else max(1, room),
-            max_mixed_prefill_tokens=mixed,
-            max_prefill_chunk=chunk,
-            max_model_len=LONGEST,
-            prefix_cache=prefix_cache,
-            pools=reach,
-        )
+    def start(self, sizes: dict[str, Any], reach: Reach, room: int, seed: int) -> None:
+        # as set-up sees to it: any prompt fits into a step where it must
+        sizes["max_num_batched_tokens"] = LONGEST + room if reach == "all" else max(1, room)
+        self.shared_limit = sizes["max_prefill_chunk" if reach == "all" else "max_num_batched_tokens"]
+        """Tokens of a step of several rows."""
+        self.begin(seed, max_model_len=LONGEST, pools=reach, **sizes)
 
     @rule()
     def submit(self) -> None:
@@ -76,61 +51,15 @@ class PoolingMachine(RuleBasedStateMachine):
         rid = self.engine.submit([1, 2, 3], max_tokens=3)
         assert self.engine.clients.pop(rid).finished[0].reason == "error"
 
-    @rule()
-    def abort(self) -> None:
-        live = [rid for rid, client in self.engine.clients.items() if not client.finished]
-        if live:
-            self.engine.abort(self.rng.choice(live))
-
-    @rule(turns=st.integers(1, 8))
-    def run(self, turns: int) -> None:
-        for _ in range(turns):
-            self.engine.step()
-
-    @rule(crowded=st.booleans())
-    def share_the_device(self, crowded: bool) -> None:
-        self.engine.crowded = crowded
-
-    @rule()
-    def plan(self) -> None:
-        self.engine.plan()
-
-    @precondition(lambda self: self.engine.results)
-    @rule()
-    def deliver(self) -> None:
-        self.engine.deliver()
-
-    @rule()
-    def kill_worker(self) -> None:
-        self.engine.kill_worker()
-
-    @rule()
-    def kill_engine(self) -> None:
-        self.engine.kill_engine()
-
     @invariant()
     def a_step_is_long_for_one_prompt_alone(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.scheduler.check_integrity()
-            for plan in self.engine.plans:
-                assert len(plan.rows) == 1 or sum(row.count for row in plan.rows) <= self.limit
-            self.engine.plans.clear()
-
-    @property
-    def limit(self) -> int:
-        """Tokens of a step of several rows."""
-        engine = self.engine
-        whole = engine.scheduler._pools == "all"
-        return self.chunk if whole else engine.sizes["max_num_batched_tokens"]
-
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.drain()
-            self.engine.check_clients()
+        for plan in self.engine.plans:
+            assert len(plan.rows) == 1 or sum(row.count for row in plan.rows) <= self.shared_limit
+        self.engine.plans.clear()
 
 
 TestPoolingInAnyOrder = PoolingMachine.TestCase
-TestPoolingInAnyOrder.settings = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
+TestPoolingInAnyOrder.settings = many(120)
 
 
 @pytest.mark.parametrize("crowded", [False, True])

@@ -1,5 +1,5 @@
 from stentor.protocols.sampling import SamplingParams
-from stentor.tests.engine.fake_worker import Engine
+from stentor.tests.engine.fake_engine import Engine
 
 
 def cached(engine: Engine, rid: int) -> int:

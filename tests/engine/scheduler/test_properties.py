@@ -1,18 +1,16 @@
 """Random workloads: whatever happens, each choice ends once with the tokens that it gives alone."""
 
 import random
+from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, rule
 
 from stentor.protocols.sampling import SamplingParams
-from stentor.tests.engine.fake_worker import Engine
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
-
-# Few distinct prefixes, so that requests meet in the prefix cache.
-STEMS = [[3] * 40, [4, 5] * 20, [3] * 8 + [6] * 32]
 
 
 def random_params(rng: random.Random) -> SamplingParams:
@@ -27,9 +25,8 @@ def random_params(rng: random.Random) -> SamplingParams:
 
 
 def submit_random(engine: Engine, rng: random.Random) -> int:
-    prompt = rng.choice(STEMS)[: rng.choice([1, 3, 6, 8, 12, 30])] + [rng.randrange(12)] * rng.randint(0, 4)
     return engine.submit(
-        prompt,
+        random_prompt(rng, 30),
         random_params(rng),
         seeds=[rng.getrandbits(64) for _ in range(rng.choice([1, 1, 1, 2, 3, 5]))],
         priority=rng.choice([0, 0, 0, -3, 7]),
@@ -38,99 +35,18 @@ def submit_random(engine: Engine, rng: random.Random) -> int:
     )
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    """Every order of submissions, aborts, plans, results and deaths."""
-
-    @initialize(
-        capacity=st.integers(8, 60),
-        block_size=st.sampled_from([1, 2, 3, 4]),
-        max_num_seqs=st.integers(1, 8),
-        budget=st.sampled_from([1, 2, 3, 7, 16, 64]),
-        mixed=st.sampled_from([1, 3, 64]),
-        chunk=st.sampled_from([1, 2, 5, 64]),
-        prefix_cache=st.booleans(),
-        seed=st.integers(0, 2**16),
-    )
-    def start(
-        self,
-        capacity: int,
-        block_size: int,
-        max_num_seqs: int,
-        budget: int,
-        mixed: int,
-        chunk: int,
-        prefix_cache: bool,
-        seed: int,
-    ) -> None:
-        self.rng = random.Random(seed)
-        self.engine = Engine(
-            num_blocks=capacity // block_size,
-            block_size=block_size,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
-            max_mixed_prefill_tokens=mixed,
-            max_prefill_chunk=chunk,
-            max_model_len=48,
-            prefix_cache=prefix_cache,
-        )
+class SchedulerMachine(AnyOrder):
+    @initialize(sizes=sizes(st.integers(8, 60)), seed=SEEDS)
+    def start(self, sizes: dict[str, Any], seed: int) -> None:
+        self.begin(seed, max_model_len=48, **sizes)
 
     @rule()
     def submit(self) -> None:
         submit_random(self.engine, self.rng)
 
-    @rule()
-    def abort(self) -> None:
-        live = [rid for rid, c in self.engine.clients.items() if len(c.finished) < len(c.submit.seeds)]
-        if live:
-            rid = self.rng.choice(live)
-            count = len(self.engine.clients[rid].submit.seeds)
-            self.engine.abort(rid, self.rng.randrange(-1, count))
-
-    @rule(turns=st.integers(1, 8))
-    def run(self, turns: int) -> None:
-        for _ in range(turns):
-            self.engine.step()
-
-    @rule(crowded=st.booleans())
-    def share_the_device(self, crowded: bool) -> None:
-        self.engine.crowded = crowded
-
-    @rule()
-    def plan(self) -> None:
-        self.engine.plan()
-
-    @precondition(lambda self: self.engine.results)
-    @rule()
-    def deliver(self) -> None:
-        self.engine.deliver()
-
-    @rule()
-    def kill_worker(self) -> None:
-        self.engine.kill_worker()
-
-    @rule()
-    def kill_engine(self) -> None:
-        self.engine.kill_engine()
-
-    @precondition(lambda self: self.engine.lost)
-    @rule()
-    def deliver_a_result_of_the_dead_worker(self) -> None:
-        late = self.engine.scheduler.complete(self.engine.lost.pop(), self.engine.now)
-        assert (late.prompts, late.tokens, late.finished) == ([], [], [])
-
-    @invariant()
-    def whole(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.scheduler.check_integrity()
-
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.drain()
-            self.engine.check_clients()
-
 
 TestSchedulerInAnyOrder = SchedulerMachine.TestCase
-TestSchedulerInAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+TestSchedulerInAnyOrder.settings = many(150)
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

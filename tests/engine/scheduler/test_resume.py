@@ -9,7 +9,9 @@ from stentor.engine.scheduler import Scheduler
 from stentor.protocols.actors import Finished, Resumed, Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.tests.engine.fake_worker import Engine, FakeWorker, alone, token_logprobs
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.fake_model import alone, token_logprobs
+from stentor.tests.engine.fake_worker import FakeWorker
 
 MAX_MODEL_LEN = 32
 SIZES: dict[str, Any] = {"num_blocks": 32, "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 8}

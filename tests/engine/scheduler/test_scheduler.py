@@ -9,7 +9,8 @@ from stentor.protocols.actors import Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import PromptLogprobs, StepResult, TokenLogprobs
-from stentor.tests.engine.fake_worker import Engine, alone
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.fake_model import alone
 
 
 def reason(engine: Engine, rid: int, index: int = 0) -> str:

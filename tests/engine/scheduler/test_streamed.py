@@ -1,15 +1,16 @@
 """Requests whose audio comes while they run: no row goes further than it can hear, and each ends with its input."""
 
 import random
+from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from stentor.protocols.audio import MAX_STREAM_BYTES, Audio, Streamed, StreamShape
 from stentor.protocols.sampling import SamplingParams
-from stentor.tests.engine.fake_worker import Engine
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, sizes
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
 
 SHAPE = StreamShape(first=5, step=3)
@@ -212,40 +213,14 @@ def test_what_cannot_be_appended_ends_the_request(before: Streamed, more: bytes,
     assert "has no streamed audio" in str(other.clients[rid].finished[0].message)
 
 
-class StreamMachine(RuleBasedStateMachine):
-    """Every order of submissions, input, ends, aborts, plans, results and deaths."""
-
+class StreamMachine(AnyOrder):
     @initialize(
-        capacity=st.integers(24, 60),
-        block_size=st.sampled_from([1, 2, 4]),
-        max_num_seqs=st.integers(1, 6),
-        budget=st.sampled_from([1, 3, 7, 64]),
-        mixed=st.sampled_from([1, 3, 64]),
-        first=st.sampled_from([1, 2, 5]),
-        step=st.sampled_from([1, 3]),
-        seed=st.integers(0, 2**16),
+        sizes=sizes(st.integers(24, 60)),
+        shape=st.builds(StreamShape, first=st.sampled_from([1, 2, 5]), step=st.sampled_from([1, 3])),
+        seed=SEEDS,
     )
-    def start(
-        self,
-        capacity: int,
-        block_size: int,
-        max_num_seqs: int,
-        budget: int,
-        mixed: int,
-        first: int,
-        step: int,
-        seed: int,
-    ) -> None:
-        self.rng = random.Random(seed)
-        self.engine = Engine(
-            num_blocks=capacity // block_size + 1,
-            block_size=block_size,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
-            max_mixed_prefill_tokens=mixed,
-            max_model_len=24,
-            stream=StreamShape(first, step),
-        )
+    def start(self, sizes: dict[str, Any], shape: StreamShape, seed: int) -> None:
+        self.begin(seed, max_model_len=24, stream=shape, **sizes)
 
     def listening(self) -> list[int]:
         clients = self.engine.clients.items()
@@ -271,46 +246,11 @@ class StreamMachine(RuleBasedStateMachine):
     def append(self, samples: int, last: bool) -> None:
         self.engine.append(self.rng.choice(self.listening()), self.rng.randbytes(2 * samples), last=last)
 
-    @rule()
-    def abort(self) -> None:
-        live = [rid for rid, client in self.engine.clients.items() if not client.finished]
-        if live:
-            self.engine.abort(self.rng.choice(live))
-
-    @rule(turns=st.integers(1, 8))
-    def run(self, turns: int) -> None:
-        for _ in range(turns):
-            self.engine.step()
-
-    @rule()
-    def plan(self) -> None:
-        self.engine.plan()
-
-    @precondition(lambda self: self.engine.results)
-    @rule()
-    def deliver(self) -> None:
-        self.engine.deliver()
-
-    @rule()
-    def kill_worker(self) -> None:
-        self.engine.kill_worker()
-
-    @rule()
-    def kill_engine(self) -> None:
-        self.engine.kill_engine()
-
-    @invariant()
-    def whole(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.scheduler.check_integrity()
-
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            for rid in self.listening():
-                self.engine.append(rid, b"", last=True)
-            self.engine.drain()
-            self.engine.check_clients()
+    def end(self) -> None:
+        for rid in self.listening():
+            self.engine.append(rid, b"", last=True)
+        super().end()
 
 
 TestStreamsInAnyOrder = StreamMachine.TestCase
-TestStreamsInAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+TestStreamsInAnyOrder.settings = many(150)

@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +16,8 @@ from stentor.engine.scheduler.suspicion import (
 )
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import StepPlan
-from stentor.tests.engine.fake_worker import Engine
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.engine.mortal_engine import MortalEngine
 
 
 def flown(*rids: int, fresh: tuple[int, ...] = ()) -> list[Flown]:
@@ -159,33 +159,6 @@ def test_random_deaths_fail_nobody_and_every_search_ends(count: int, kills: list
 
 
 # ---- in a scheduler
-
-
-class MortalEngine(Engine):
-    """Its worker dies of what ``kills`` says, before it has run the plan; what it had sent before may be lost too."""
-
-    def __init__(self, kills: Callable[[StepPlan, set[int]], bool], rng: random.Random, **sizes: object) -> None:
-        super().__init__(**sizes)  # type: ignore[arg-type]
-        self._kills = kills
-        self._rng = rng
-
-    def plan(self) -> bool:
-        self.now += 0.01
-        plan = self.scheduler.plan(self.now)
-        if plan is None:
-            return False
-        self.plans.append(plan)
-        slots = {row.slot for row in plan.rows}
-        rids = {choice.request.rid for choice in self.scheduler._rows.running if choice.slot in slots}
-        if self._kills(plan, rids):
-            while self.results and self._rng.random() < 0.5:
-                self.deliver()
-            self.kill_worker()
-        else:
-            result = self.worker.run(plan)
-            assert result is not None
-            self.results.append(result)
-        return True
 
 
 def _submit(engine: Engine, rng: random.Random) -> int:

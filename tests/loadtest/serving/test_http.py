@@ -36,11 +36,6 @@ from stentor.tests.loadtest.serving.scripted import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def _client(script: Script, timeout: float = 5.0, tls: ssl.SSLContext | None = None) -> HttpClient:
     return HttpClient(Address("https" if tls else "http", "127.0.0.1", script.port), {"X-Key": "k"}, timeout, tls)
 

@@ -26,11 +26,6 @@ pytestmark = pytest.mark.anyio
 WORKLOAD = Random(0, Constant(6), Constant(4), Constant(1), Constant(0))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Seen:
     """A view that remembers."""
 

@@ -1,5 +1,7 @@
 """Tools, thinking and forms of answers put together: what the engine is given, and how its text comes back."""
 
+import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -195,6 +197,67 @@ async def test_a_custom_tool_gets_its_text(state: ServerState) -> None:
     answer = await ask(state, tools=[CUSTOM, TOOL])
     (call,) = answer["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["custom"]) == ("custom", {"name": "c", "input": "a\né"})
+
+
+SUM = 'start: e\ne: e "+" t | t\nt: "(" e ")" | /[0-9]+/ | "\\"" /.*/ LF\n%import common.LF\n'
+
+
+def sums(definition: str = SUM, name: str = "sum") -> Any:
+    grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": definition}}
+    return {"type": "custom", "custom": {"name": name, "format": grammar}}
+
+
+async def test_the_input_of_a_custom_tool_is_held_to_its_lark_grammar(state: ServerState) -> None:
+    engine_of(state).answer = says("</think>\n\n" + CALL)
+    await ask(state, tools=[sums()], tool_choice={"type": "custom", "custom": {"name": "sum"}})
+    await ask(state, tools=[sums(), TOOL])
+    named, free = engine_of(state).grammars[-2:]
+    compiler = Compiler(token_bytes_of(byte_tokenizer(), (EOS,)))
+    for text, allowed in (("(1+2)+3", True), ('"a\\\n+1', True), ("1+", False), ("", False), ("1 ", False)):
+        input = json.dumps(text)
+        call = f'<tool_call>\n{{"name": "sum", "arguments": {{"input": {input}}}}}\n</tool_call>'
+        for grammar in (named, free):
+            matcher = compiler.compile(grammar)
+            said = all(matcher.consume(byte) for byte in call.encode()) and matcher.accepting()
+            assert said == allowed, (text, grammar)
+
+
+@pytest.mark.parametrize(
+    ("definition", "said"),
+    [
+        ("start: a\n", "unknown name"), ("a: /x/", "start"), ("start: /a", "lexer"), ("start: (", "Expected"),
+        ("start: /(?<=a)b/", "look"), ("start: <|end|>", "token"), ('start: %json {"type": "string"}', "%json"),
+        ("start: " + "(" * 30_000 + '"a"' + ")" * 30_000, "too complex"), ("start: " + "(" * 500, ""),
+    ],
+)  # fmt: skip
+async def test_a_grammar_that_cannot_be_held_is_refused_with_its_place(
+    state: ServerState, definition: str, said: str
+) -> None:
+    began = time.monotonic()
+    async with in_memory(state) as client:
+        body = {"model": "fake", "messages": HELLO, "tools": [TOOL, sums(definition)], "tool_choice": "required"}
+        answer = await client.post(CHAT, json=body)
+    assert time.monotonic() - began < 10
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "tools[1].custom.format.grammar.definition", error
+    assert said in error["message"]
+
+
+async def test_of_several_grammars_the_one_that_is_wrong_is_named(state: ServerState) -> None:
+    async with in_memory(state) as client:
+        for tools, param in (
+            ([sums(), sums("start: a", "other")], "tools[1].custom.format.grammar.definition"),
+            ([sums("start: a"), sums(name="other")], "tools[0].custom.format.grammar.definition"),
+        ):
+            answer = await client.post(
+                CHAT, json={"model": "fake", "messages": HELLO, "tools": tools, "tool_choice": "required"}
+            )
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        fine = await client.post(
+            CHAT, json={"model": "fake", "messages": HELLO, "tools": [sums("start: a")], "tool_choice": "none"}
+        )
+        assert fine.status_code == 200
 
 
 async def test_without_tools_or_choice_a_call_is_text(state: ServerState) -> None:

@@ -1,0 +1,156 @@
+// An online softmax over tiles of keys: what it has come to so far, and the step of one row and tile.
+#pragma once
+
+#include "simd_math.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace stentor {
+namespace attention {
+
+// How far a score may rise above the one that weights are relative to. Sums are then seldom brought to a new scale, and
+// weights of up to 2^8 leave them far from overflow.
+constexpr float SLACK = 8.0f;
+constexpr float LOG2E = 1.44269504088896341f;
+
+static inline int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
+
+// What a softmax over some keys has come to, for each row: the score that weights are relative to (times log2 e), the
+// sum of weights in LANES parts, and the weighted sum of values, `width` floats a row.
+struct Running {
+    float *origins, *totals, *sums;
+    int64_t width;
+
+    // Floats of so many rows; `at` is where they begin.
+    static int64_t floats(int64_t rows, int64_t width) { return padded(rows) + rows * (LANES + width); }
+    static Running at(float* at, int64_t rows, int64_t width) {
+        return {at, at + padded(rows), at + padded(rows) + rows * LANES, width};
+    }
+    // The rows from `row` on.
+    Running from(int64_t row) const {
+        return {origins + row, totals + row * LANES, sums + row * width, width};
+    }
+
+    void clear(int64_t rows) const {
+        std::fill_n(origins, rows, -std::numeric_limits<float>::infinity());
+        std::fill_n(totals, rows * LANES, 0.0f);
+        std::fill_n(sums, rows * width, 0.0f);
+    }
+
+    // Makes weights relative to `origin`; out of line, for it is rare.
+    __attribute__((noinline)) void move(int64_t row, float origin) const {
+        const float before = origins[row];
+        origins[row] = origin;
+        if (before == -std::numeric_limits<float>::infinity()) return;  // there is nothing yet
+        const vf factor = exp2(set1(before - origin));
+        scale(totals + row * LANES, factor, LANES);
+        scale(sums + row * width, factor, width);
+    }
+
+    // Takes in what `part` saw of the keys that follow.
+    void join(int64_t row, const Running& part, int64_t part_row) const {
+        const float theirs = part.origins[part_row], top = std::max(origins[row], theirs);
+        if (theirs == -std::numeric_limits<float>::infinity()) return;  // it saw none
+        const vf mine = exp2(set1(origins[row] - top)), other = exp2(set1(theirs - top));
+        origins[row] = top;
+        blend(totals + row * LANES, mine, part.totals + part_row * LANES, other, LANES);
+        blend(sums + row * width, mine, part.sums + part_row * width, other, width);
+    }
+
+   private:
+    static void scale(float* at, vf factor, int64_t n) {
+        for (int64_t i = 0; i < n; i += LANES) store(at + i, load(at + i) * factor);
+    }
+    static void blend(float* to, vf mine, const float* from, vf other, int64_t n) {
+        for (int64_t i = 0; i < n; i += LANES) store(to + i, load(to + i) * mine + load(from + i) * other);
+    }
+};
+
+// Weights as the products take them.
+template <int VECTORS>
+static inline void put_weights(const vf* weights, float* to) {
+    #pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; ++v) store(to + v * LANES, weights[v]);
+}
+#if defined(__AVX512BF16__)
+// What is too small for a normal number becomes zero, as the products would take it to be.
+template <int VECTORS>
+static inline void put_weights(const vf* weights, bf16* to) {
+    #pragma GCC unroll 16
+    for (int v = 0; v + 2 <= VECTORS; v += 2) {
+        const __m512bh two = _mm512_cvtne2ps_pbh((__m512)weights[v + 1], (__m512)weights[v]);
+        std::memcpy(to + v * LANES, &two, sizeof two);
+    }
+    if constexpr (VECTORS % 2) {
+        const __m256bh one = _mm512_cvtneps_pbh((__m512)weights[VECTORS - 1]);
+        std::memcpy(to + (VECTORS - 1) * LANES, &one, sizeof one);
+    }
+}
+#endif
+
+// Caps the scores of one row: they come without the factor log2 e, and get it.
+template <int KEYS_HERE>
+void cap(float* scores, float softcap) {
+    for (int64_t i = 0; i < KEYS_HERE; i += LANES)
+        store(scores + i, tanh(load(scores + i) / set1(softcap)) * set1(softcap * LOG2E));
+}
+
+// Hides all keys but [begin, end).
+template <int KEYS_HERE>
+void hide(float* scores, int64_t begin, int64_t end) {
+    vi lane;
+    for (int i = 0; i < LANES; ++i) lane[i] = i;
+    const vf hidden = set1(-std::numeric_limits<float>::infinity());
+    for (int64_t i = 0; i < KEYS_HERE; i += LANES) {
+        const vi at = lane + (int32_t)i;
+        store(scores + i, select((at >= (int32_t)begin) & (at < (int32_t)end), load(scores + i), hidden));
+    }
+}
+
+// 2^x for a weight, as exp2 has it; to 3e-6 where it is rounded to the 8 bits of bfloat16 anyway.
+static inline vf power_of(vf x, float) { return exp2(x); }
+#if defined(__AVX512BF16__)
+static inline vf power_of(vf x, bf16) {
+    x = vmax(x, set1(-160.0f));
+    const __m512 n = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const vf f = x - (vf)n;
+    vf p = set1(9.582853141e-3f);
+    p = fma(p, f, set1(5.590642673e-2f));
+    p = fma(p, f, set1(2.402409862e-1f));
+    p = fma(p, f, set1(6.931241932e-1f));
+    p = fma(p, f, set1(1.0f));
+    return (vf)_mm512_scalef_ps((__m512)p, n);
+}
+#endif
+
+// Turns the scores of R rows over KEYS_HERE keys, not all of them hidden, into weights, and brings their origins,
+// totals and sums up to date; scores and weights of a row are `apart`.
+template <int KEYS_HERE, int R, class Weight>
+void weigh(const float* scores, Weight* weights, int64_t apart, const Running& state, int64_t row) {
+    constexpr int VECTORS = KEYS_HERE / LANES;
+    float *const origins = state.origins + row, *const totals = state.totals + row * LANES;
+    for (int r = 0; r < R; ++r) {
+        vf s[VECTORS];
+        #pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; ++v) s[v] = load(scores + r * apart + v * LANES);
+        vf highest = s[0];
+        #pragma GCC unroll 16
+        for (int v = 1; v < VECTORS; ++v) highest = vmax(highest, s[v]);
+        const float top = hmax(highest);
+        if (__builtin_expect(top > origins[r] + SLACK, 0)) state.move(row + r, top);
+        const vf origin = set1(origins[r]);
+        vf sum = {};
+        #pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; ++v) {
+            s[v] = power_of(s[v] - origin, Weight{});
+            sum += s[v];
+        }
+        put_weights<VECTORS>(s, weights + r * apart);
+        store(totals + r * LANES, load(totals + r * LANES) + sum);
+    }
+}
+
+}  // namespace attention
+}  // namespace stentor

@@ -1,0 +1,222 @@
+"""A real scheduler over :mod:`.fake_worker`, in a loop whose every turn, loss and arrival a test decides."""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from stentor.engine.scheduler import Scheduler
+from stentor.engine.scheduler.suspicion import DEATHS_TO_CONVICT
+from stentor.protocols.actors import Append, Submit, TokensBatch
+from stentor.protocols.audio import Audio, Streamed, StreamShape
+from stentor.protocols.config import SchedulerConfig
+from stentor.protocols.pooling import Pooling, Reach
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import StepPlan, StepResult
+from stentor.tests.engine.fake_client import Client
+from stentor.tests.engine.fake_worker import FakeWorker
+from stentor.tests.engine.scripted_grammar import ScriptedGrammar, rule_over
+
+
+class Engine:
+    """Scheduler and fake worker in a loop with a manual clock, one step ahead.
+
+    A plan is run at once, but its result is kept back until :meth:`deliver`: the scheduler makes
+    the next plan without knowing it.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 16,
+        block_size: int = 4,
+        max_num_seqs: int = 4,
+        max_num_batched_tokens: int = 16,
+        max_mixed_prefill_tokens: int | None = None,
+        max_prefill_chunk: int | None = None,
+        max_model_len: int = 64,
+        prefix_cache: bool = True,
+        aging_seconds: float = 10.0,
+        encodings: int = 0,
+        max_encodings: int = 1,
+        max_mixed_encodings: int = 1,
+        stream: StreamShape | None = None,
+        pools: Reach = "",
+    ) -> None:
+        """With ``encodings`` the model hears, and every request needs audio; with ``stream`` one that is streamed."""
+        self.stream = stream
+        self.max_model_len = max_model_len
+        self.sizes: dict[str, Any] = {
+            "num_blocks": num_blocks,
+            "block_size": block_size,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "encodings": encodings,
+            "max_encodings": max_encodings,
+            "stream": stream,
+            "pools": pools,
+        }
+        config = SchedulerConfig(prefix_cache=prefix_cache, priority_aging_seconds=aging_seconds)
+        self._new_scheduler = partial(
+            Scheduler,
+            **self.sizes,
+            max_model_len=max_model_len,
+            config=config,
+            max_mixed_prefill_tokens=max_mixed_prefill_tokens,
+            max_prefill_chunk=max_prefill_chunk,
+            max_mixed_encodings=max_mixed_encodings,
+        )
+        self.scheduler = self._new_scheduler()
+        self.worker = FakeWorker(**self.sizes)
+        self.results: deque[StepResult] = deque()
+        self.lost: list[StepResult] = []
+        self.deaths: list[set[int]] = []
+        """Requests in flight at each death of the worker."""
+        self.failed: set[int] = set()
+        """Requests that were blamed for one."""
+        self.clients: dict[int, Client] = {}
+        self.plans: list[StepPlan] = []
+        self.crowded = False
+        """Whether others wait for the device."""
+        self.now = 0.0
+        self._next_rid = 0
+
+    def submit(
+        self,
+        prompt: list[int],
+        params: SamplingParams | None = None,
+        *,
+        seeds: Sequence[int] = (1,),
+        priority: int = 0,
+        salt: str = "",
+        max_tokens: int = 4,
+        grammar: ScriptedGrammar | None = None,
+        audio: Audio | None = None,
+        streamed: Streamed | None = None,
+        pooling: Pooling | None = None,
+    ) -> int:
+        rid = self._next_rid
+        self._next_rid += 1
+        params = params or SamplingParams(max_tokens=0 if pooling is not None else max_tokens)
+        submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, audio=audio)
+        submit = msgspec.structs.replace(submit, streamed=streamed, pooling=pooling)
+        self.clients[rid] = Client(submit, grammar, streamed)
+        self._submit(submit)
+        return rid
+
+    def _submit(self, submit: Submit) -> None:
+        grammar = self.clients[submit.rid].grammar
+        rules = None
+        if grammar is not None:
+            outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
+            rules = [rule_over(grammar, submit.params, each) for each in outputs]
+        refused = self.scheduler.submit(submit, self.now, rules)
+        if refused is not None:
+            self.receive(refused)
+
+    def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
+        client = self.clients[rid]
+        if not client.finished:
+            assert client.streamed is not None
+            client.streamed = Streamed(client.streamed.pcm + pcm, last)
+        batch = self.scheduler.append(Append(rid, pcm, last))
+        if batch is not None:
+            self.receive(batch)
+
+    def kill_engine(self) -> None:
+        """The scheduler is lost too; another gets what lives, as the client knows it."""
+        self.results.clear()
+        self.lost.clear()
+        self.worker = FakeWorker(**self.sizes)
+        self.scheduler = self._new_scheduler()
+        for client in self.clients.values():
+            if (again := client.again()) is not None:
+                self._submit(again)
+
+    def abort(self, rid: int, index: int = -1) -> None:
+        client = self.clients[rid]
+        indices = range(len(client.submit.seeds)) if index == -1 else [index]
+        client.aborted.update(i for i in indices if i not in client.finished)
+        batch = self.scheduler.abort(rid, index)
+        if batch is not None:
+            self.receive(batch)
+
+    def plan(self) -> bool:
+        self.now += 0.01
+        plan = self.scheduler.plan(self.now, crowded=self.crowded)
+        if plan is None:
+            return False
+        self.plans.append(plan)
+        if (result := self.worker.run(plan)) is not None:
+            self.results.append(result)
+        self._mask()
+        return True
+
+    def _mask(self) -> None:
+        """As the loop does: as soon as they can be made."""
+        if self.scheduler.wants_masks:
+            masks, ended = self.scheduler.masks()
+            assert not self.scheduler.wants_masks
+            self.receive(ended)
+            self.results.append(self.worker.mask(masks))
+
+    def deliver(self) -> None:
+        self.now += 0.01
+        self.receive(self.scheduler.complete(self.results.popleft(), self.now))
+        self._mask()
+
+    def kill_worker(self) -> None:
+        in_flight = {flown.rid for flown in self.scheduler._flown()}
+        group = self.scheduler._suspicion.group
+        assert group is None or in_flight <= group, "somebody ran beside those who are searched"
+        self.deaths.append(in_flight)
+        self.lost.extend(self.results)
+        self.results.clear()
+        self.worker = FakeWorker(**self.sizes)
+        recovery = self.scheduler.recover(self.now)
+        self.failed.update(end.rid for end in recovery.ended.finished)
+        if recovery.explained:
+            assert self.deaths.count(in_flight) >= DEATHS_TO_CONVICT, "failed without having died alone"
+        assert recovery.explained == bool(recovery.ended.finished)
+        self.receive(recovery.ended)
+
+    def step(self) -> None:
+        """One turn of the loop: plan ahead, then take the oldest result."""
+        planned = self.plan()
+        if len(self.results) > 1 or (self.results and not planned):
+            self.deliver()
+        self.scheduler.check_integrity()
+
+    def drain(self, limit: int = 5000) -> None:
+        """Run until nothing lives and nothing is in flight; a deadlock is an AssertionError."""
+        for _ in range(limit):
+            if not self.scheduler.has_work and not self.scheduler.in_flight:
+                break
+            assert self.plan() or self.results, f"deadlock: {self.scheduler.stats()}"
+            if self.results and (len(self.results) > 1 or not self.scheduler.has_work or not self.plan()):
+                self.deliver()
+            self.scheduler.check_integrity()
+        else:
+            raise AssertionError(f"still running after {limit} turns: {self.scheduler.stats()}")
+        self.check_empty()
+
+    def receive(self, batch: TokensBatch) -> None:
+        for prompt in batch.prompts:
+            self.clients[prompt.rid].take_prompt(prompt)
+        for gained in batch.tokens:
+            self.clients[gained.rid].take_tokens(gained)
+        for end in batch.finished:
+            self.clients[end.rid].take_end(end)
+
+    def check_empty(self) -> None:
+        """Nothing lives: every block is free, nothing waits."""
+        stats = self.scheduler.stats()
+        assert stats.free_blocks == self.sizes["num_blocks"], f"{stats.free_blocks} blocks free after all has ended"
+        assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
+
+    def check_clients(self) -> None:
+        """Every choice ended once, with the tokens that it gives alone."""
+        for rid, client in self.clients.items():
+            client.check(self.max_model_len, self.stream, blamed=rid in self.failed)

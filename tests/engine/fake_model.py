@@ -1,0 +1,111 @@
+"""The model of :mod:`.fake_worker`: the next token is a hash of all before it, of the audio, the seed and its index.
+
+So a row that was given a wrong token, block, place or position yields other tokens than it does alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from stentor.protocols.actors import Submit
+from stentor.protocols.audio import Audio, Heard, Streamed, StreamShape
+from stentor.protocols.pooling import Pooled, Pooling
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow, TokenLogprobs
+from stentor.tests.engine.scripted_grammar import VOCAB, ScriptedGrammar, permitted
+
+
+def hashed(*parts: object) -> int:
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+
+
+def next_token(
+    tokens: Sequence[int],
+    prompt_len: int,
+    params: SamplingParams,
+    seed: int,
+    allowed: set[int] | None = None,
+    pcm: bytes = b"",
+) -> int:
+    """The token drawn after ``tokens``; stops are masked below ``min_tokens``, unless ``allowed`` says what may be."""
+    index = len(tokens) - prompt_len
+    token = hashed(list(tokens), seed, index, pcm) % VOCAB
+    if allowed is not None:
+        return next(each % VOCAB for each in range(token, token + VOCAB) if each % VOCAB in allowed)
+    if index < params.min_tokens:
+        stops = set(params.eos_token_ids) | set(params.stop_token_ids)
+        while token in stops:
+            token = (token + 1) % VOCAB
+    return token
+
+
+def token_logprobs(tokens: Sequence[int], position: int) -> TokenLogprobs:
+    """A value that depends on the token at ``position`` and all before it."""
+    return TokenLogprobs(tokens[position], -float(hashed(list(tokens[: position + 1])) % 997), 1, [])
+
+
+def heard_of(prompt: Sequence[int], pcm: bytes, audio: Audio | NewRow) -> Heard:
+    """What a prompt brings, as the request or its row asks for it."""
+    no_speech = None if audio.no_speech is None else hashed(list(prompt[: audio.no_speech[0] + 1]), pcm) % 997 / 997
+    if audio.align is None:
+        return Heard(no_speech)
+    tokens = range(audio.align.start, len(prompt))
+    times = [float(hashed(list(prompt[: at + 1]), pcm, audio.align.frames) % 997) for at in [*tokens, tokens.stop]]
+    return Heard(no_speech, times, times[:-1])
+
+
+def pooled_of(prompt: Sequence[int], pooling: Pooling) -> Pooled:
+    """What is made of a prompt: bytes that depend on all of it."""
+    return Pooled(1, 2, hashed(list(prompt), pooling).to_bytes(8, "little"))
+
+
+@dataclass
+class Alone:
+    """What a choice yields when nothing else exists."""
+
+    tokens: list[int]
+    reason: str
+    stop_token: int | None
+
+
+def prefix_of(pcm: bytes, shape: StreamShape | None, position: int) -> bytes:
+    """What has been heard at a position of a model that hears while it is spoken to; for all others everything."""
+    return pcm if shape is None else pcm[: 2 * (shape.first + shape.step * position)]
+
+
+def alone(
+    submit: Submit,
+    index: int,
+    max_model_len: int,
+    grammar: ScriptedGrammar | None = None,
+    shape: StreamShape | None = None,
+    streamed: Streamed | None = None,
+) -> Alone:
+    """Computed straight from the definition of the fake model; ``streamed`` is all that was."""
+    params, tokens, prompt_len = submit.params, list(submit.prompt), len(submit.prompt)
+    limit = min(prompt_len + params.max_tokens, max_model_len)
+    pcm = b"" if submit.audio is None else submit.audio.pcm
+    end, heard_all = limit, -1
+    if shape is not None and streamed is not None:
+        pcm = streamed.pcm
+        heard_all = max(-(-len(pcm) // (2 * shape.step)), prompt_len) + 1
+        end = min(limit, heard_all)
+    while len(tokens) < end:
+        count = len(tokens) - prompt_len
+        outputs = tokens[prompt_len:]
+        allowed = None if grammar is None else permitted(grammar, params, outputs)
+        here = prefix_of(pcm, shape, len(tokens) - 1)
+        token = next_token(tokens, prompt_len, params, submit.seeds[index], allowed, here)
+        tokens.append(token)
+        if count >= params.min_tokens:
+            if token in params.eos_token_ids:
+                return Alone(tokens[prompt_len:], "stop", None)
+            if token in params.stop_token_ids:
+                return Alone(tokens[prompt_len:], "stop", token)
+        if grammar is not None and grammar.ends_with(params, outputs, token):
+            return Alone(tokens[prompt_len:], "stop", None)
+    if submit.pooling is not None:
+        return Alone([], "stop", None)
+    # where input and length end it at once, it is the input that does: nothing is left to be heard
+    stops = end == heard_all and streamed is not None and streamed.ended
+    return Alone(tokens[prompt_len:], "stop" if stops else "length", None)

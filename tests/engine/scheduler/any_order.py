@@ -1,0 +1,106 @@
+"""What the scheduler's properties share: prompts that meet, sizes of engines, and a machine of all that happens."""
+
+import random
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stentor.tests.engine.fake_engine import Engine
+from stentor.tests.examples import examples
+
+# Few distinct prefixes, so that requests meet in the prefix cache.
+_STEMS = [[3] * 40, [4, 5] * 20, [3] * 8 + [6] * 32]
+
+
+def random_prompt(rng: random.Random, *more_lengths: int) -> list[int]:
+    """Of 1 to 16 tokens, or a few more than one of ``more_lengths``."""
+    return rng.choice(_STEMS)[: rng.choice([1, 3, 6, 8, 12, *more_lengths])] + [rng.randrange(12)] * rng.randint(0, 4)
+
+
+def sizes(positions: st.SearchStrategy[int], **changes: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Of small engines: arguments of :class:`Engine`, with blocks for so many positions."""
+    drawn = {
+        "num_blocks": positions,
+        "block_size": st.integers(1, 4),
+        "max_num_seqs": st.integers(1, 8),
+        "max_num_batched_tokens": st.sampled_from([1, 2, 3, 7, 16, 64]),
+        "max_mixed_prefill_tokens": st.sampled_from([1, 3, 64]),
+        "max_prefill_chunk": st.sampled_from([1, 2, 5, 64]),
+        "prefix_cache": st.booleans(),
+    }
+    return st.fixed_dictionaries({**drawn, **changes}).map(
+        lambda each: {**each, "num_blocks": each["num_blocks"] // each["block_size"]}
+    )
+
+
+SEEDS = st.integers(0, 2**16)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Every order of aborts, plans, results and deaths; a subclass begins with an engine, and submits."""
+
+    rng: random.Random
+    engine: Engine
+
+    def begin(self, seed: int, **sizes: Any) -> None:
+        self.rng = random.Random(seed)
+        self.engine = Engine(**sizes)
+
+    @rule()
+    def abort(self) -> None:
+        live = [rid for rid, each in self.engine.clients.items() if len(each.finished) < len(each.submit.seeds)]
+        if live:
+            rid = self.rng.choice(live)
+            self.engine.abort(rid, self.rng.randrange(-1, len(self.engine.clients[rid].submit.seeds)))
+
+    @rule(turns=st.integers(1, 8))
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            self.engine.step()
+
+    @rule(crowded=st.booleans())
+    def share_the_device(self, crowded: bool) -> None:
+        self.engine.crowded = crowded
+
+    @rule()
+    def plan(self) -> None:
+        self.engine.plan()
+
+    @precondition(lambda self: self.engine.results)
+    @rule()
+    def deliver(self) -> None:
+        self.engine.deliver()
+
+    @rule()
+    def kill_worker(self) -> None:
+        self.engine.kill_worker()
+
+    @rule()
+    def kill_engine(self) -> None:
+        self.engine.kill_engine()
+
+    @precondition(lambda self: self.engine.lost)
+    @rule()
+    def deliver_a_result_of_the_dead_worker(self) -> None:
+        late = self.engine.scheduler.complete(self.engine.lost.pop(), self.engine.now)
+        assert (late.prompts, late.tokens, late.finished) == ([], [], [])
+
+    @invariant()
+    def whole(self) -> None:
+        self.engine.scheduler.check_integrity()
+
+    def end(self) -> None:
+        """Whatever happened, each choice ends once with the tokens that it gives alone."""
+        self.engine.drain()
+        self.engine.check_clients()
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.end()
+
+
+def many(few: int) -> settings:
+    """For a machine's test case: so many examples, and ten times as many in the long form."""
+    return settings(max_examples=examples(few, 10 * few), stateful_step_count=40, deadline=None)
