@@ -21,13 +21,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-# Tests that two processes share out among themselves, but for those that measure time, memory or signals; these and all
-# others want the machine for themselves.
+# Tests that two processes share out among themselves, and of those with real servers the ones that only look at answers;
+# those that measure time, memory or signals, and all others, want the machine for themselves.
 BESIDE := $(addprefix tests/,engine kernels parity protocols server wire)
+ANSWERS := $(patsubst %,tests/e2e/test_%.py,anthropic embedding embedding_clients mcp realtime responses \
+  responses_after_a_restart schemas sdk several_models storage streamed_transcription structured thinking tools \
+  transcription) $(addprefix tests/loadtest/,peers quality report sweeping voice) \
+  $(patsubst %,tests/test_%.py,dangerous_calls packaging readme)
 MEASURE := tests/kernels/test_native_memory.py tests/kernels/test_native_pool.py tests/server/grammar/test_checker.py \
   tests/server/offline tests/server/overload tests/server/text/test_attacks.py
 ALONE = $(filter-out $(BESIDE) tests/compile tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) \
-  $(wildcard tests/test_*.py) $(MEASURE)
+  $(filter-out $(ANSWERS),$(wildcard tests/test_*.py)) $(MEASURE)
 
 .PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
@@ -55,8 +59,8 @@ lint: $(STAMP) ## style, types and layers
 
 pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
-	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile $(MEASURE:%=--ignore=%) $(BESIDE))
-	$(if $(ARGS),,$(BIN)/python -P -m pytest $(ALONE))
+	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile $(MEASURE:%=--ignore=%) $(BESIDE) $(ANSWERS))
+	$(if $(ARGS),,$(BIN)/python -P -m pytest $(ANSWERS:%=--ignore=%) $(ALONE))
 	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
 
 compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need not be there
