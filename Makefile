@@ -21,8 +21,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-# Tests that two processes share out among themselves, and of those with real servers the ones that only look at answers;
-# those that measure time, memory or signals, and all others, want the machine for themselves.
+# Tests that two processes share out among themselves; then, of those with real servers, the ones that only look at
+# answers, which leave servers behind them until all have ended; and those that measure time, memory or signals, and all
+# others, want the machine for themselves.
 BESIDE := $(addprefix tests/,engine kernels parity protocols server wire)
 ANSWERS := $(patsubst %,tests/e2e/test_%.py,anthropic embedding embedding_clients mcp realtime responses \
   responses_after_a_restart schemas sdk several_models storage streamed_transcription structured thinking tools \
@@ -59,7 +60,8 @@ lint: $(STAMP) ## style, types and layers
 
 pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
-	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile $(MEASURE:%=--ignore=%) $(BESIDE) $(ANSWERS))
+	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile $(MEASURE:%=--ignore=%) $(BESIDE))
+	$(if $(ARGS),,OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile $(ANSWERS))
 	$(if $(ARGS),,$(BIN)/python -P -m pytest $(ANSWERS:%=--ignore=%) $(ALONE))
 	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
 
