@@ -1,6 +1,8 @@
 """``stentor serve`` over a worker that computes nothing: what is left is the cost of server and engine.
 
 python -P -m stentor.tests.echo_server serve --port 8001
+
+With ``--unpaced`` steps are answered at once, else every few milliseconds.
 """
 
 import sys
@@ -13,7 +15,10 @@ from stentor.engine.nursery_owner import Nursery
 from stentor.protocols.config import EngineConfig
 from stentor.server import cli
 
+UNPACED = "--unpaced"
+
 _launch = launch.launch_engine
+_worker = "stentor.loadtest." + ("unpaced_worker" if UNPACED in sys.argv else "echo_worker")
 
 
 def launch_echo(
@@ -23,11 +28,10 @@ def launch_echo(
     lease_fd: int | None = None,
 ) -> EngineProcess:
     """The nursery, which has imported what another worker needs, is not asked."""
-    return _launch(
-        msgspec.structs.replace(config, worker_module="stentor.loadtest.echo_worker"), weights_fd, None, lease_fd
-    )
+    return _launch(msgspec.structs.replace(config, worker_module=_worker), weights_fd, None, lease_fd)
 
 
 if __name__ == "__main__":
     launch.launch_engine = launch_echo
+    sys.argv = [argument for argument in sys.argv if argument != UNPACED]
     sys.exit(cli.main())

@@ -1,10 +1,11 @@
 """From a config.json to an :class:`EncoderConfig`, in transformers' words or those of a model's makers. Torch-free."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from .config import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, LayerType, RopeConfig
 from .config_fields import Fields
-from .encoder_config import EncoderActivation, EncoderConfig, TaskAdapters
+from .encoder_config import EncoderActivation, EncoderConfig, EncoderFamily, TaskAdapters
 from .hf_rope import rope_from_hf
 
 _ACTIVATIONS: Mapping[str, EncoderActivation] = {
@@ -205,28 +206,32 @@ def _check_nomic(fields: Fields) -> None:
         raise ConfigError(f"activation_function is {gate[:40]!r}, expected 'swiglu' or 'geglu'")
 
 
+def _turned_bert(
+    fields: Fields, config: Mapping[str, object], family: EncoderFamily, max_position: int, norm_eps: float
+) -> EncoderConfig:
+    """BERT's names and layers with turned queries and keys in place of learned positions; ``rope`` is the caller's."""
+    return EncoderConfig(
+        architecture=_architecture(config),
+        family=family,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=fields.integer("hidden_size"),
+        intermediate_size=fields.integer("intermediate_size"),
+        num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
+        num_heads=fields.integer("num_attention_heads"),
+        max_position=fields.integer("max_position_embeddings", max_position, most=LONGEST_CONTEXT),
+        norm_eps=fields.positive("layer_norm_eps", norm_eps),
+        activation=_activation(fields, "hidden_act"),
+        learned_positions=False,
+        token_types=fields.integer("type_vocab_size", 1, least=0),
+    )
+
+
 def _gte(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
-    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     kind = fields.text("position_embedding_type", "rope")
     if kind != "rope":
         raise ConfigError(f"position_embedding_type is {kind[:40]!r}, expected 'rope'")
-    return EncoderConfig(
-        architecture=_architecture(config),
-        family="gte",
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
-        num_heads=heads,
-        max_position=fields.integer("max_position_embeddings", 8192, most=LONGEST_CONTEXT),
-        norm_eps=fields.positive("layer_norm_eps", 1e-12),
-        activation=_activation(fields, "hidden_act"),
-        gated=True,
-        mlp_bias=False,
-        learned_positions=False,
-        token_types=fields.integer("type_vocab_size", 1, least=0),
-        rope=_gte_rope(fields, config, hidden // heads),
-    )
+    bert = _turned_bert(fields, config, "gte", 8192, 1e-12)
+    return replace(bert, gated=True, mlp_bias=False, rope=_gte_rope(fields, config, bert.head_dim))
 
 
 def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> RopeConfig:
@@ -242,23 +247,9 @@ def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> Ro
 
 
 def _jina(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
-    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    return EncoderConfig(
-        architecture=_architecture(config),
-        family="jina",
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers", most=MOST_LAYERS),
-        num_heads=heads,
-        max_position=fields.integer("max_position_embeddings", 8194, most=LONGEST_CONTEXT),
-        norm_eps=fields.positive("layer_norm_eps", 1e-5),
-        activation=_activation(fields, "hidden_act"),
-        learned_positions=False,
-        token_types=fields.integer("type_vocab_size", 1, least=0),
-        rope=rope_from_hf(config, hidden // heads, theta=fields.positive("rotary_emb_base", 20_000.0)),
-        adapters=_task_adapters(fields),
-    )
+    bert = _turned_bert(fields, config, "jina", 8194, 1e-5)
+    rope = rope_from_hf(config, bert.head_dim, theta=fields.positive("rotary_emb_base", 20_000.0))
+    return replace(bert, rope=rope, adapters=_task_adapters(fields))
 
 
 def _task_adapters(fields: Fields) -> TaskAdapters | None:

@@ -62,5 +62,5 @@ class Programs:
         )
 
     def last_hidden(self, tokens: int) -> torch.Tensor:
-        """float32 [tokens, hidden] of the last step, good until the next."""
+        """float32 [tokens, hidden] of the last step, which was run for ``every`` token; good until the next."""
         return self._body.buffer(self._residual, tokens)

@@ -95,8 +95,7 @@ class ModelRunner:
             known = self._rows.tokens
             for row, token in zip(sampled, tokens, strict=True):
                 known[row.slot, row.start + row.count] = token
-        tops = self._rows.prompt_logprobs
-        prompt_logprobs = self._prompt_logprobs(rows) if any(tops[row.slot] is not None for row in rows) else []
+        prompt_logprobs = self._prompt_logprobs(rows) if self._wants_prompt_logprobs(rows) else []
         return StepResult(
             epoch=plan.epoch,
             step=plan.step,
@@ -118,7 +117,8 @@ class ModelRunner:
             batch = build_batch(rows, self._rows, self._device)
             self._hidden = self._model.forward(batch.tokens, batch.positions, self._caches, batch.attention)
             return (self._model.logits(self._hidden[batch.last]) if len(batch.last) else None), None
-        found = self._step.run([(row.slot, row.start, row.count, row.sample) for row in rows])
+        every = self._wants_prompt_logprobs(rows)
+        found = self._step.run([(row.slot, row.start, row.count, row.sample) for row in rows], every=every)
         if found is None:
             return None, None
         logits, best = found
@@ -134,6 +134,10 @@ class ModelRunner:
         for row in plan.rows:
             if row.new_blocks:
                 self._rows.extend(row.slot, row.new_blocks)
+
+    def _wants_prompt_logprobs(self, rows: list[RowStep]) -> bool:
+        tops = self._rows.prompt_logprobs
+        return any(tops[row.slot] is not None for row in rows)
 
     def _prompt_logprobs(self, rows: list[RowStep]) -> list[PromptLogprobs]:
         """What the step says about prompt tokens, for the rows that asked."""

@@ -90,7 +90,7 @@ class Worker:
         if isinstance(runner, DeviceRunner):
             self._steps = Ahead(runner, self._send, turns)
         else:
-            self._steps = InTurn(runner, self._send, turns)
+            self._steps = InTurn(runner, self._send, turns, setup.pages)
         return None
 
     def _step(self, message: StepPlan | Masks) -> bool:

@@ -22,6 +22,7 @@ from .errors import SetupError
 from .kept_weights import open_kept
 from .limits import limits_of, with_limits
 from .memory import GIB, default_kv_bytes, resident_bytes
+from .pages_ahead import PagesAhead
 from .runner import ModelRunner
 from .setup_hearing import set_up_hearing
 from .setup_parts import (
@@ -97,7 +98,8 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
         MemoryLine("KV cache", kv_bytes, f"{num_blocks} blocks of {config.block_size} tokens; taken as it fills"),
         MemoryLine("worker process", resident_bytes(), "resident now: weights, code, KV blocks touched so far"),
     ]
-    return Setup(runner, WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config)))
+    ready = WorkerReady(num_blocks, max_model_len, memory, notes, limits_of(config))
+    return Setup(runner, ready, PagesAhead([tensor for cache in caches for tensor in (cache.k, cache.v)]))
 
 
 def size_cache(

@@ -27,6 +27,7 @@ from .device_runner import DeviceRunner
 from .errors import SetupError
 from .hearing_runner import HearingRunner
 from .memory import GIB
+from .pages_ahead import PagesAhead
 from .pooling_runner import PoolingRunner
 from .runner import ModelRunner
 from .streaming_runner import StreamingRunner
@@ -43,6 +44,8 @@ _BLOCK_MULTIPLE = 16
 class Setup:
     runner: ModelRunner | DeviceRunner | HearingRunner | StreamingRunner | PoolingRunner
     ready: WorkerReady
+    pages: PagesAhead | None = None
+    """Of a KV cache in the host's memory."""
 
 
 def choose_dtype(wanted: DType, device: torch.device, stored: str, *, batch_invariant: bool) -> torch.dtype:

@@ -4,6 +4,7 @@ import logging
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -13,6 +14,7 @@ from stentor.protocols.steps import Masks, StepPlan, StepResult
 
 from ..channel import PeerDied
 from .device_runner import DeviceRunner, Launched
+from .pages_ahead import PagesAhead
 from .pending import Pending
 from .row_names import Names, RowNames, names_in
 from .runner import Forwarded
@@ -24,6 +26,8 @@ _LOOK_SECONDS = 0.25
 """How often a worker whose steps run looks whether one of them has failed, or all are done."""
 _SWITCH_SECONDS = 0.0005
 _END_SECONDS = 5.0
+_IDLE_SECONDS = 0.005
+"""Without a message; between two steps of a busy worker less goes by."""
 
 Send = Callable[[object], None]
 T = TypeVar("T")
@@ -75,10 +79,15 @@ class TurnRunner(Protocol):
 class InTurn:
     """One step after the other, each waited for."""
 
-    def __init__(self, runner: TurnRunner, send: Send, turns: Turns | None = None) -> None:
+    def __init__(
+        self, runner: TurnRunner, send: Send, turns: Turns | None = None, pages: PagesAhead | None = None
+    ) -> None:
+        """``pages`` are those of the KV cache, which are taken while no message comes."""
         self._runner = runner
         self._send = send
         self._turns = turns or AloneOnDevice()
+        self._pages = pages
+        self._idle_from = 0.0
         self._names = RowNames()
         self._held: Held[Forwarded] | None = None
         self.failed = False
@@ -87,18 +96,22 @@ class InTurn:
         if self.failed:
             return
         names = self._names.after(plan)
+        if self._pages is not None:
+            self._pages.note(plan)
         try:
             check_turn(plan, self._held)
             self._turns.begin()
             if plan.masked:
                 self._held = Held(plan, names, self._runner.forward(plan))
                 self._turns.end()
+                self._idle_from = time.monotonic()
                 return
             result = self._runner.step(plan)
         except Exception as error:
             self._fail(step_failure(plan, names, error))
             return
         self._turns.end()
+        self._idle_from = time.monotonic()
         self._send(result)
 
     def mask(self, masks: Masks) -> None:
@@ -115,14 +128,20 @@ class InTurn:
             self._fail(step_failure(held.plan, held.names, error))
             return
         self._turns.end()
+        self._idle_from = time.monotonic()
         self._send(result)
 
     def _fail(self, failure: Failed) -> None:
         self.failed = True
         self._send(failure)
 
-    def rest(self) -> None:
-        return None
+    def rest(self) -> float | None:
+        if self._pages is None or not self._pages.wanted:
+            return None
+        if (left := self._idle_from + _IDLE_SECONDS - time.monotonic()) > 0:
+            return left
+        self._pages.take_one()
+        return 0.0
 
     def close(self) -> None:
         pass

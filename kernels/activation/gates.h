@@ -8,6 +8,10 @@ namespace stentor {
 struct Silu {
     static vf apply(vf x) { return x / (set1(1.0f) + exp(-x)); }
 };
+// For what is rounded to bfloat16.
+struct RoughSilu {
+    static vf apply(vf x) { return x / (set1(1.0f) + exp2_roughly(x * set1(-1.44269504088896341f))); }
+};
 struct GeluTanh {
     static vf apply(vf x) {
         // (1 + tanh(u)) / 2 is 1 / (1 + e^-2u): no cancellation where x is negative.

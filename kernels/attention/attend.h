@@ -19,6 +19,7 @@
 namespace stentor {
 namespace attention {
 
+constexpr float ZEROS[DEEP] = {};
 constexpr int64_t PART = 512;  // keys that are summed by themselves, at absolute positions
 constexpr int64_t ROWS = 96;   // rows of an item, when one token has no more than that; half where items are few
 constexpr int64_t ITEMS = 4;   // of a thread, with every kv head by itself: fewer are few
@@ -112,7 +113,7 @@ void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int6
 template <int N, class Weight>
 void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Running& state, int64_t row,
                 Weight* weights) {
-    if (softcap > 0) cap<N>(scores, softcap);
+    if (softcap > 0) cap<N>(scores, softcap, state.starts[row]);
     if (begin > 0 || end < N) hide<N>(scores, begin, end);
     weigh<N, 1>(scores, weights, N, state, row);
 }
@@ -160,7 +161,8 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
         const bool all = from_all <= key && to_all >= key + KEYS;  // every row sees every key
         by_rows<DEEP>(rows, [&](int64_t first, auto deep) {
             constexpr int R = decltype(deep)::value;
-            Kernel::template score<R>(queries + first * query, tile, scores);
+            const float* const starts = c.softcap > 0 ? ZEROS : state.starts + first;
+            Kernel::template score<R>(queries + first * query, tile, starts, scores);
             if (all && c.softcap <= 0) return weigh<KEYS, R>(scores, weights + first * KEYS, KEYS, state, first);
             for (int64_t row = first; row < first + R; ++row) {
                 Weight* const to = weights + row * KEYS;

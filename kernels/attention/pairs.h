@@ -60,7 +60,7 @@ struct Pairs {
     }
 
     template <int R>
-    static void score(const float* queries, const Tile<T>& tile, float* scores) {
+    static void score(const float* queries, const Tile<T>& tile, const float* starts, float* scores) {
         const int64_t half = tile.dim / 2;
         if (tile.paired_keys) {
             const int64_t first = tile.first_run() * RUN;
@@ -69,21 +69,22 @@ struct Pairs {
                 return (__m512bh)_mm512_loadu_si512(from + d * 2 * KEYS + v * 2 * RUN);
             };
             switch (tile.runs()) {
-                case 1: return score_by<R, 1>(queries, half, key, scores + first);
-                case 2: return score_by<R, 2>(queries, half, key, scores + first);
-                case 3: return score_by<R, 3>(queries, half, key, scores + first);
-                default: return score_by<R, 4>(queries, half, key, scores + first);
+                case 1: return score_by<R, 1>(queries, half, key, starts, scores + first);
+                case 2: return score_by<R, 2>(queries, half, key, starts, scores + first);
+                case 3: return score_by<R, 3>(queries, half, key, starts, scores + first);
+                default: return score_by<R, 4>(queries, half, key, starts, scores + first);
             }
         }
         // a block that holds one run has its keys' values at two neighbouring dimensions fill one line
         if (tile.size == RUN)
             return score_by<R, 4>(
-                queries, half, [&](int64_t d, int v) { return turned(tile.keys[v] + 2 * d * RUN); }, scores);
+                queries, half, [&](int64_t d, int v) { return turned(tile.keys[v] + 2 * d * RUN); }, starts,
+                scores);
         const int64_t size = tile.size;
         const auto key = [&](int64_t d, int v) {
             return beside(tile.keys[v] + 2 * d * size, tile.keys[v] + (2 * d + 1) * size);
         };
-        score_by<R, 4>(queries, half, key, scores);
+        score_by<R, 4>(queries, half, key, starts, scores);
     }
 
     // Keys go in pairs: one before `begin` has weight zero, one at `end` is not read.
@@ -104,12 +105,12 @@ struct Pairs {
 
     // The next R rows meet V runs; key(d, v) gives those of one run at dimensions 2d and 2d + 1.
     template <int R, int V, class Key>
-    static void score_by(const float* queries, int64_t half, const Key& key, float* scores) {
+    static void score_by(const float* queries, int64_t half, const Key& key, const float* starts, float* scores) {
         __m512 acc[R][V];
         #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
             #pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) acc[r][v] = _mm512_setzero_ps();
+            for (int v = 0; v < V; ++v) acc[r][v] = _mm512_set1_ps(starts[r]);
         for (int64_t d = 0; d < half; ++d) {
             __m512bh keys[V];
             #pragma GCC unroll 8

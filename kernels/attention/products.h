@@ -68,9 +68,9 @@ struct Singles {
         for (int64_t d = 0; d < dim; ++d) to[d] = widen(from[d]) * factor;
     }
 
-    // scores[r][key] = queries[r] · key, for R rows and the runs of a tile that some row sees.
+    // scores[r][key] = starts[r] + queries[r] · key, for R rows and the runs of a tile that some row sees.
     template <int R>
-    static void score(const float* queries, const Tile<T>& tile, float* scores) {
+    static void score(const float* queries, const Tile<T>& tile, const float* starts, float* scores) {
         const int64_t dim = tile.dim;
         for (int64_t base = tile.begin / (WIDE * LANES) * (WIDE * LANES); base < tile.end; base += WIDE * LANES) {
             const T* from[WIDE];
@@ -79,7 +79,11 @@ struct Singles {
                 const int64_t key = base + v * LANES;
                 from[v] = tile.keys[key / RUN] + key % RUN;
             }
-            vf acc[R][WIDE] = {};
+            vf acc[R][WIDE];
+            #pragma GCC unroll 8
+            for (int r = 0; r < R; ++r)
+                #pragma GCC unroll 8
+                for (int v = 0; v < WIDE; ++v) acc[r][v] = set1(starts[r]);
             for (int64_t d = 0; d < dim; ++d) {
                 vf key[WIDE];
                 #pragma GCC unroll 8

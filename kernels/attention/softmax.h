@@ -17,49 +17,60 @@ constexpr float LOG2E = 1.44269504088896341f;
 
 static inline int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
 
-// What a softmax over some keys has come to, for each row: the score that weights are relative to (times log2 e), the
-// sum of weights in LANES parts, and the weighted sum of values, `width` floats a row.
+// What a softmax over some keys has come to, for each row. Scores (times log2 e) are relative to an origin: they start
+// from `starts`, which is -origin, or 0 where no key has been seen yet. One above `limits`, SLACK or then -infinity,
+// moves the origin. `totals` is the sum of weights in LANES parts, `sums` that of weighted values, `width` floats a row.
 struct Running {
-    float *origins, *totals, *sums;
+    float *starts, *limits, *totals, *sums;
     int64_t width;
 
     // Floats of so many rows; `at` is where they begin.
-    static int64_t floats(int64_t rows, int64_t width) { return padded(rows) + rows * (LANES + width); }
+    static int64_t floats(int64_t rows, int64_t width) { return 2 * padded(rows) + rows * (LANES + width); }
     static Running at(float* at, int64_t rows, int64_t width) {
-        return {at, at + padded(rows), at + padded(rows) + rows * LANES, width};
+        float *const limits = at + padded(rows), *const totals = limits + padded(rows);
+        return {at, limits, totals, totals + rows * LANES, width};
     }
     // The rows from `row` on.
     Running from(int64_t row) const {
-        return {origins + row, totals + row * LANES, sums + row * width, width};
+        return {starts + row, limits + row, totals + row * LANES, sums + row * width, width};
     }
 
     void clear(int64_t rows) const {
-        std::fill_n(origins, rows, -std::numeric_limits<float>::infinity());
+        std::fill_n(starts, rows, 0.0f);
+        std::fill_n(limits, rows, NOTHING);
         std::fill_n(totals, rows * LANES, 0.0f);
         std::fill_n(sums, rows * width, 0.0f);
     }
 
-    // Makes weights relative to `origin`; out of line, for it is rare.
-    __attribute__((noinline)) void move(int64_t row, float origin) const {
-        const float before = origins[row];
-        origins[row] = origin;
-        if (before == -std::numeric_limits<float>::infinity()) return;  // there is nothing yet
-        const vf factor = exp2(set1(before - origin));
+    bool empty(int64_t row) const { return limits[row] == NOTHING; }
+
+    // Makes weights relative to what is `above` the origin; out of line, for it is rare.
+    __attribute__((noinline)) void move(int64_t row, float above) const {
+        starts[row] -= above;
+        if (empty(row)) {
+            limits[row] = SLACK;
+            return;
+        }
+        const vf factor = exp2(set1(-above));
         scale(totals + row * LANES, factor, LANES);
         scale(sums + row * width, factor, width);
     }
 
     // Takes in what `part` saw of the keys that follow.
     void join(int64_t row, const Running& part, int64_t part_row) const {
-        const float theirs = part.origins[part_row], top = std::max(origins[row], theirs);
-        if (theirs == -std::numeric_limits<float>::infinity()) return;  // it saw none
-        const vf mine = exp2(set1(origins[row] - top)), other = exp2(set1(theirs - top));
-        origins[row] = top;
+        if (part.empty(part_row)) return;
+        const float theirs = -part.starts[part_row], ours = empty(row) ? NOTHING : -starts[row];
+        const float top = std::max(ours, theirs);
+        const vf mine = exp2(set1(ours - top)), other = exp2(set1(theirs - top));
+        starts[row] = -top;
+        limits[row] = SLACK;
         blend(totals + row * LANES, mine, part.totals + part_row * LANES, other, LANES);
         blend(sums + row * width, mine, part.sums + part_row * width, other, width);
     }
 
    private:
+    static constexpr float NOTHING = -std::numeric_limits<float>::infinity();
+
     static void scale(float* at, vf factor, int64_t n) {
         for (int64_t i = 0; i < n; i += LANES) store(at + i, load(at + i) * factor);
     }
@@ -90,11 +101,11 @@ static inline void put_weights(const vf* weights, bf16* to) {
 }
 #endif
 
-// Caps the scores of one row: they come without the factor log2 e, and get it.
+// Caps the scores of one row, which come from zero and without the factor log2 e: they get it, and their start.
 template <int KEYS_HERE>
-void cap(float* scores, float softcap) {
+void cap(float* scores, float softcap, float start) {
     for (int64_t i = 0; i < KEYS_HERE; i += LANES)
-        store(scores + i, tanh(load(scores + i) / set1(softcap)) * set1(softcap * LOG2E));
+        store(scores + i, tanh(load(scores + i) / set1(softcap)) * set1(softcap * LOG2E) + set1(start));
 }
 
 // Hides all keys but [begin, end).
@@ -109,28 +120,23 @@ void hide(float* scores, int64_t begin, int64_t end) {
     }
 }
 
-// 2^x for a weight, as exp2 has it; to 3e-6 where it is rounded to the 8 bits of bfloat16 anyway.
 static inline vf power_of(vf x, float) { return exp2(x); }
-#if defined(__AVX512BF16__)
-static inline vf power_of(vf x, bf16) {
-    x = vmax(x, set1(-160.0f));
-    const __m512 n = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const vf f = x - (vf)n;
-    vf p = set1(9.582853141e-3f);
-    p = fma(p, f, set1(5.590642673e-2f));
-    p = fma(p, f, set1(2.402409862e-1f));
-    p = fma(p, f, set1(6.931241932e-1f));
-    p = fma(p, f, set1(1.0f));
-    return (vf)_mm512_scalef_ps((__m512)p, n);
-}
+static inline vf power_of(vf x, bf16) { return exp2_roughly(x); }
+
+static inline bool any_above(vf x, float limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
+#else
+    return hmax(x) > limit;
 #endif
+}
 
 // Turns the scores of R rows over KEYS_HERE keys, not all of them hidden, into weights, and brings their origins,
 // totals and sums up to date; scores and weights of a row are `apart`.
 template <int KEYS_HERE, int R, class Weight>
 void weigh(const float* scores, Weight* weights, int64_t apart, const Running& state, int64_t row) {
     constexpr int VECTORS = KEYS_HERE / LANES;
-    float *const origins = state.origins + row, *const totals = state.totals + row * LANES;
+    float *const limits = state.limits + row, *const totals = state.totals + row * LANES;
     for (int r = 0; r < R; ++r) {
         vf s[VECTORS];
         #pragma GCC unroll 16
@@ -138,13 +144,16 @@ void weigh(const float* scores, Weight* weights, int64_t apart, const Running& s
         vf highest = s[0];
         #pragma GCC unroll 16
         for (int v = 1; v < VECTORS; ++v) highest = vmax(highest, s[v]);
-        const float top = hmax(highest);
-        if (__builtin_expect(top > origins[r] + SLACK, 0)) state.move(row + r, top);
-        const vf origin = set1(origins[r]);
+        if (__builtin_expect(any_above(highest, limits[r]), 0)) {
+            const float above = hmax(highest);
+            state.move(row + r, above);
+            #pragma GCC unroll 16
+            for (int v = 0; v < VECTORS; ++v) s[v] -= set1(above);
+        }
         vf sum = {};
         #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) {
-            s[v] = power_of(s[v] - origin, Weight{});
+            s[v] = power_of(s[v], Weight{});
             sum += s[v];
         }
         put_weights<VECTORS>(s, weights + r * apart);

@@ -1,6 +1,7 @@
 """A model's forward pass on a CPU with one call a step: a program of instructions that all threads walk through."""
 
 import ctypes
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..guards import describe
 from ..kv_cache import check_caches, native_cache_obstacle
 from ..linear_packed import Form, form_of
 from ..native import NativeFunction, library, threads, unavailable_reason
+from ..native.memory import empty_huge
 from ..variants import Choice, Variant, settle
 from . import reference
 from .program import NONE, InstructionStruct, Program
@@ -21,7 +23,7 @@ __all__ = ["NONE", "Form", "Forward", "Program", "Step", "choose", "form_of"]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _RUN = NativeFunction("stentor_run_program", _P, _P, _I, restype=_I)
-_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _I, _P, _P, _I, _P, _I, restype=_I)
+_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _I, _P, _P, _I, _I, _P, _I, restype=_I)
 _FAULTS = {
     1: "a token id outside the vocabulary",
     2: "a position outside the rotary table",
@@ -31,6 +33,7 @@ _FAULTS = {
 }
 _NO_MEMORY = 6
 _LEAST_ROWS = 16
+_LINE = 64
 
 
 class _BufferStruct(ctypes.Structure):
@@ -117,7 +120,6 @@ class Forward:
         self._rows = 0
         self._buffers: list[Tensor] = []
         self._buffer_structs = (_BufferStruct * 0)()
-        self._prepared: list[Tensor] = []
         self._bound = _BoundStruct(ctypes.addressof(self._structs), len(self._structs))
 
     def buffer(self, number: int, rows: int) -> Tensor:
@@ -179,15 +181,20 @@ class Forward:
         if rows <= self._rows:
             return
         self._rows = max(_LEAST_ROWS, 1 << (rows - 1).bit_length())
-        self._buffers = [torch.empty(self._rows, width) for width in self.program.widths]
+        sizes = [self._rows * width * 4 for width in self.program.widths]
+        sizes += [self._rows * each for each in self.program.prepared_bytes]
+        starts = list(itertools.accumulate((-(-size // _LINE) * _LINE + _LINE for size in sizes), initial=0))
+        memory = empty_huge(starts[-1])
+        parts = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+        self._buffers = [
+            part.view(torch.float32).view(self._rows, width)
+            for part, width in zip(parts, self.program.widths, strict=False)
+        ]
         self._buffer_structs = (_BufferStruct * len(self._buffers))(
             *(_BufferStruct(buffer.data_ptr(), buffer.stride(0)) for buffer in self._buffers)
         )
-        self._prepared = [
-            torch.empty(self._rows * each + 64, dtype=torch.uint8) for each in self.program.prepared_bytes
-        ]
-        for area, memory in enumerate(self._prepared):
-            self._bound.prepared[area] = -(-memory.data_ptr() // 64) * 64
+        for area, part in enumerate(parts[len(self._buffers) :]):
+            self._bound.prepared[area] = part.data_ptr()
         self._bound.buffers = ctypes.addressof(self._buffer_structs)
 
 
@@ -243,11 +250,15 @@ class Step:
         self._pointers = ctypes.byref(body._bound), ctypes.byref(head._bound), ctypes.byref(slots)
         self._best_at = best.ctypes.data
 
-    def run(self, work: Sequence[tuple[int, int, int, bool]]) -> tuple[Tensor, npt.NDArray[np.int64]] | None:
+    def run(
+        self, work: Sequence[tuple[int, int, int, bool]], *, every: bool = False
+    ) -> tuple[Tensor, npt.NDArray[np.int64]] | None:
         """Runs some rows, at most one of each slot.
 
         Args:
             work: slot, first position, number of tokens, and whether the last one's logits are wanted.
+            every: leave the residual of every token in its buffer; else that is there for none of them, and what the
+                last layer does after its keys and values is done for the tokens with logits alone.
 
         Returns:
             For the rows that want them: float32 [rows, vocabulary], and int64 [rows] the largest one's index, the
@@ -283,6 +294,7 @@ class Step:
             slots,
             self._work,
             len(work),
+            every,
             self._best_at,
             threads(),
         )

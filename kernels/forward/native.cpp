@@ -6,16 +6,11 @@
 
 #include <new>
 
-// sampling/native.cpp
-STENTOR_EXPORT void stentor_sampling_argmax(const float* logits, int64_t batch, int64_t vocabulary, int64_t* tokens,
-                                            int64_t threads);
-
 namespace stentor {
 namespace {
 
 constexpr int64_t PHASES_AN_INSTRUCTION = 2;
 constexpr int64_t ROWS_APART = 8;  // of a row-wise phase with many rows, per item
-constexpr int64_t NO_MEMORY = 6;
 
 // The rows of a step's attention, which are the same for every layer of one shape.
 struct Queries {
@@ -118,27 +113,30 @@ void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
     });
 }
 
-// Both products of a few rows and 32 columns stand in the cache until they are gated, rounded and put away: the next
-// linears' input is written, and nothing else.
+// Both products of a few rows and 32 columns stand in the first-level cache until they are gated, rounded and put away:
+// the next linears' input is written, and nothing else. The weights of the columns meet as many rows as the second-level
+// cache holds, a few at a time.
 void gate(Run& run, const Instruction& op, Team::Walk& walk) {
-    constexpr int64_t APART = 2 * BLOCK, MOST = 96;
+    constexpr int64_t APART = 2 * BLOCK, FEW = 4 * DEEPEST, MOST = 264;
     const int64_t tokens = run.batch.tokens, columns = op.width / BLOCK, tiles = BLOCK / TILE;
-    const int64_t even = ceil_div(tokens, ceil_div(tokens, MOST)), bytes = prepared_stride((Form)op.form, op.width);
-    const int64_t rows = std::min(MOST, ceil_div(even, DEEPEST) * DEEPEST);
+    const int64_t rows = rows_of_block(tokens, MOST, run.threads), bytes = prepared_stride((Form)op.form, op.width);
     const Prepared x{run.prepared[0], prepared_stride(form_of(op.weight.kind), op.weight.inputs)};
     walk.phase(ceil_div(tokens, rows) * columns, [&](int64_t item) {
-        const int64_t first = item / columns * rows, end = std::min(first + rows, tokens), block = item % columns;
-        float* const both = scratch_row(MOST * APART);
-        const auto half = [&](const Packed& weight, const float* bias, int64_t from) {
-            const Destination to{both + from, APART, bias, first * APART + block * BLOCK};
-            multiply_tiles(weight, block * tiles, (block + 1) * tiles, x, first, end, to);
-        };
-        half(op.weight, op.bias, 0);
-        half(op.second_weight, op.second_bias, BLOCK);
-        for (int64_t t = first; t < end; ++t) {
-            float* const row = both + (t - first) * APART;
-            activate_row(row, BLOCK, op.activation, row);
-            prepare_block(row, BLOCK, (Form)op.form, op.width, block, run.prepared[1] + t * bytes);
+        const int64_t end = std::min((item / columns + 1) * rows, tokens), block = item % columns;
+        alignas(64) float both[FEW * APART];
+        for (int64_t first = item / columns * rows; first < end; first += FEW) {
+            const int64_t last = std::min(first + FEW, end);
+            const auto half = [&](const Packed& weight, const float* bias, int64_t from) {
+                const Destination to{both + from, APART, bias, first * APART + block * BLOCK};
+                multiply_tiles(weight, block * tiles, (block + 1) * tiles, x, first, last, to);
+            };
+            half(op.weight, op.bias, 0);
+            half(op.second_weight, op.second_bias, BLOCK);
+            for (int64_t t = first; t < last; ++t) {
+                float* const row = both + (t - first) * APART;
+                activate_row(row, BLOCK, op.activation, (Form)op.form, row);
+                prepare_block(row, BLOCK, (Form)op.form, op.sums, op.width, block, run.prepared[1] + t * bytes);
+            }
         }
     });
 }
@@ -147,7 +145,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
     const auto prepare = [&](int64_t t, const float* x) {
-        prepare_row(x, op.width, (Form)op.form, run.prepared[0] + t * prepared_stride((Form)op.form, op.width));
+        prepare_row(x, op.width, (Form)op.form, op.sums, run.prepared[0] + t * prepared_stride((Form)op.form, op.width));
     };
     switch (op.kind) {
         case EMBED:
@@ -206,7 +204,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         default:
             by_rows(run, walk, [&](int64_t t) {
                 float* gated = scratch_row(op.width);
-                activate_row(row(op.src, t), op.width, op.activation, gated);
+                activate_row(row(op.src, t), op.width, op.activation, (Form)op.form, gated);
                 prepare(t, gated);
             });
     }
@@ -227,8 +225,8 @@ int64_t find_fault(const Run& run, const Instruction& op) {
     return 0;
 }
 
-// Returns 0, or what is wrong with the batch (nothing is written then): 1 a token id outside the vocabulary, 2 a
-// position outside the rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside.
+}  // namespace
+
 int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
     const int64_t count = program.count;
     Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
@@ -268,49 +266,6 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
     return 0;
 }
 
-// The arrays of a batch; they grow and are kept.
-struct Layout {
-    std::vector<int64_t> ids, positions, slots, last;
-    std::vector<int32_t> query_start, seq_lens, tables;
-
-    // Lays the rows of a step end to end. Returns false where one leads outside its slot's line.
-    bool fill(const Slots& of, const Work* work, int64_t rows) {
-        ids.clear(), positions.clear(), slots.clear(), last.clear();
-        query_start.assign(1, 0), seq_lens.clear();
-        int64_t width = 0;
-        for (int64_t r = 0; r < rows; ++r) {
-            const Work& w = work[r];
-            if (w.slot < 0 || w.slot >= of.slots || w.start < 0 || w.count < 1) return false;
-            if (w.start > of.token_stride || w.count > of.token_stride - w.start) return false;
-            const int64_t columns = ceil_div(w.start + w.count, of.block_size);
-            if (columns > of.block_stride) return false;
-            width = std::max(width, columns);
-        }
-        tables.resize(rows * width);
-        for (int64_t r = 0; r < rows; ++r) {
-            const Work& w = work[r];
-            const int64_t* tokens = of.tokens + w.slot * of.token_stride;
-            const int32_t* blocks = of.blocks + w.slot * of.block_stride;
-            for (int64_t at = w.start; at < w.start + w.count; ++at) {
-                ids.push_back(tokens[at]);
-                positions.push_back(at);
-                slots.push_back((int64_t)blocks[at / of.block_size] * of.block_size + at % of.block_size);
-            }
-            std::copy_n(blocks, std::min(width, of.block_stride), tables.begin() + r * width);
-            query_start.push_back((int32_t)ids.size());
-            seq_lens.push_back((int32_t)(w.start + w.count));
-            if (w.sample) last.push_back((int64_t)ids.size() - 1);
-        }
-        return true;
-    }
-
-    Batch batch(int64_t rows) const {
-        return {(int64_t)ids.size(), ids.data(), positions.data(), slots.data(), rows, query_start.data(),
-                seq_lens.data(), tables.data(), rows ? (int64_t)tables.size() / rows : 0};
-    }
-};
-
-}  // namespace
 }  // namespace stentor
 
 using namespace stentor;
@@ -318,29 +273,6 @@ using namespace stentor;
 // See run_program for what it returns; 6 where there is no memory to plan the batch, and nothing is written then.
 STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) try {
     return run_program(*program, *batch, threads);
-} catch (const std::bad_alloc&) {
-    return NO_MEMORY;
-}
-
-// A step from its rows' work: `body` over all their tokens, then `head` over those that end a row that samples, from
-// buffer `residual` of the one to buffer `hidden` of the other, and `best` of what that leaves in its buffer `logits`.
-// All have memory enough. Returns as stentor_run_program does, and 5 for work that leads outside its slot.
-STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
-                                        int64_t logits, int64_t width, const Slots* slots, const Work* work,
-                                        int64_t rows, int64_t* best, int64_t threads) try {
-    static thread_local Layout layout;
-    if (!layout.fill(*slots, work, rows)) return 5;
-    if (const int64_t fault = run_program(*body, layout.batch(rows), threads)) return fault;
-    if (layout.last.empty()) return 0;
-    const Buffer &from = body->buffers[residual], &to = head->buffers[hidden];
-    for (size_t i = 0; i < layout.last.size(); ++i)
-        std::copy_n(from.rows + layout.last[i] * from.stride, width, to.rows + (int64_t)i * to.stride);
-    Batch batch = {};
-    batch.tokens = (int64_t)layout.last.size();
-    if (const int64_t fault = run_program(*head, batch, threads)) return fault;
-    const Buffer& scores = head->buffers[logits];
-    stentor_sampling_argmax(scores.rows, batch.tokens, scores.stride, best, threads);
-    return 0;
 } catch (const std::bad_alloc&) {
     return NO_MEMORY;
 }

@@ -21,7 +21,7 @@ enum Kind : int64_t {
 
 struct Instruction {
     int64_t kind, src, dst, add, form;
-    int64_t column, width, groups, activation, area;
+    int64_t column, width, groups, activation, area, sums;
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, brain_cache, table_rows;
     double scale, eps, softcap;
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin;
@@ -63,5 +63,12 @@ struct Slots {
 struct Work {
     int64_t slot, start, count, sample;
 };
+
+constexpr int64_t NO_MEMORY = 6;  // to plan the batch; nothing is written then
+
+// Returns 0, or what is wrong with the batch (nothing is written then): 1 a token id outside the vocabulary, 2 a
+// position outside the rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside.
+// Throws std::bad_alloc. native.cpp
+int64_t run_program(const Bound& program, const Batch& batch, int64_t threads);
 
 }  // namespace stentor

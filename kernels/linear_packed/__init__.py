@@ -26,6 +26,7 @@ from .weight import (
     pack_codes_,
     pack_gguf_,
     pack_plain_,
+    takes_sums,
     unpack_rows,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "pack_codes_",
     "pack_gguf_",
     "pack_plain_",
+    "takes_sums",
     "unpack_rows",
 ]
 

@@ -110,6 +110,7 @@ template <int64_t KIND, class Scale, int R, int T>
 static void meet(const Packed& w, int64_t tile, const Prepared& x, int64_t row, const Destination& to) {
     using Here = Cell<KIND, Scale, R, T>;
     Here cell(w, tile, x, row);
+    expect<R, T>(to, row, tile * TILE);
     const CodeTable table = CodeTable::of<KIND>();
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t) cell.sums[r][t] = f32x16{};

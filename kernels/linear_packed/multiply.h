@@ -15,15 +15,24 @@ constexpr int DEEPEST = 2;
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                     const Destination& to);
 
+// Rows of a block of rows: no more than `most`, and where there are many, as many blocks for each thread, which then
+// meets the rows that it has written itself.
+static inline int64_t rows_of_block(int64_t rows, int64_t most, int64_t threads) {
+    constexpr int64_t MANY = 96;  // rows of a thread for which it pays to read all weights
+    int64_t blocks = ceil_div(rows, most);
+    if (rows >= MANY * threads) blocks = ceil_div(blocks, threads) * threads;
+    return std::max<int64_t>(1, std::min(ceil_div(ceil_div(rows, blocks), DEEPEST) * DEEPEST, rows));
+}
+
 // How a product is cut: blocks of rows that stay in the second-level cache, and of tiles a few kilobytes long.
 struct Cut {
     int64_t row_blocks, rows, tile_blocks, tiles;
 
     Cut(const Packed& w, int64_t row_count, int64_t threads) {
-        constexpr int64_t ROW_BYTES = 256 * 1024, TILE_BYTES = 16 * 1024;
+        constexpr int64_t ROW_BYTES = 512 * 1024, TILE_BYTES = 16 * 1024;
         const int64_t all = ceil_div(w.outputs, TILE), bytes = tile_bytes(w.kind, w.inputs);
-        rows = std::max<int64_t>(DEEPEST, ROW_BYTES / prepared_stride(form_of(w.kind), w.inputs) / DEEPEST * DEEPEST);
-        rows = std::min(rows, std::max<int64_t>(row_count, 1));
+        const int64_t most = ROW_BYTES / prepared_stride(form_of(w.kind), w.inputs) / DEEPEST * DEEPEST;
+        rows = rows_of_block(row_count, std::max<int64_t>(DEEPEST, most), threads);
         row_blocks = ceil_div(row_count, rows);
         tiles = std::max<int64_t>(2, TILE_BYTES / bytes / 2 * 2);
         while (tiles > 2 && row_blocks * ceil_div(all, tiles) < 4 * threads) tiles -= 2;

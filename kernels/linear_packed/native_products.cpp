@@ -63,6 +63,7 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
     const int64_t apart = tile_bytes(KIND, w.inputs);
     const uint8_t* codes = w.codes + tile * apart;
     f32x16 acc[R][T] = {};
+    expect<R, T>(to, row, tile * TILE);
     if (!k.first)
         for (int r = 0; r < R; ++r)
             for (int t = 0; t < T; ++t) acc[r][t] = sums_so_far(to, row + r, (tile + t) * TILE, w.outputs);

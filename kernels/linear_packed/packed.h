@@ -81,8 +81,8 @@ static inline Place place_of(int64_t kind, int64_t lane, int64_t k) {
 // What is added to a code of eight bits before it is stored.
 constexpr uint8_t FLIP = BRAIN_BLOCKS ? 0x80 : 0;
 
-// How the input of a weight is kept: as floats, as bfloat16 with the sums of each 32, or in blocks of 32 bytes with a
-// common scale.
+// How the input of a weight is kept: as floats, as bfloat16 and perhaps the sums of each 32, or in blocks of 32 bytes
+// with a common scale.
 enum Form : int64_t { PLAIN = 0, BRAIN = 1, BYTES = 2 };
 
 static inline Form form_of(int64_t kind) {
@@ -155,21 +155,38 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     out->half128[1] = CENTRED ? 0.0f : -128.0f * (scale * (float)high);
 }
 
+// The sums of each 32 inputs go with a row of bfloat16 only where a weight asks for them.
+static inline bool takes_sums(int64_t kind) { return kind == Q4M; }
+
+static inline void round_block(const float* x, int64_t n, bf16* to) {
+#if defined(__AVX512BF16__)
+    if (n == BLOCK) {
+        // what is too small for a normal number becomes zero, as products of bfloat16 would take it to be
+        const __m512bh both = _mm512_cvtne2ps_pbh((__m512)load(x + LANES), (__m512)load(x));
+        std::memcpy(to, &both, sizeof both);
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < BLOCK; i += LANES) {
+        if (i + LANES <= n)
+            store(to + i, load(x + i));
+        else
+            store(to + i, i < n ? load_part(x + i, n - i) : vf{});
+    }
+}
+
 // A block of 32 of a row from x, of which the first n are there, in the form that a weight of `inputs` takes; `row` has
 // prepared_stride bytes.
-static inline void prepare_block(const float* x, int64_t n, Form form, int64_t inputs, int64_t block, void* row) {
+static inline void prepare_block(const float* x, int64_t n, Form form, bool sums, int64_t inputs, int64_t block,
+                                 void* row) {
     if (form == PLAIN) {
         std::memcpy((float*)row + block * BLOCK, x, (size_t)n * 4);
     } else if (form == BRAIN) {
-        bf16* to = (bf16*)row + block * BLOCK;
+        bf16* const to = (bf16*)row + block * BLOCK;
+        round_block(x, n, to);
+        if (!sums) return;
         vf sum = {};
-        for (int64_t i = 0; i < BLOCK; i += LANES) {
-            if (i + LANES <= n)
-                store(to + i, load(x + i));
-            else
-                store(to + i, i < n ? load_part(x + i, n - i) : vf{});
-            sum += load(to + i);
-        }
+        for (int64_t i = 0; i < BLOCK; i += LANES) sum += load(to + i);
         ((float*)((uint8_t*)row + sums_at(inputs)))[block] = hsum(sum);
     } else {
         quantize_block(x, n, (ByteBlock*)row + block);
@@ -177,13 +194,13 @@ static inline void prepare_block(const float* x, int64_t n, Form form, int64_t i
 }
 
 // Brings a row of floats into the form that a weight takes; `out` has prepared_stride bytes.
-static inline void prepare_row(const float* x, int64_t inputs, Form form, void* out) {
+static inline void prepare_row(const float* x, int64_t inputs, Form form, bool sums, void* out) {
     if (form == PLAIN) {
         std::memcpy(out, x, (size_t)inputs * 4);
         return;
     }
     for (int64_t k = 0; k < inputs; k += BLOCK)
-        prepare_block(x + k, std::min(BLOCK, inputs - k), form, inputs, k / BLOCK, out);
+        prepare_block(x + k, std::min(BLOCK, inputs - k), form, sums, inputs, k / BLOCK, out);
 }
 
 // The values of one output of a weight, float [inputs]. native.cpp

@@ -25,6 +25,13 @@ struct Destination {
     float* at(int64_t row, int64_t column) const { return out + (row * stride + column - skip); }
 };
 
+// Has the lines that R rows of T tiles go to at hand: each would otherwise be waited for when it is written.
+template <int R, int T>
+static inline void expect(const Destination& to, int64_t row, int64_t column) {
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < T; ++t) __builtin_prefetch(to.at(row + r, column + t * TILE), 1);
+}
+
 static inline f32x16 sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
     const float* at = to.at(row, column);
     if (column + TILE <= outputs) return load_as<f32x16>(at);

@@ -117,6 +117,11 @@ Form = Literal["plain", "brain", "bytes"]
 FORMS: tuple[Form, ...] = ("plain", "brain", "bytes")
 
 
+def takes_sums(kind: PackedKind) -> bool:
+    """Whether a weight has minima, which meet the sums of its input's blocks."""
+    return kind == "q4m"
+
+
 def form_of(kind: PackedKind) -> Form:
     """How a weight of this kind takes its input: with codes, in bfloat16 where this machine multiplies it."""
     function = _FORM.bind()

@@ -13,6 +13,8 @@ HUGE = 2 << 20
 _PROT_NONE: Final = 0
 _MAP_FIXED: Final = 0x10
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
+_MADV_POPULATE_WRITE: Final = 23
+"""Linux 5.14."""
 _MADV_COLLAPSE: Final = 25
 """Linux 6.1."""
 _M_TRIM_THRESHOLD: Final = -1
@@ -42,6 +44,16 @@ def empty_huge(nbytes: int) -> torch.Tensor:
         with contextlib.suppress(OSError):  # a kernel without large pages: small ones do
             memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes)
+
+
+def take_pages(tensor: torch.Tensor, start: int, nbytes: int) -> bool:
+    """Has the pages of bytes [start, start + nbytes) of a contiguous tensor at hand, whose contents stay what they are.
+
+    Returns False where the kernel cannot do that, or has no memory left.
+    """
+    begin = tensor.data_ptr() + start
+    first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+    return not _libc.madvise(first, begin + nbytes - first, _MADV_POPULATE_WRITE)
 
 
 def keep_freed_memory() -> None:

@@ -64,6 +64,21 @@ static inline vf exp2(vf x) {
 #endif
 }
 
+// 2^x to 3e-6, for what is rounded to the 8 bits of bfloat16 anyway; zero for -infinity.
+static inline vf exp2_roughly(vf x) {
+#if defined(__AVX512DQ__)
+    const vf f = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
+    vf p = set1(1.353416792e-2f);
+    p = fma(p, f, set1(5.201146061e-2f));
+    p = fma(p, f, set1(2.414427569e-1f));
+    p = fma(p, f, set1(6.930038345e-1f));
+    p = fma(p, f, set1(1.000002593f));
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);  // takes the floor itself
+#else
+    return exp2(x);
+#endif
+}
+
 static inline vf abs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
 static inline vf tanh(vf x) {

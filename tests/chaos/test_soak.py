@@ -1,4 +1,4 @@
-"""Half a minute of full load. ``make soak`` takes ten."""
+"""A minute of full load. ``make soak`` takes ten."""
 
 import numpy as np
 import pytest

@@ -64,7 +64,7 @@ def test_a_step_is_the_body_and_then_the_head_over_rows_that_sample(name: str, t
         for number, spans in enumerate(shuffled(LENGTHS, 9, 12)):
             pieces = apart.step(*spans)
             samples = [(number + place) % 3 != 0 for place in range(len(spans))]
-            found = step.run([(*span, wanted) for span, wanted in zip(spans, samples, strict=True)])
+            found = step.run([(*span, wanted) for span, wanted in zip(spans, samples, strict=True)], every=True)
             hidden = together.forward.buffer(together.hidden, sum(count for _, _, count in spans))
             assert_same_bits(hidden, torch.cat(pieces))
             last = [piece[-1:] for piece, wanted in zip(pieces, samples, strict=True) if wanted]
@@ -76,6 +76,26 @@ def test_a_step_is_the_body_and_then_the_head_over_rows_that_sample(name: str, t
                 assert_same_bits(logits, head.buffer(at_logits, len(last)))
                 assert best == logits.argmax(1).tolist()
     assert step.run([]) is None
+
+
+@pytest.mark.parametrize("name", [*SHAPES])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_logits_and_caches_are_the_same_where_the_last_layer_ends_for_rows_that_sample_alone(
+    name: str, threads: int
+) -> None:
+    sides = [Sequences(SHAPES[name], LENGTHS) for _ in range(2)]
+    steps = [step_over(side)[0] for side in sides]
+    with thread_count(threads):
+        for number, spans in enumerate(shuffled(LENGTHS, 9, 12)):
+            work = [(*span, (number + place) % 3 != 0) for place, span in enumerate(spans)]
+            found, expected = steps[0].run(work), steps[1].run(work, every=True)
+            assert (found is None) == (expected is None)
+            if found is not None and expected is not None:
+                assert_same_bits(found[0], expected[0])
+                assert found[1].tolist() == expected[1].tolist()
+    for mine, theirs in zip(sides[0].caches, sides[1].caches, strict=True):
+        for part, other in zip(mine, theirs, strict=True):
+            assert_same_bits(part, other)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+// A whole step: its batch laid out from its rows' work, one program over it and another over what samples.
+#include "parallel.h"
+#include "program.h"
+
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <vector>
+
+// sampling/native.cpp
+STENTOR_EXPORT void stentor_sampling_argmax(const float* logits, int64_t batch, int64_t vocabulary, int64_t* tokens,
+                                            int64_t threads);
+
+namespace stentor {
+namespace {
+
+// The arrays of a batch; they grow and are kept.
+struct Layout {
+    std::vector<int64_t> ids, positions, slots, last;
+    std::vector<int32_t> query_start, seq_lens, tables, ends_start, ends_lens, ends_tables;
+
+    // Lays the rows of a step end to end. Returns false where one leads outside its slot's line.
+    bool fill(const Slots& of, const Work* work, int64_t rows) {
+        ids.clear(), positions.clear(), slots.clear(), last.clear();
+        query_start.assign(1, 0), seq_lens.clear();
+        int64_t width = 0;
+        for (int64_t r = 0; r < rows; ++r) {
+            const Work& w = work[r];
+            if (w.slot < 0 || w.slot >= of.slots || w.start < 0 || w.count < 1) return false;
+            if (w.start > of.token_stride || w.count > of.token_stride - w.start) return false;
+            const int64_t columns = ceil_div(w.start + w.count, of.block_size);
+            if (columns > of.block_stride) return false;
+            width = std::max(width, columns);
+        }
+        tables.resize(rows * width);
+        for (int64_t r = 0; r < rows; ++r) {
+            const Work& w = work[r];
+            const int64_t* tokens = of.tokens + w.slot * of.token_stride;
+            const int32_t* blocks = of.blocks + w.slot * of.block_stride;
+            for (int64_t at = w.start; at < w.start + w.count; ++at) {
+                ids.push_back(tokens[at]);
+                positions.push_back(at);
+                slots.push_back((int64_t)blocks[at / of.block_size] * of.block_size + at % of.block_size);
+            }
+            std::copy_n(blocks, std::min(width, of.block_stride), tables.begin() + r * width);
+            query_start.push_back((int32_t)ids.size());
+            seq_lens.push_back((int32_t)(w.start + w.count));
+            if (w.sample) last.push_back((int64_t)ids.size() - 1);
+        }
+        return true;
+    }
+
+    // The last tokens of the rows that sample, each a sequence of its own over what it sees.
+    Batch ends() {
+        const int64_t count = (int64_t)last.size(), rows = (int64_t)seq_lens.size();
+        const int64_t width = rows ? (int64_t)tables.size() / rows : 0;
+        ends_start.resize(count + 1), ends_lens.clear(), ends_tables.clear();
+        std::iota(ends_start.begin(), ends_start.end(), 0);
+        for (int64_t r = 0; r < rows; ++r) {
+            if (!std::binary_search(last.begin(), last.end(), query_start[r + 1] - 1)) continue;
+            ends_lens.push_back(seq_lens[r]);
+            ends_tables.insert(ends_tables.end(), tables.begin() + r * width, tables.begin() + (r + 1) * width);
+        }
+        return {count, nullptr, nullptr, nullptr, count, ends_start.data(), ends_lens.data(), ends_tables.data(), width};
+    }
+
+    Batch batch(int64_t rows) const {
+        return {(int64_t)ids.size(), ids.data(), positions.data(), slots.data(), rows, query_start.data(),
+                seq_lens.data(), tables.data(), rows ? (int64_t)tables.size() / rows : 0};
+    }
+};
+
+// One past the last instruction that writes to the cache: what follows is for the rows themselves.
+int64_t end_of_writes(const Bound& program) {
+    int64_t end = program.count;
+    while (end > 0 && program.instructions[end - 1].kind != ROTATE) --end;
+    return end;
+}
+
+// Moves the rows `from` to the front of all that the instructions from number `at` on may read. `from` rises.
+void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from) {
+    const auto move = [&](uint8_t* rows, int64_t bytes) {
+        for (size_t i = 0; i < from.size(); ++i)
+            if (from[i] != (int64_t)i) std::memcpy(rows + (int64_t)i * bytes, rows + from[i] * bytes, (size_t)bytes);
+    };
+    std::vector<int64_t> buffers;
+    bool made[2] = {};
+    for (int64_t i = at; i < program.count; ++i) {
+        const Instruction& op = program.instructions[i];
+        const bool multiplies = op.kind == LINEAR || op.kind == GATE;
+        if (!multiplies) buffers.push_back(op.src);
+        if (op.kind == PREPARE || op.kind == ADD) buffers.push_back(op.add);
+        if (multiplies && !made[op.area]) {
+            move(program.prepared[op.area], prepared_stride(form_of(op.weight.kind), op.weight.inputs));
+            made[op.area] = true;
+        }
+        if (op.kind == PREPARE || op.kind == ACTIVATE) made[0] = true;
+        if (op.kind == GATE) made[1] = true;
+    }
+    std::sort(buffers.begin(), buffers.end());
+    buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
+    for (const int64_t buffer : buffers)
+        if (buffer >= 0) move((uint8_t*)program.buffers[buffer].rows, program.buffers[buffer].stride * 4);
+}
+
+}  // namespace
+}  // namespace stentor
+
+using namespace stentor;
+
+// A step from its rows' work: `body` over all their tokens, then `head` over those that end a row that samples, from
+// buffer `residual` of the one to buffer `hidden` of the other, and `best` of what that leaves in its buffer `logits`.
+// What of the body comes after all writes to the cache runs for the tokens that sample alone, unless `every` token's
+// residual is wanted. All have memory enough. Returns as stentor_run_program does, and 5 for work that leads outside its slot.
+STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
+                                        int64_t logits, int64_t width, const Slots* slots, const Work* work,
+                                        int64_t rows, int64_t every, int64_t* best, int64_t threads) try {
+    static thread_local Layout layout;
+    if (!layout.fill(*slots, work, rows)) return 5;
+    const Batch all = layout.batch(rows);
+    const std::vector<int64_t>& last = layout.last;
+    const int64_t writes = end_of_writes(*body);
+    const bool fewer = !every && (int64_t)last.size() < all.tokens && writes > 0;
+    Bound first = *body, rest = *body;
+    if (fewer) first.count = writes;
+    rest.instructions += first.count, rest.count -= first.count;
+    if (const int64_t fault = run_program(first, all, threads)) return fault;
+    if (last.empty()) return 0;
+    if (fewer) {
+        gather(*body, first.count, last);
+        if (const int64_t fault = run_program(rest, layout.ends(), threads)) return fault;
+    }
+    const Buffer &from = body->buffers[residual], &to = head->buffers[hidden];
+    for (size_t i = 0; i < last.size(); ++i)
+        std::copy_n(from.rows + (fewer ? (int64_t)i : last[i]) * from.stride, width, to.rows + (int64_t)i * to.stride);
+    Batch batch = {};
+    batch.tokens = (int64_t)last.size();
+    if (const int64_t fault = run_program(*head, batch, threads)) return fault;
+    const Buffer& scores = head->buffers[logits];
+    stentor_sampling_argmax(scores.rows, batch.tokens, scores.stride, best, threads);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return NO_MEMORY;
+}

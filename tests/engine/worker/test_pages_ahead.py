@@ -1,0 +1,149 @@
+import mmap
+from pathlib import Path
+
+import pytest
+import torch
+
+from stentor.engine.worker import pages_ahead
+from stentor.engine.worker.pages_ahead import PagesAhead
+from stentor.engine.worker.stepper import InTurn
+from stentor.kernels.native.memory import HUGE, empty_huge, take_pages
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import NewRow, RowStep, StepPlan, StepResult
+
+BLOCK = 4096
+BLOCKS = 4 * HUGE // BLOCK
+
+
+def _tensors(count: int = 2) -> list[torch.Tensor]:
+    return [empty_huge(BLOCKS * BLOCK).view(BLOCKS, BLOCK) for _ in range(count)]
+
+
+def _resident(tensor: torch.Tensor) -> int:
+    """Bytes of a mapping that the process has."""
+    begin, own = tensor.data_ptr(), 0
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    inside = False
+    for line in lines:
+        head = line.split()[0]
+        if "-" in head and not head.endswith(":"):
+            first, last = (int(part, 16) for part in head.split("-"))
+            inside = first <= begin < last
+        elif inside and head == "Rss:":
+            own = int(line.split()[1]) * 1024
+    return own
+
+
+def _entering(blocks: list[int]) -> StepPlan:
+    row = NewRow(0, [1], 1, SamplingParams(max_tokens=1), 0, blocks)
+    return StepPlan(0, 0, [], [row], [RowStep(0, 0, 1, [], True)])
+
+
+def _growing(blocks: list[int]) -> StepPlan:
+    return StepPlan(0, 0, [], [], [RowStep(0, 0, 1, blocks, True)])
+
+
+def _take_all(pages: PagesAhead) -> int:
+    count = 0
+    while pages.wanted:
+        pages.take_one()
+        count += 1
+    return count
+
+
+def _instead_of_taking(monkeypatch: pytest.MonkeyPatch, *, succeeds: bool) -> list[int]:
+    """Where pages were asked for from now on."""
+    asked: list[int] = []
+
+    def take(_tensor: torch.Tensor, start: int, _nbytes: int) -> bool:
+        asked.append(start)
+        return succeeds
+
+    monkeypatch.setattr(pages_ahead, "take_pages", take)
+    return asked
+
+
+def _can_take_pages() -> bool:
+    return take_pages(empty_huge(mmap.PAGESIZE), 0, mmap.PAGESIZE)
+
+
+needs_populate = pytest.mark.skipif(not _can_take_pages(), reason="needs MADV_POPULATE_WRITE (Linux 5.14)")
+
+
+@needs_populate
+def test_taken_pages_are_resident_and_keep_what_they_hold() -> None:
+    memory = empty_huge(4 * HUGE)
+    memory[5] = 7
+    assert _resident(memory) < 4 * HUGE
+    assert take_pages(memory, 0, 4 * HUGE)
+    assert _resident(memory) >= 4 * HUGE
+    assert memory[5] == 7
+    assert int(memory.sum()) == 7
+
+
+@needs_populate
+def test_the_next_blocks_of_every_tensor_are_at_hand_before_they_are_used() -> None:
+    tensors = _tensors()
+    pages = PagesAhead(tensors, ahead_bytes=2 * HUGE)
+    assert _take_all(pages) == 2
+    assert all(HUGE <= _resident(tensor) < 2 * HUGE + HUGE for tensor in tensors)
+
+
+@needs_populate
+def test_more_is_taken_as_blocks_are_used_up_to_the_last() -> None:
+    tensors = _tensors()
+    pages = PagesAhead(tensors, ahead_bytes=2 * HUGE)
+    _take_all(pages)
+    pages.note(_entering([0, 1, HUGE // BLOCK - 1]))
+    assert _take_all(pages) == 2
+    pages.note(_growing([HUGE // BLOCK]))
+    assert _take_all(pages) == 2
+    pages.note(_growing([2 * HUGE // BLOCK]))
+    assert _take_all(pages) == 2
+    pages.note(_growing([BLOCKS - 1]))
+    assert not pages.wanted
+    assert all(_resident(tensor) >= 4 * HUGE for tensor in tensors)
+
+
+def test_a_page_of_each_tensor_is_taken_ahead_however_many_there_are() -> None:
+    pages = PagesAhead(_tensors(3), ahead_bytes=HUGE)
+    assert _take_all(pages) == 3
+
+
+def test_no_more_than_a_quarter_of_the_cache_is_taken_ahead() -> None:
+    assert _take_all(PagesAhead(_tensors(), ahead_bytes=1 << 40)) == 2
+
+
+def test_a_kernel_that_cannot_take_pages_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _instead_of_taking(monkeypatch, succeeds=False)
+    pages = PagesAhead(_tensors())
+    assert _take_all(pages) == 1
+    pages.note(_entering([BLOCKS // 2]))
+    assert not pages.wanted
+    assert asked == [0]
+
+
+class StillRunner:
+    def step(self, plan: StepPlan) -> StepResult:
+        return StepResult(plan.epoch, plan.step, [], None, [], 0.0)
+
+
+def test_pages_are_taken_one_at_a_time_and_only_when_no_message_has_come_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("stentor.engine.worker.stepper.time.monotonic", lambda: now)
+    taken = _instead_of_taking(monkeypatch, succeeds=True)
+    steps = InTurn(StillRunner(), lambda message: None, None, PagesAhead(_tensors(), 2 * HUGE))  # type: ignore[arg-type]
+    steps.take(_entering([0]))
+    assert steps.rest() == pytest.approx(0.005)
+    assert taken == []
+    now += 0.006
+    assert steps.rest() == 0.0
+    assert taken == [0]
+    steps.take(_entering([0]))
+    assert steps.rest() == pytest.approx(0.005)
+    now += 0.006
+    while steps.rest() is not None:
+        pass
+    assert taken == [0, 0, HUGE, HUGE]
