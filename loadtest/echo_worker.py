@@ -21,7 +21,7 @@ _TOKEN = 260
 STEP_SECONDS = 0.02
 
 
-def main() -> int:
+def main(step_seconds: float = STEP_SECONDS) -> int:
     inherited = become_child("stentor-echo")
     engine = Endpoint.attach(inherited.fds, inherited.parent_pid)
     try:
@@ -32,7 +32,7 @@ def main() -> int:
                         limits = limits_of(with_limits(config, "cpu"))
                         engine.send_blocking(encoder.encode(WorkerReady(_BLOCKS, _MAX_MODEL_LEN, [], [], limits)))
                     case StepPlan() as plan:
-                        time.sleep(STEP_SECONDS)
+                        time.sleep(step_seconds)
                         tokens = [_TOKEN for row in plan.rows if row.sample]
                         engine.send_blocking(encoder.encode(StepResult(plan.epoch, plan.step, tokens, None, [], 0.0)))
                     case Shutdown():

@@ -1,6 +1,7 @@
 """What the kernel says of a server's processes."""
 
 import contextlib
+import os
 from pathlib import Path
 
 
@@ -34,13 +35,23 @@ def named(pid: int, name: str) -> list[int]:
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between opening and reading
         return False
 
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of all threads, from the scheduler's own nanosecond count."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """CPU time of a process and all below it, threads that have ended included, to the kernel's tick."""
+    ticks = 0
+    for each in tree(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def pss_bytes(pid: int, *, anonymous_only: bool = False) -> int:

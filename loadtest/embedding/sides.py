@@ -1,20 +1,16 @@
 """Whoever makes vectors of texts: our server over HTTP, or sentence-transformers in a process of its own."""
 
 import base64
-import json
-import os
-import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol
 
 import msgspec
 
-from ..peers.places import script
-from ..processes import cpu_seconds, tree
+from ..peers.child import PeerChild
+from ..processes import tree_cpu_seconds
 from ..server_process import ServerProcess
 from .asking import Connection
 
@@ -59,70 +55,29 @@ class Ours:
                 for place in places:
                     found[place] = connection.ask(parts[place]).vectors
 
-        used = _cpu_seconds(self._server.pid)
+        used = tree_cpu_seconds(self._server.pid)
         began = time.perf_counter()
         with ThreadPoolExecutor(self._connections) as threads:
             list(threads.map(work, range(self._connections)))
         seconds = time.perf_counter() - began
-        return Encoded(seconds, _cpu_seconds(self._server.pid) - used, [vector for part in found for vector in part])
+        return Encoded(
+            seconds, tree_cpu_seconds(self._server.pid) - used, [vector for part in found for vector in part]
+        )
 
 
-class SentenceTransformers:
-    """Context manager around the peer's process. Raises ``RuntimeError`` where there is none or it does not start."""
+class SentenceTransformers(PeerChild):
+    """The peer's process."""
 
     name = PEER
 
     def __init__(self, model: Path, dtype: str, threads: int) -> None:
-        self.version = ""
-        python = script(PEER, "python")
-        if not python.is_file():
-            raise RuntimeError(f"{PEER} is not installed (there is no {python}): make peers ARGS={PEER}")
-        child = Path(__file__).with_name("sentence_transformers_child.py")
-        self.command: Final = [
-            *(str(python), "-P", str(child), str(model), "--dtype", dtype, "--threads", str(threads)),
-        ]
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        )
-        self.version = self._read()["version"]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+        program = Path(__file__).with_name("sentence_transformers_child.py")
+        arguments = [str(model), "--dtype", dtype, "--threads", str(threads)]
+        super().__init__(PEER, program, arguments, {"HF_HUB_OFFLINE": "1"})
 
     def encode(self, texts: Sequence[str], batch: int) -> Encoded:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        used = _cpu_seconds(self._process.pid)
-        self._process.stdin.write(json.dumps({"texts": list(texts), "batch": batch}) + "\n")
-        self._process.stdin.flush()
-        answer = self._read()
-        used = _cpu_seconds(self._process.pid) - used
+        answer, used = self.ask({"texts": list(texts), "batch": batch})
         data = base64.b64decode(answer["vectors"])
         size = len(data) // len(texts)
         vectors = [data[start : start + size] for start in range(0, len(data), size)]
         return Encoded(answer["seconds"], used, vectors)
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{PEER} ended with {self._process.wait()}; its words are above")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-
-def _cpu_seconds(pid: int) -> float:
-    return sum(cpu_seconds(each) for each in tree(pid))
