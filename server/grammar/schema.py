@@ -243,20 +243,20 @@ class _Preparation:
 
     def _property_counts(self, made: Schema, path: str) -> None:
         """Leaves out what holds anyway, and refuses what cannot be held: keys of further properties may come twice."""
-        required = len(made.get("required", ()))
+        needed = frozenset(made.get("required", ()))
         names = made.get("properties", {})
         closed = made.get("additionalProperties") is False and not made.get("patternProperties")
-        if made.get("minProperties", 0) <= required:
+        if made.get("minProperties", 0) <= len(needed):
             made.pop("minProperties", None)
         if closed and made.get("maxProperties", 0) >= len(names):
             made.pop("maxProperties", None)
-        least, most = made.get("minProperties", 0) - required, made.get("maxProperties")
+        least, most = made.get("minProperties", 0) - len(needed), made.get("maxProperties")
         if least > 1:
             raise unsupported(path, "minProperties", "above 1 and the count of required properties")
-        optional = self._bounds_any and any(name not in made.get("required", ()) for name in names)
+        optional = self._bounds_any and not needed.issuperset(names)
         if optional and least > 0 and not closed:
             raise unsupported(path, "minProperties", "beside optional properties, unless there are no further ones")
-        if optional and most is not None and not (closed and most - required == 1):
+        if optional and most is not None and not (closed and most - len(needed) == 1):
             raise unsupported(path, "maxProperties", "beside optional properties")
 
     def _property_names(self, schema: Schema, others: Any, path: str, made: Schema) -> Any:
