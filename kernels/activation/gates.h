@@ -8,7 +8,7 @@ namespace stentor {
 struct Silu {
     static vf apply(vf x) { return x / (set1(1.0f) + exp(-x)); }
 };
-// For what is rounded to bfloat16.
+// For what is rounded to eight bits or to bfloat16.
 struct RoughSilu {
     static vf apply(vf x) { return x / (set1(1.0f) + exp2_roughly(x * set1(-1.44269504088896341f))); }
 };

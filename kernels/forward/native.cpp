@@ -135,7 +135,7 @@ void gate(Run& run, const Instruction& op, Team::Walk& walk) {
             for (int64_t t = first; t < last; ++t) {
                 float* const row = both + (t - first) * APART;
                 activate_row(row, BLOCK, op.activation, (Form)op.form, row);
-                prepare_block(row, BLOCK, (Form)op.form, op.sums, op.width, block, run.prepared[1] + t * bytes);
+                prepare_block(row, BLOCK, (Form)op.form, block, run.prepared[1] + t * bytes);
             }
         }
     });
@@ -145,7 +145,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
     const auto prepare = [&](int64_t t, const float* x) {
-        prepare_row(x, op.width, (Form)op.form, op.sums, run.prepared[0] + t * prepared_stride((Form)op.form, op.width));
+        prepare_row(x, op.width, (Form)op.form, run.prepared[0] + t * prepared_stride((Form)op.form, op.width));
     };
     switch (op.kind) {
         case EMBED:

@@ -21,7 +21,7 @@ enum Kind : int64_t {
 
 struct Instruction {
     int64_t kind, src, dst, add, form;
-    int64_t column, width, groups, activation, area, sums;
+    int64_t column, width, groups, activation, area;
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, brain_cache, table_rows;
     double scale, eps, softcap;
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin;

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..activation import ActivationKind
-from ..linear_packed import BLOCK, FORMS, Form, PackedStruct, PackedWeight, form_of, takes_sums
+from ..linear_packed import BLOCK, FORMS, Form, PackedStruct, PackedWeight, form_of
 
 Op = Literal["embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate", "gate"]
 OPS: tuple[Op, ...] = ("embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate", "gate")
@@ -28,7 +28,7 @@ class InstructionStruct(ctypes.Structure):
 
     _fields_ = (
         *((name, _I) for name in ("kind", "src", "dst", "add", "form", "column", "width", "groups", "activation")),
-        *((name, _I) for name in ("area", "sums")),
+        ("area", _I),
         *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
         ("brain_cache", _I),
         ("table_rows", _I),
@@ -272,7 +272,7 @@ class Program:
         return (InstructionStruct * len(self.instructions))(*self._structs(caches))
 
     def _structs(self, caches: list[tuple[Tensor, Tensor]]) -> Iterator[InstructionStruct]:
-        for at, i in enumerate(self.instructions):
+        for i in self.instructions:
             cos, sin = i.rotary or (None, None)
             k_cache, v_cache = caches[i.layer] if i.layer != NONE else (None, None)
             yield InstructionStruct(
@@ -286,7 +286,6 @@ class Program:
                 groups=i.groups,
                 activation=ACTIVATIONS.index(i.activation),
                 area=i.area,
-                sums=self._wants_sums(at),
                 heads=i.heads,
                 kv_heads=i.kv_heads,
                 dim=i.dim,
@@ -310,18 +309,6 @@ class Program:
                 weight=i.weight.struct if i.weight is not None else PackedStruct(),
                 second_weight=i.second_weight.struct if i.second_weight is not None else PackedStruct(),
             )
-
-    def _wants_sums(self, at: int) -> bool:
-        """Whether a weight that takes what instruction number ``at`` prepares takes the sums of its blocks as well."""
-        if self.instructions[at].op not in _MAKING:
-            return False
-        for i in self.instructions[at + 1 :]:
-            weights = (i.weight, i.second_weight)
-            if any(weight is not None and takes_sums(weight.kind) for weight in weights):
-                return True
-            if i.op in _MAKING:
-                return False
-        return False
 
     def _append(self, instruction: Instruction) -> None:
         """Keeps it, with what the native interpreter reads through a pointer contiguous and in float32."""
@@ -348,8 +335,7 @@ def _stride(form: Form, width: int) -> int:
         case "plain":
             return -(-width * 4 // 64) * 64
         case "brain":
-            blocks = -(-width // 32)
-            return -(-(blocks * 64 + blocks * 4) // 64) * 64
+            return -(-width // 32) * 64
         case "bytes":
             return -(-width // 32) * 64
 

@@ -26,7 +26,6 @@ from .weight import (
     pack_codes_,
     pack_gguf_,
     pack_plain_,
-    takes_sums,
     unpack_rows,
 )
 
@@ -48,7 +47,6 @@ __all__ = [
     "pack_codes_",
     "pack_gguf_",
     "pack_plain_",
-    "takes_sums",
     "unpack_rows",
 ]
 
@@ -73,10 +71,10 @@ def linear_packed(
 ) -> Tensor:
     """act(x Wᵀ + bias) for each row of ``x``; sums, and what is done to them, are in float32.
 
-    What a plain weight of bfloat16 meets is rounded to bfloat16, and so is what codes meet where the machine
-    multiplies bfloat16; elsewhere that is rounded to 255 steps for each 32 values. Each output is summed along K
-    in one order: a row's result does not depend on the other rows, on how many there are, or on the number of
-    threads, bitwise, with the native variant.
+    What a plain weight of bfloat16 meets is rounded to bfloat16. What codes meet is rounded to 255 steps for each
+    32 values, of which the largest is kept as it is. Each output is summed along K in one order: a row's result
+    does not depend on the other rows, on how many there are, or on the number of threads, bitwise, with the native
+    variant.
 
     Args:
         x: [T, K] float32 or bfloat16.

@@ -1,4 +1,4 @@
-// Codes meet inputs of eight bits: integer dot products within a block, scaled once a block.
+// Codes meet inputs of eight bits: integer dot products within a block, scaled once a block, and the block's peak.
 #pragma once
 
 #include "stream.h"
@@ -16,6 +16,15 @@ static inline void half_block(const uint8_t* at, u8x64* out) {
             out[v] = load_as<u8x64>(at + 64 * (4 * HALF + v));
         }
     }
+}
+
+// Code k of all sixteen outputs of a block, counted from 128 where CENTRED.
+template <int64_t KIND>
+static inline f32x16 code_at(const uint8_t* block, uint32_t k) {
+    constexpr bool FOUR = KIND == Q4 || KIND == Q4M;
+    const u32x16 all = load_as<u32x16>(block + (FOUR ? k % 16 / 4 : k / 4) * 64);
+    const u32x16 code = all >> (FOUR ? k % 4 * 8 + k / 16 * 4 : k % 4 * 8) & (FOUR ? 15u : 255u);
+    return to_float((i32x16)code - (!FOUR && CENTRED ? 128 : 0));
 }
 
 // R rows meet T tiles of blocks: 16 inputs of a block at a time, so that the codes of two tiles fit into registers
@@ -53,16 +62,19 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
                     sum = dot4<EIGHT>(sum, w[t][v], b.q + 16 + 4 * v);
                 }
             for (int t = 0; t < T; ++t) {
+                const f32x16 peak = all16(b.peak), code = code_at<KIND>(at[t], (uint32_t)b.peak_at);
                 if constexpr (KIND == Q8H) {
-                    const f32x16 left = fma16(to_float(low[r][t]), all16(b.scale), all16(b.half128[0]));
-                    const f32x16 right = fma16(to_float(high[r][t]), all16(b.scale), all16(b.half128[1]));
+                    f32x16 left = fma16(to_float(low[r][t]), all16(b.scale), all16(b.half128[0]));
+                    f32x16 right = fma16(to_float(high[r][t]), all16(b.scale), all16(b.half128[1]));
+                    (b.peak_at < 16 ? left : right) = fma16(code, peak, b.peak_at < 16 ? left : right);
                     acc[r][t] = fma16(right, second[t], fma16(left, first[t], acc[r][t]));
                 } else if constexpr (KIND == Q4M) {
-                    acc[r][t] = fma16(to_float(low[r][t]) * b.scale, first[t], acc[r][t]);
+                    acc[r][t] = fma16(fma16(code, peak, to_float(low[r][t]) * b.scale), first[t], acc[r][t]);
                     acc[r][t] = fma16(all16(b.sum), second[t], acc[r][t]);
                 } else {
                     const float offset = KIND == Q4 ? b.minus8 : b.minus128;
-                    acc[r][t] = fma16(fma16(to_float(low[r][t]), all16(b.scale), all16(offset)), first[t], acc[r][t]);
+                    const f32x16 others = fma16(to_float(low[r][t]), all16(b.scale), all16(offset));
+                    acc[r][t] = fma16(fma16(code, peak, others), first[t], acc[r][t]);
                 }
             }
         }

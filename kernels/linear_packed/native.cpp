@@ -36,7 +36,7 @@ void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
     for (int64_t k = 0; k < BLOCK; ++k) {
         const Place place = place_of(w.kind, lane, k);
         if (!four)
-            to[place.byte] = from.codes[k] ^ FLIP;
+            to[place.byte] = from.codes[k];
         else if (place.upper)
             to[place.byte] = (uint8_t)((to[place.byte] & 15) | from.codes[k] << 4);
         else
@@ -60,7 +60,7 @@ Block get_block(const Packed& w, int64_t row, int64_t block) {
     for (int64_t k = 0; k < BLOCK; ++k) {
         const Place place = place_of(w.kind, lane, k);
         const uint8_t byte = from[place.byte];
-        out.codes[k] = !four ? byte ^ FLIP : place.upper ? byte >> 4 : byte & 15;
+        out.codes[k] = !four ? byte : place.upper ? byte >> 4 : byte & 15;
     }
     const int64_t parts = scale_parts(w.kind);
     for (int64_t part = 0; part < parts; ++part) {

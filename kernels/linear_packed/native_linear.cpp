@@ -73,7 +73,7 @@ STENTOR_EXPORT int64_t stentor_linear_packed(const Packed* w, const void* x, int
     if (!ready)
         parallel_rows(rows, 8, threads, [&](int64_t begin, int64_t end) {
             for (int64_t r = begin; r < end; ++r)
-                prepare_row((const float*)x + r * stride, w->inputs, form, takes_sums(w->kind), made + r * bytes);
+                prepare_row((const float*)x + r * stride, w->inputs, form, made + r * bytes);
         });
     const Prepared prepared{ready ? (const uint8_t*)x : made, bytes};
     const Cut cut(*w, rows, threads);

@@ -1,12 +1,7 @@
 // Products of prepared rows with tiles of packed weights: for each kind a kernel of R rows and a few tiles, all
 // sums in registers. They take long to compile, hence a unit of their own.
-#include "multiply.h"
-
-#if defined(__AVX512BF16__)
-#include "brain_blocks.h"
-#else
 #include "byte_blocks.h"
-#endif
+#include "multiply.h"
 
 namespace stentor {
 namespace {
@@ -71,14 +66,11 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
         plain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
     } else if constexpr (KIND == BF16) {
         brain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
-    }
-#if !defined(__AVX512BF16__)
-    else {
+    } else {
         const int64_t blocks = ceil_div(w.inputs, BLOCK), scales_apart = blocks * scale_parts(KIND) * TILE;
         const Scale* scales = (const Scale*)w.scales + tile * scales_apart;
         blocks_tiles<KIND, Scale, R, T>(codes, apart, scales, scales_apart, x, row, k.begin, k.end, acc);
     }
-#endif
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, acc[r][t], k.last);
 }
@@ -88,9 +80,6 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
 template <int64_t KIND, class Scale, int T>
 static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t first, int64_t end,
                           const Destination& to) {
-#if defined(__AVX512BF16__)
-    if constexpr (KIND != F32 && KIND != BF16) return brain_blocks<KIND, Scale, T>(w, tile, x, first, end, to);
-#endif
     constexpr int DEEP = KIND == F32 || KIND == BF16 ? DEEPEST : DEEPEST_OF_BLOCKS;
     const int64_t unit = KIND == F32 ? 1 : KIND == BF16 ? 2 : BLOCK, units = ceil_div(w.inputs, unit);
     int64_t most = STRETCH_BYTES / T * units / tile_bytes(KIND, w.inputs);

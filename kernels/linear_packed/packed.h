@@ -13,10 +13,7 @@
 //     value = scale * (code - 8)      Q4
 //     value = scale * (code - 128)    Q8, and Q8H: a scale for each half of a block
 //
-// How the bytes of a block lie depends on what multiplies them. Where the machine has products of bfloat16, codes are
-// turned into bfloat16, which holds them exactly, and meet inputs of bfloat16 (brain_blocks.h): four inputs of 16
-// outputs lie as [4 outputs][2 inputs], [the same 4][2 more], and so on; bytes of Q8 as [k][16], with the code's sign.
-// Elsewhere they meet inputs of eight bits (byte_blocks.h) and lie as [16 outputs][4 inputs].
+// The bytes of a block lie as [16 outputs][4 inputs], for the dot products of four bytes with inputs of eight bits.
 //
 // Scales stand beside: [tile][block][parts][16], parts = 2 for Q4M (scale, min) and Q8H, else 1; half precision, or
 // single where WIDE. K is padded with zeros to whole blocks (BF16: to a pair), N to whole tiles.
@@ -59,12 +56,6 @@ static inline int64_t tile_bytes(int64_t kind, int64_t inputs) {
     }
 }
 
-#if defined(__AVX512BF16__)
-constexpr bool BRAIN_BLOCKS = true;
-#else
-constexpr bool BRAIN_BLOCKS = false;
-#endif
-
 // Where code k (0..31) of an output (0..15) lies in its block: the byte, and for four bits whether it is the upper half.
 struct Place {
     int64_t byte;
@@ -72,35 +63,26 @@ struct Place {
 };
 static inline Place place_of(int64_t kind, int64_t lane, int64_t k) {
     const bool four = kind == Q4 || kind == Q4M;
-    if (BRAIN_BLOCKS && !four) return {k * TILE + lane, false};
-    const int64_t group = four ? k % 16 / 4 : k / 4, i = k % 4;
-    const int64_t within = BRAIN_BLOCKS ? lane / 4 * 16 + i / 2 * 8 + lane % 4 * 2 + i % 2 : lane * 4 + i;
-    return {group * 64 + within, four && k >= 16};
+    return {(four ? k % 16 / 4 : k / 4) * 64 + lane * 4 + k % 4, four && k >= 16};
 }
 
-// What is added to a code of eight bits before it is stored.
-constexpr uint8_t FLIP = BRAIN_BLOCKS ? 0x80 : 0;
-
-// How the input of a weight is kept: as floats, as bfloat16 and perhaps the sums of each 32, or in blocks of 32 bytes
-// with a common scale.
+// How the input of a weight is kept: as floats, as bfloat16, or in blocks of 32 bytes with a common scale.
 enum Form : int64_t { PLAIN = 0, BRAIN = 1, BYTES = 2 };
 
-static inline Form form_of(int64_t kind) {
-    return kind == F32 ? PLAIN : kind == BF16 || BRAIN_BLOCKS ? BRAIN : BYTES;
-}
+static inline Form form_of(int64_t kind) { return kind == F32 ? PLAIN : kind == BF16 ? BRAIN : BYTES; }
 
-// Where the sums of a row of bfloat16 begin, in bytes.
-static inline int64_t sums_at(int64_t inputs) { return ceil_div(inputs, BLOCK) * BLOCK * 2; }
-
-// 32 activations, one cache line: x = scale * q, and sums that take the codes' offsets out again.
+// 32 activations, one cache line. The one of largest magnitude, the peak, is kept as it is; of the others
+// x = scale * q. A single large one would otherwise take the steps from all that share its block: what is lost with
+// eight bits falls to a fifth or less.
 struct alignas(64) ByteBlock {
-    int8_t q[32];
+    int8_t q[32];     // 0 where the peak is
     float scale;
-    float sum;       // scale * Σq
-    float minus8;    // -8 * sum
-    float minus128;  // -128 * sum, and of each half
+    float sum;        // scale * Σq + peak; it takes the codes' offsets out again:
+    float minus8;     // -8 * sum
+    float minus128;   // -128 * sum, and of each half
     float half128[2];
-    float unused[2];
+    float peak;
+    int32_t peak_at;
 };
 static_assert(sizeof(ByteBlock) == 64, "a block is a line");
 
@@ -108,30 +90,63 @@ static_assert(sizeof(ByteBlock) == 64, "a block is a line");
 static inline int64_t prepared_stride(Form form, int64_t inputs) {
     switch (form) {
         case PLAIN: return ceil_div(inputs * 4, 64) * 64;
-        case BRAIN: return ceil_div(sums_at(inputs) + ceil_div(inputs, BLOCK) * 4, 64) * 64;
+        case BRAIN: return ceil_div(inputs, BLOCK) * BLOCK * 2;
         default: return ceil_div(inputs, BLOCK) * (int64_t)sizeof(ByteBlock);
     }
 }
 
-// The activations are rounded to the nearest of 255 steps that span the largest of the block, even on a tie.
+static inline float largest(f32x16 a, f32x16 b) {
+    const i32x16 sign = i32x16{} + 0x7fffffff;
+    const f32x16 aa = (f32x16)((i32x16)a & sign), bb = (f32x16)((i32x16)b & sign), larger = aa > bb ? aa : bb;
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)larger);
+#else
+    float most = 0;
+    for (int i = 0; i < 16; ++i) most = std::max(most, larger[i]);
+    return most;
+#endif
+}
+
+// Which of 32 has the magnitude `most`, the first of several; one that is no number comes before all.
+static inline int32_t peak_of(const float* x, float most) {
+#if defined(__AVX512F__)
+    const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16), to = _mm512_set1_ps(most);
+    const auto both = [](__mmask16 low, __mmask16 high) { return (uint32_t)low | (uint32_t)high << 16; };
+    const uint32_t none = both(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q));
+    const uint32_t equal = both(_mm512_cmp_ps_mask(_mm512_abs_ps(a), to, _CMP_EQ_OQ),
+                                _mm512_cmp_ps_mask(_mm512_abs_ps(b), to, _CMP_EQ_OQ));
+    const uint32_t found = none ? none : equal;
+    return found ? __builtin_ctz(found) : 0;
+#else
+    int32_t found = -1;
+    for (int32_t i = 0; i < 32; ++i) {
+        if (x[i] != x[i]) return i;
+        if (found < 0 && std::fabs(x[i]) == most) found = i;
+    }
+    return std::max(found, 0);
+#endif
+}
+
+// All but the peak are rounded to the nearest of 255 steps that span the largest of them, even on a tie.
 static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     float padded[BLOCK] = {};
     if (n < BLOCK) {
         std::memcpy(padded, x, (size_t)n * 4);
         x = padded;
     }
-    const f32x16 a = load_as<f32x16>(x), b = load_as<f32x16>(x + 16);
-    const i32x16 sign = i32x16{} + 0x7fffffff;
-    const f32x16 aa = (f32x16)((i32x16)a & sign), bb = (f32x16)((i32x16)b & sign);
-    const f32x16 larger = aa > bb ? aa : bb;
-    float most = 0;
+    f32x16 a = load_as<f32x16>(x), b = load_as<f32x16>(x + 16);
+    const int32_t at = peak_of(x, largest(a, b));
+    const float peak = x[at];
 #if defined(__AVX512F__)
-    most = _mm512_reduce_max_ps((__m512)larger);
+    const uint32_t others = ~(1u << at);
+    a = (f32x16)_mm512_maskz_mov_ps((__mmask16)others, (__m512)a);
+    b = (f32x16)_mm512_maskz_mov_ps((__mmask16)(others >> 16), (__m512)b);
 #else
-    for (int i = 0; i < 16; ++i) most = std::max(most, larger[i]);
+    (at < 16 ? a : b)[at % 16] = 0.0f;
 #endif
     // of a scale below the smallest normal number there may be no inverse: such inputs count as zeros
-    const float scale = most / 127.0f, inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
+    const float scale = largest(a, b) / 127.0f;
+    const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
     const f32x16 magic = all16(12582912.0f);
     const i32x16 qa = (i32x16)(a * inverse + magic) - (i32x16)magic, qb = (i32x16)(b * inverse + magic) - (i32x16)magic;
@@ -147,16 +162,15 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
         out->q[i] = (int8_t)qa[i], out->q[16 + i] = (int8_t)qb[i];
     }
 #endif
+    const float half[2] = {scale * (float)low + (at < 16 ? peak : 0.0f), scale * (float)high + (at < 16 ? 0.0f : peak)};
     out->scale = scale;
-    out->sum = scale * (float)(low + high);
+    out->sum = scale * (float)(low + high) + peak;
     out->minus8 = -8.0f * out->sum;
     out->minus128 = CENTRED ? 0.0f : -128.0f * out->sum;
-    out->half128[0] = CENTRED ? 0.0f : -128.0f * (scale * (float)low);
-    out->half128[1] = CENTRED ? 0.0f : -128.0f * (scale * (float)high);
+    for (int i = 0; i < 2; ++i) out->half128[i] = CENTRED ? 0.0f : -128.0f * half[i];
+    out->peak = peak;
+    out->peak_at = at;
 }
-
-// The sums of each 32 inputs go with a row of bfloat16 only where a weight asks for them.
-static inline bool takes_sums(int64_t kind) { return kind == Q4M; }
 
 static inline void round_block(const float* x, int64_t n, bf16* to) {
 #if defined(__AVX512BF16__)
@@ -175,32 +189,24 @@ static inline void round_block(const float* x, int64_t n, bf16* to) {
     }
 }
 
-// A block of 32 of a row from x, of which the first n are there, in the form that a weight of `inputs` takes; `row` has
+// A block of 32 of a row from x, of which the first n are there, in the form that a weight takes; `row` has
 // prepared_stride bytes.
-static inline void prepare_block(const float* x, int64_t n, Form form, bool sums, int64_t inputs, int64_t block,
-                                 void* row) {
-    if (form == PLAIN) {
-        std::memcpy((float*)row + block * BLOCK, x, (size_t)n * 4);
-    } else if (form == BRAIN) {
-        bf16* const to = (bf16*)row + block * BLOCK;
-        round_block(x, n, to);
-        if (!sums) return;
-        vf sum = {};
-        for (int64_t i = 0; i < BLOCK; i += LANES) sum += load(to + i);
-        ((float*)((uint8_t*)row + sums_at(inputs)))[block] = hsum(sum);
-    } else {
-        quantize_block(x, n, (ByteBlock*)row + block);
+static inline void prepare_block(const float* x, int64_t n, Form form, int64_t block, void* row) {
+    switch (form) {
+        case PLAIN: std::memcpy((float*)row + block * BLOCK, x, (size_t)n * 4); break;
+        case BRAIN: round_block(x, n, (bf16*)row + block * BLOCK); break;
+        case BYTES: quantize_block(x, n, (ByteBlock*)row + block); break;
     }
 }
 
 // Brings a row of floats into the form that a weight takes; `out` has prepared_stride bytes.
-static inline void prepare_row(const float* x, int64_t inputs, Form form, bool sums, void* out) {
+static inline void prepare_row(const float* x, int64_t inputs, Form form, void* out) {
     if (form == PLAIN) {
         std::memcpy(out, x, (size_t)inputs * 4);
         return;
     }
     for (int64_t k = 0; k < inputs; k += BLOCK)
-        prepare_block(x + k, std::min(BLOCK, inputs - k), form, sums, inputs, k / BLOCK, out);
+        prepare_block(x + k, std::min(BLOCK, inputs - k), form, k / BLOCK, out);
 }
 
 // The values of one output of a weight, float [inputs]. native.cpp

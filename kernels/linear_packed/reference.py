@@ -33,23 +33,19 @@ def dequantize(weight: PackedWeight) -> Tensor:
 
 def _codes(weight: PackedWeight) -> Tensor:
     """float32 [tiles, blocks, 32, 16]"""
-    tiles, brain = len(weight.codes), form_of(weight.kind) == "brain"
-    if weight.kind not in ("q4", "q4m") and brain:
-        return (weight.codes ^ 0x80).view(tiles, -1, BLOCK, TILE).float()
+    tiles = len(weight.codes)
     if weight.kind in ("q4", "q4m"):
         both = weight.codes.view(tiles, -1, 4, 64)
         vectors = torch.cat([both & 15, both >> 4], dim=2)
     else:
         vectors = weight.codes.view(tiles, -1, 8, 64)
-    if brain:  # [vectors, 4 outputs, two pairs, the same 4, pair]
-        lanes = vectors.view(*vectors.shape[:3], 4, 2, 4, 2).permute(0, 1, 2, 4, 6, 3, 5)
-    else:
-        lanes = vectors.view(*vectors.shape[:3], TILE, 4).transpose(3, 4)
+    lanes = vectors.view(*vectors.shape[:3], TILE, 4).transpose(3, 4)
     return lanes.reshape(tiles, -1, BLOCK, TILE).float()
 
 
 def round_input(x: Tensor, weight: PackedWeight) -> Tensor:
-    """x [T, K] float32 as the weight's kind multiplies it: in bfloat16, or in 255 steps for each 32 values."""
+    """x [T, K] float32 as the weight's kind multiplies it: in bfloat16, or all but the largest of each 32 values
+    in 255 steps."""
     match form_of(weight.kind):
         case "plain":
             return x
@@ -58,9 +54,12 @@ def round_input(x: Tensor, weight: PackedWeight) -> Tensor:
         case "bytes":
             tokens, inputs = x.shape
             blocks = pad(x, (0, -inputs % BLOCK)).view(tokens, -1, BLOCK)
-            scale = blocks.abs().amax(2, keepdim=True) / 127
+            at = blocks.abs().argmax(2, keepdim=True)
+            others = blocks.scatter(2, at, 0.0)
+            scale = others.abs().amax(2, keepdim=True) / 127
             inverse = torch.where(scale >= torch.finfo(torch.float32).tiny, 1 / scale, 0.0)
-            return (torch.round(blocks * inverse) * scale).view(tokens, -1)[:, :inputs]
+            rounded = torch.round(others * inverse) * scale
+            return rounded.scatter(2, at, blocks.gather(2, at)).view(tokens, -1)[:, :inputs]
 
 
 def linear_packed(

@@ -113,17 +113,12 @@ def obstacle() -> str | None:
 
 
 Form = Literal["plain", "brain", "bytes"]
-"""How a weight takes its input: float32, bfloat16, or bytes with a scale for each 32."""
+"""How a weight takes its input: float32, bfloat16, or bytes with a scale and a peak for each 32."""
 FORMS: tuple[Form, ...] = ("plain", "brain", "bytes")
 
 
-def takes_sums(kind: PackedKind) -> bool:
-    """Whether a weight has minima, which meet the sums of its input's blocks."""
-    return kind == "q4m"
-
-
 def form_of(kind: PackedKind) -> Form:
-    """How a weight of this kind takes its input: with codes, in bfloat16 where this machine multiplies it."""
+    """How a weight of this kind takes its input."""
     function = _FORM.bind()
     if function is None:
         raise ValueError(f"weights cannot be packed: {obstacle()}")
