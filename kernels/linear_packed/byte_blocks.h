@@ -62,19 +62,21 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
                     sum = dot4<EIGHT>(sum, w[t][v], b.q + 16 + 4 * v);
                 }
             for (int t = 0; t < T; ++t) {
-                const f32x16 peak = all16(b.peak), code = code_at<KIND>(at[t], (uint32_t)b.peak_at);
+                const f32x16 code = code_at<KIND>(at[t], (uint32_t)b.peak_at);
                 if constexpr (KIND == Q8H) {
+                    const bool early = b.peak_at < 16;
                     f32x16 left = fma16(to_float(low[r][t]), all16(b.scale), all16(b.half128[0]));
                     f32x16 right = fma16(to_float(high[r][t]), all16(b.scale), all16(b.half128[1]));
-                    (b.peak_at < 16 ? left : right) = fma16(code, peak, b.peak_at < 16 ? left : right);
+                    left = fma16(code, all16(early ? b.peak : 0.0f), left);
+                    right = fma16(code, all16(early ? 0.0f : b.peak), right);
                     acc[r][t] = fma16(right, second[t], fma16(left, first[t], acc[r][t]));
                 } else if constexpr (KIND == Q4M) {
-                    acc[r][t] = fma16(fma16(code, peak, to_float(low[r][t]) * b.scale), first[t], acc[r][t]);
+                    acc[r][t] = fma16(fma16(code, all16(b.peak), to_float(low[r][t]) * b.scale), first[t], acc[r][t]);
                     acc[r][t] = fma16(all16(b.sum), second[t], acc[r][t]);
                 } else {
                     const float offset = KIND == Q4 ? b.minus8 : b.minus128;
                     const f32x16 others = fma16(to_float(low[r][t]), all16(b.scale), all16(offset));
-                    acc[r][t] = fma16(fma16(code, peak, others), first[t], acc[r][t]);
+                    acc[r][t] = fma16(fma16(code, all16(b.peak), others), first[t], acc[r][t]);
                 }
             }
         }

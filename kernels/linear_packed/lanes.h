@@ -34,6 +34,13 @@ static inline f32x16 fma16(f32x16 a, f32x16 b, f32x16 c) {
     } x{a}, y{b}, z{c};
     for (int i = 0; i < 2; ++i) z.half[i] = _mm256_fmadd_ps(x.half[i], y.half[i], z.half[i]);
     return z.whole;
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+    union Quarters {
+        f32x16 whole;
+        float32x4_t quarter[4];
+    } x{a}, y{b}, z{c};
+    for (int i = 0; i < 4; ++i) z.quarter[i] = vfmaq_f32(z.quarter[i], x.quarter[i], y.quarter[i]);
+    return z.whole;
 #else
     return a * b + c;
 #endif
@@ -102,6 +109,18 @@ static inline i32x16 dot4(i32x16 acc, u8x64 codes, const int8_t* x) {
         }
         sum.half[i] = _mm256_add_epi32(sum.half[i], _mm256_madd_epi16(pairs, ones));
     }
+    return sum.whole;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    union {
+        i32x16 whole;
+        int32x4_t quarter[4];
+    } sum{acc};
+    union {
+        u8x64 whole;
+        int8x16_t quarter[4];
+    } code{WIDE ? codes ^ 0x80 : codes};
+    const int8x16_t values = vreinterpretq_s8_s32(vdupq_n_s32(four));
+    for (int i = 0; i < 4; ++i) sum.quarter[i] = vdotq_s32(sum.quarter[i], code.quarter[i], values);
     return sum.whole;
 #else
     for (int lane = 0; lane < 16; ++lane)

@@ -124,7 +124,7 @@ class Caller:
 
 async def measure(server: ServerProcess, sessions: int, seconds: float, at_once: int = 1) -> dict[str, Any]:
     """The figures, by name."""
-    sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES)]
+    sentences = [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES, natural=False)]
     callers = [Caller(sentences, number, at_once) for number in range(sessions)]
     normalizer = Normalizer()
     memory: list[int] = []

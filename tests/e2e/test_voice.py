@@ -40,7 +40,7 @@ def server(demo_model: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def sentences() -> list[Speech]:
-    return [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES[:4])]
+    return [speech_of(clip.path, clip.text) for clip in spoken(SENTENCES[:4], natural=False)]
 
 
 def errors_in(said: str, heard: str) -> float:

@@ -28,7 +28,7 @@ GAP_MS = 1200
 
 @pytest.fixture(scope="module")
 def speeches() -> list[Speech]:
-    clips = spoken(SENTENCES[:3])
+    clips = spoken(SENTENCES[:3], natural=False)
     return [speech_of(clip.path, clip.text) for clip in clips]
 
 

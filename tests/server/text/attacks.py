@@ -76,7 +76,7 @@ COSTLY: Final = {
     "pile of texts": _PILE + "n.x + ['a' * 8000000]" + _END,
     "pile of lists": _PILE + "n.x + [[i] * 1000000]" + _END,
     "pile of slices": _BIG + _PILE + "[n.x, b[i:]]" + _END,
-    "pile of literals": _PILE + "[n.x, " + "i," * 20000 + "]" + _END,
+    "pile of literals": _PILE + "[n.x, " + "i," * 8000 + "]" + _END,
     "pile of pieces": _BIG + _PILE + "[n.x, ('ab,' * 400000).split(',')]" + _END,
 }
 """Each has to be refused."""
