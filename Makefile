@@ -67,7 +67,7 @@ pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 
 compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need not be there
 	@echo "==> kernels compile"
-	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest tests/compile
+	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest -n 2 --dist loadfile tests/compile
 
 kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is no GPU, and compiled for one
 	$(BIN)/python -P -m pytest -m triton --all-kernels tests

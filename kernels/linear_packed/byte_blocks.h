@@ -39,9 +39,11 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scale
     for (int64_t block = begin; block < end; ++block) {
         const uint8_t* at[T];
         f32x16 first[T], second[T];
+        // behind the end of a tile lies the next: where several are read at a time, one that is being read itself
+        const int64_t ahead = CODES_AHEAD + (block * BYTES_OF_BLOCK + CODES_AHEAD < apart ? 0 : (T - 1) * apart);
         for (int t = 0; t < T; ++t) {
             at[t] = codes + t * apart + block * BYTES_OF_BLOCK;
-            for (int64_t line = 0; line < BYTES_OF_BLOCK; line += 64) fetch(at[t] + line);
+            for (int64_t line = 0; line < BYTES_OF_BLOCK; line += 64) fetch(at[t] + line, ahead);
             const Scale* scale = scales + t * scales_apart + block * PARTS * TILE;
             fetch((const uint8_t*)scale);
             first[t] = load16(scale);

@@ -11,9 +11,10 @@ struct Prepared {
     int64_t stride;  // bytes
 };
 
-constexpr int64_t AHEAD = 2048;  // bytes fetched ahead of a stream of weights
+constexpr int64_t AHEAD = 2048;        // bytes fetched ahead of a stream of weights
+constexpr int64_t CODES_AHEAD = 4096;  // of codes, whose rows are shorter and sooner through
 
-static inline void fetch(const uint8_t* p) { __builtin_prefetch(p + AHEAD, 0, 2); }
+static inline void fetch(const uint8_t* p, int64_t ahead = AHEAD) { __builtin_prefetch(p + ahead, 0, 2); }
 
 // Where products go: float [rows, stride]; `skip` floats before `out` are not there.
 struct Destination {
