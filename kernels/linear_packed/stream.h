@@ -12,7 +12,7 @@ struct Prepared {
 };
 
 constexpr int64_t AHEAD = 2048;        // bytes fetched ahead of a stream of weights
-constexpr int64_t CODES_AHEAD = 4096;  // of codes, whose rows are shorter and sooner through
+constexpr int64_t CODES_AHEAD = 4096;  // of codes, whose tiles are shorter and sooner through
 
 static inline void fetch(const uint8_t* p, int64_t ahead = AHEAD) { __builtin_prefetch(p + ahead, 0, 2); }
 
