@@ -32,6 +32,7 @@ _FAULTS = {
     5: "a row that leads outside its slot",
 }
 _NO_MEMORY = 6
+_WRONG_PHASES = 7
 _LEAST_ROWS = 16
 _LINE = 64
 
@@ -81,6 +82,8 @@ def choose(variant: Choice = "auto") -> Variant:
 def _check_fault(fault: int, rows: int) -> None:
     if fault == _NO_MEMORY:
         raise MemoryError(f"forward: no room to plan a step of {rows} rows")
+    if fault == _WRONG_PHASES:
+        raise ValueError("forward: an instruction is of no kind, or declares other phases than it runs")
     if fault:
         raise IndexError(f"forward: the step has {_FAULTS[fault]}")
 

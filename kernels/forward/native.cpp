@@ -1,4 +1,4 @@
-// Runs a program: all threads walk through its instructions together, a phase or two for each.
+// Runs a program: all threads walk through the phases of its instructions together.
 #include "../attention/attend.h"
 #include "../linear_packed/multiply.h"
 #include "rowwise.h"
@@ -9,7 +9,6 @@
 namespace stentor {
 namespace {
 
-constexpr int64_t PHASES_AN_INSTRUCTION = 2;
 constexpr int64_t ROWS_APART = 8;  // of a row-wise phase with many rows, per item
 
 // The rows of a step's attention, which are the same for every layer of one shape.
@@ -225,10 +224,23 @@ int64_t find_fault(const Run& run, const Instruction& op) {
     return 0;
 }
 
+// Of all instructions, as they declare them; -1 where one declares what it may not. Team's memory is sized by it.
+int64_t declared_phases(const Bound& program) {
+    int64_t phases = 0;
+    for (int64_t i = 0; i < program.count; ++i) {
+        const Instruction& op = program.instructions[i];
+        const int64_t runs = phases_of(op.kind);
+        if (runs == 0 || op.phases < runs || op.phases > MAX_PHASES) return -1;
+        phases += op.phases;
+    }
+    return phases;
+}
+
 }  // namespace
 
 int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
-    const int64_t count = program.count;
+    const int64_t count = program.count, phases = declared_phases(program);
+    if (phases < 0) return WRONG_PHASES;
     Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
             std::vector<int64_t>(count, -1), {}};
     // Layers of one shape share the checks and the cut of their rows.
@@ -259,7 +271,7 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
             cut[op.window > 0] = run.queries_of[i] = (int64_t)run.queries.size() - 1;
         }
     }
-    Team team(threads, count * PHASES_AN_INSTRUCTION);
+    Team team(threads, phases);
     team.run([&](Team::Walk& walk) {
         for (int64_t i = 0; i < count; ++i) execute(run, i, walk);
     });
@@ -270,7 +282,7 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
 
 using namespace stentor;
 
-// See run_program for what it returns; 6 where there is no memory to plan the batch, and nothing is written then.
+// See run_program for what it returns; NO_MEMORY where there is no memory to plan the batch, and nothing is written then.
 STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) try {
     return run_program(*program, *batch, threads);
 } catch (const std::bad_alloc&) {

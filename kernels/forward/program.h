@@ -19,9 +19,15 @@ enum Kind : int64_t {
     GATE = 8,      // prepared[1] = form(act(prepared[0] * weight + bias) * (prepared[0] * second_weight + second_bias))
 };
 
+constexpr int64_t MAX_PHASES = 4;  // of one instruction
+
+// Phases that an instruction of a kind may run; 0: there is no such kind.
+constexpr int64_t phases_of(int64_t kind) { return kind < EMBED || kind > GATE ? 0 : kind == ATTEND ? 2 : 1; }
+
 struct Instruction {
     int64_t kind, src, dst, add, form;
     int64_t column, width, groups, activation, area;
+    int64_t phases;  // that it declares; a program is refused where one declares fewer than its kind may run
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, brain_cache, table_rows;
     double scale, eps, softcap;
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin;
@@ -64,10 +70,11 @@ struct Work {
     int64_t slot, start, count, sample;
 };
 
-constexpr int64_t NO_MEMORY = 6;  // to plan the batch; nothing is written then
+constexpr int64_t NO_MEMORY = 6;     // to plan the batch; nothing is written then
+constexpr int64_t WRONG_PHASES = 7;  // an instruction of no kind, or with other phases than it declares; the same
 
-// Returns 0, or what is wrong with the batch (nothing is written then): 1 a token id outside the vocabulary, 2 a
-// position outside the rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside.
+// Returns 0, or what is wrong (nothing is written then): 1 a token id outside the vocabulary, 2 a position outside the
+// rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside, or WRONG_PHASES.
 // Throws std::bad_alloc. native.cpp
 int64_t run_program(const Bound& program, const Batch& batch, int64_t threads);
 

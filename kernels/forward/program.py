@@ -15,6 +15,8 @@ Op = Literal["embed", "prepare", "add", "norm", "linear", "rotate", "attend", "a
 OPS: tuple[Op, ...] = ("embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate", "gate")
 ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu")
 NONE = -1
+MAX_PHASES = 4
+"""Of one instruction: loops over its rows that all threads end together. The same in program.h."""
 _PREPARING: tuple[Op, ...] = ("prepare", "activate")
 _MAKING: tuple[Op, ...] = (*_PREPARING, "gate")
 _Product = tuple[PackedWeight, Tensor | None]
@@ -29,6 +31,7 @@ class InstructionStruct(ctypes.Structure):
     _fields_ = (
         *((name, _I) for name in ("kind", "src", "dst", "add", "form", "column", "width", "groups", "activation")),
         ("area", _I),
+        ("phases", _I),
         *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
         ("brain_cache", _I),
         ("table_rows", _I),
@@ -69,6 +72,8 @@ class Instruction:
     activation: ActivationKind = "silu"
     area: int = 0
     """Where a linear finds its input: 0 is what ``prepare`` and ``activate`` write, 1 what ``gate`` does."""
+    phases: int = 1
+    """That it may run, at most :data:`MAX_PHASES`: the native interpreter has memory for as many as are declared."""
     heads: int = 0
     kv_heads: int = 0
     dim: int = 0
@@ -201,6 +206,7 @@ class Program:
                 src=src,
                 dst=dst,
                 layer=layer,
+                phases=2,  # long rows are cut, and their parts joined
                 heads=heads[0],
                 kv_heads=heads[1],
                 dim=heads[2],
@@ -286,6 +292,7 @@ class Program:
                 groups=i.groups,
                 activation=ACTIVATIONS.index(i.activation),
                 area=i.area,
+                phases=i.phases,
                 heads=i.heads,
                 kv_heads=i.kv_heads,
                 dim=i.dim,
@@ -311,7 +318,14 @@ class Program:
             )
 
     def _append(self, instruction: Instruction) -> None:
-        """Keeps it, with what the native interpreter reads through a pointer contiguous and in float32."""
+        """Keeps it, with what the native interpreter reads through a pointer contiguous and in float32.
+
+        Raises ValueError for more phases than there may be.
+        """
+        if not 1 <= instruction.phases <= MAX_PHASES:
+            raise ValueError(
+                f"program: {instruction.op} declares {instruction.phases} phases; 1 to {MAX_PHASES} can be run"
+            )
         if instruction.op in _MAKING:
             self._input = instruction.form, instruction.width
             self._area = int(instruction.op == "gate")

@@ -11,13 +11,14 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 
 namespace stentor {
 
 class Team {
    public:
-    Team(int64_t threads, int64_t phases) : threads_(threads) {
+    Team(int64_t threads, int64_t phases) : threads_(threads), phases_(phases) {
         if (threads > 1) state_.reset(new Line[(size_t)(phases * (threads + 1))]());
     }
 
@@ -26,11 +27,14 @@ class Team {
        public:
         Walk(Team& team, int64_t me) : team_(team), me_(me) {}
 
-        // Runs the next phase: body(item) once for each item of [0, items), by any thread.
+        // Runs the next phase: body(item) once for each item of [0, items), by any thread. One more than the team has
+        // ends the process: there is no memory for it, and other threads may wait in it.
         template <class Body>
         void phase(int64_t items, const Body& body) {
             const int64_t threads = team_.threads_;
+            if (at_ >= team_.phases_) std::abort();
             if (threads == 1) {
+                ++at_;
                 for (int64_t item = 0; item < items; ++item) body(item);
                 return;
             }
@@ -79,7 +83,7 @@ class Team {
     };
     static constexpr int64_t LOOKS = 4096;
 
-    const int64_t threads_;
+    const int64_t threads_, phases_;
     std::unique_ptr<Line[]> state_;
 };
 

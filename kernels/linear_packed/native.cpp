@@ -164,11 +164,12 @@ void unpack_row(const Packed& w, int64_t row, float* out) {
     for (int64_t k = 0; k < w.inputs; k += BLOCK) {
         const Block b = get_block(w, row, k / BLOCK);
         const int64_t n = std::min(BLOCK, w.inputs - k);
-        for (int64_t i = 0; i < n; ++i) {
-            const float code = (float)b.codes[i];
-            out[k + i] = w.kind == Q4    ? b.scales[0] * (code - 8.0f)
-                         : w.kind == Q4M ? b.scales[0] * code + b.scales[1]
-                                         : b.scales[w.kind == Q8H ? i / 16 : 0] * (code - 128.0f);
+        // half by half: GCC 12 reads wrong scales for AVX2 where one is looked up for each value
+        for (int64_t half = 0; half < n; half += 16) {
+            const float scale = b.scales[w.kind == Q8H ? half / 16 : 0];
+            const float offset = w.kind == Q4M ? 0.0f : w.kind == Q4 ? 8.0f : 128.0f;
+            const float low = w.kind == Q4M ? b.scales[1] : 0.0f;
+            for (int64_t i = half; i < std::min(n, half + 16); ++i) out[k + i] = scale * ((float)b.codes[i] - offset) + low;
         }
     }
 }

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import Forward, Program
+from stentor.kernels.forward.program import MAX_PHASES, Instruction
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.linear_packed import empty_packed
 
@@ -72,3 +74,46 @@ def test_a_program_that_lacks_what_it_reads_says_so() -> None:
     program.embed(program.buffer(16), empty_packed(32, 16, "f32"), 1.0)
     with pytest.raises(ValueError, match="needs ids"):
         Forward(program).run(1)
+
+
+@pytest.mark.parametrize("phases", [0, MAX_PHASES + 1])
+def test_an_instruction_of_more_phases_than_can_be_run_is_refused_when_the_program_is_built(phases: int) -> None:
+    program = Program()
+    src = program.buffer(16)
+    with pytest.raises(ValueError, match=f"add declares {phases} phases; 1 to {MAX_PHASES} can be run"):
+        program._append(Instruction("add", src=src, add=src, width=16, phases=phases))
+    assert program.instructions == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("phases", 1), ("phases", 0), ("phases", MAX_PHASES + 1), ("phases", 1 << 62), ("kind", 9), ("kind", -1)],
+)
+def test_the_interpreter_refuses_an_instruction_whose_phases_it_has_no_memory_for(field: str, value: int) -> None:
+    """Three threads, and a row that is cut, so that the second phase would be run."""
+    program = Program()
+    rows, out = program.buffer(24), program.buffer(8)
+    program.attend(rows, out, 0, (1, 1, 8), scale=1.0, window=0, softcap=0.0)
+    length = 1024
+    cache = make_kv_cache(length // 16, 1, 8, 16, torch.float32, "cpu")
+    for part in cache:
+        part.fill_(1.0)
+    forward = Forward(program, [cache], variant="native")
+    starts, lengths = torch.tensor([0, 1]).int(), torch.tensor([length]).int()
+    table = torch.arange(length // 16).int()[None]
+    batch = AttentionBatch(starts, lengths, table, torch.zeros(1).long(), 1, length)
+    forward.buffer(rows, 1).fill_(1.0)
+    forward.buffer(out, 1).fill_(-1.0)
+    as_built = getattr(forward._structs[0], field)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        setattr(forward._structs[0], field, value)
+        with pytest.raises(ValueError, match="declares other phases than it runs"):
+            forward.run(1, batch=batch)
+        assert bool((forward.buffer(out, 1) == -1.0).all())
+        setattr(forward._structs[0], field, as_built)
+        forward.run(1, batch=batch)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(forward.buffer(out, 1), torch.ones(1, 8))
