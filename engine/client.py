@@ -33,27 +33,39 @@ from stentor.protocols.config import EngineConfig
 from stentor.protocols.pooling import Pooling
 from stentor.protocols.sampling import SamplingParams
 
-from .channel import ChannelError, Endpoint, PeerDied
+from .channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
 from .groups import first_cause, one_line
 from .journal import Journal
 from .launch import EngineProcess, launch_engine
 from .orphans import reap_orphans
 from .outages import LostProcess, Observer, Outages
 from .outbox import Outbox, VocabularySource
+from .pieces import submit_frames
 from .process import Child
 from .pulse import Pulse
 from .stream import RequestStream
 from .supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
+from .trials import Trials
 
 logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
 """For a process that has let go of its channel to end, so that it can be said how."""
+_HUNG = "the engine process hung: it was killed"
 _LOOK_SECONDS = 0.5
 _QUIET_LOOKS = 3
+_QUIET_TRIAL_LOOKS = 30
+"""For an engine that has been given those who may kill it: so long it takes no step."""
 _HEALTHY_SECONDS = 3600.0
 """An engine that lives so long has not failed to start: an idle server counts no deaths over months."""
+
+
+_MAX_SUBMIT = MAX_FRAME - (1 << 20)
+"""Bytes of a request's largest frame: if it has to go to another engine, it takes a little more."""
+
+
+_POISON = "the request ended the engine process each time that it ran, also alone; it is not tried again"
 
 
 class EngineUnavailable(Exception):
@@ -72,11 +84,14 @@ class EngineClient:
         config: EngineConfig,
         on_progress: Callable[[Progress], None] | None = None,
         process: EngineProcess | None = None,
+        max_submit: int = _MAX_SUBMIT,
     ) -> None:
         """``process`` is one that has been launched with this very config; without it :meth:`run` launches the first.
 
-        ``on_progress`` hears of the first start only.
+        ``on_progress`` hears of the first start only. A request that has to travel in a frame of more than
+        ``max_submit`` bytes ends with an error.
         """
+        self._max_submit = max_submit
         self._config = config
         self._process = process
         self._launched = process is not None
@@ -90,6 +105,7 @@ class EngineClient:
         """Whether the process at hand has been ready: submits and aborts go to it."""
         self._life: ChildStatus | None = None
         self._outages = Outages(config.worker.name)
+        self._trials = Trials(config.recovery.max_engine_deaths)
         self._pulse = Pulse(config.recovery.watchdog_seconds)
         self._hung = False
         """Whether the process at hand was killed because it hung."""
@@ -117,7 +133,12 @@ class EngineClient:
     def stats(self) -> Stats:
         """The engine's latest figures; counters go on where those of an engine that was lost have ended."""
         stats = self._outages.stats
-        return stats if self._serving else msgspec.structs.replace(stats, waiting=self._journal.open_choices)
+        if not self._serving:
+            return msgspec.structs.replace(stats, waiting=self._journal.open_choices)
+        if self._trials.group is None:
+            return stats
+        held = sum(stream.open_choices for stream in self._journal if not self._trials.has(stream.rid))
+        return msgspec.structs.replace(stats, waiting=stats.waiting + held)
 
     @property
     def engine_restarts(self) -> int:
@@ -180,12 +201,16 @@ class EngineClient:
             pooling=pooling,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
-        frame = encoder.encode(request)  # also while it waits: what cannot be sent is refused now
+        frames = tuple(submit_frames(request))  # also while it waits: what cannot be sent is refused now
         self._next_rid += 1
         stream = RequestStream(request, self._abort, self._append)
+        if (size := max(map(len, frames))) > self._max_submit:
+            stream.end("error", f"the request takes {size} bytes, of which the engine takes {self._max_submit} at once")
+            return stream
         self._journal.add(stream)
-        if self._serving:
-            self._outbox.submit(request.rid, frame, needs_vocabulary=stream.needs_vocabulary)
+        if self._serving and self._trials.admits(request.rid):
+            self._trials.give(stream)
+            self._outbox.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
             self._pulse.wake()
         return stream
 
@@ -238,7 +263,7 @@ class EngineClient:
         cause = failure.__cause__
         why = str(cause)
         if isinstance(failure, ChildFailed) and failure.failures > 1 and not isinstance(cause, Hopeless):
-            return f"the engine was lost {failure.failures} times in a row without a token between; at last {why}"
+            return f"the engine was lost {failure.failures} times in a row without progress between; at last {why}"
         return why
 
     async def _live(self) -> None:
@@ -249,8 +274,11 @@ class EngineClient:
             self._launched = False
             await self._converse()
         except EngineLost as lost:
-            if self._process is not None:
-                self._process.close()
+            if self._ready is not None:
+                self._look_for_a_culprit()  # while it is known what the engine has not been given
+                self._lose_engine(str(lost))  # told at once: the process may take long to die
+            if self._process is not None and not await self._process.aclose():
+                raise Hopeless(f"{lost}; the process does not die") from lost
             if self._ready is None:
                 raise Hopeless(str(lost)) from lost  # whatever it is will not go away by itself
             raise
@@ -261,6 +289,25 @@ class EngineClient:
             why = f"the conversation with the engine broke off: {one_line(first_cause(error))}"
             raise Hopeless(why) from error
 
+    def _look_for_a_culprit(self) -> None:
+        """The engine was lost: is it due to a request?"""
+        assert self._life is not None
+        verdict = self._trials.lost(self._journal, self._outbox.holds)
+        if verdict.searching:
+            logger.warning(
+                "engines were lost with the same requests in flight: these run in groups until the one that ends "
+                "engines is found, and all others wait"
+            )
+        if verdict.culprit is not None:
+            name = next(stream.name for stream in self._journal if stream.rid == verdict.culprit)
+            logger.error("a request was failed: its engines died of it", extra={"request_id": name})
+            self._journal.fail(verdict.culprit, _POISON)
+            self._outages.count_poisoned()
+            if verdict.excused:
+                self._life.progressed()  # those before are explained, too
+        if verdict.excused:
+            self._life.excuse()
+
     def _start_process(self) -> None:
         before = self._process
         self._restarts += before is not None
@@ -270,12 +317,15 @@ class EngineClient:
             raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
 
     def _note_phase(self, life: ChildStatus) -> None:
-        if life.phase is not Phase.BACKING_OFF:
-            return
+        if life.phase is Phase.BACKING_OFF:
+            self._lose_engine(str(life.last_error))
+
+    def _lose_engine(self, why: str) -> None:
+        """No step can run until another is ready; may be said of one engine more than once."""
         self._serving = False
         self._outbox.clear()
-        self._journal.end_aborted()
-        self._note_loss("engine", str(life.last_error))
+        self._end_aborted()
+        self._note_loss("engine", why)
 
     def _note_loss(self, process: LostProcess, why: str) -> None:
         self._outages.begin(process, why, len(self._journal))
@@ -287,9 +337,22 @@ class EngineClient:
         if not self._serving:
             reap_orphans()
             self._serving = True
-            for stream in self._journal:
+            self._submit_admitted()
+
+    def _submit_admitted(self) -> None:
+        """Gives the engine what it is to have and has not got."""
+        for stream in self._journal:
+            if self._trials.admits(stream.rid):
+                self._trials.give(stream)
                 self._outbox.submit(stream.rid, stream.resubmission(), needs_vocabulary=stream.needs_vocabulary)
-            self._pulse.wake()
+        self._pulse.wake()
+
+    def _end_aborted(self, stream: RequestStream | None = None) -> None:
+        """Ends what has been aborted and is with no engine, of one stream or of all."""
+        group = self._trials.group
+        self._trials.withdrawn(self._journal.end_aborted(stream), self._journal)
+        if self._serving and self._trials.group != group:
+            self._submit_admitted()
 
     async def _end(self) -> None:
         process = self._process
@@ -297,11 +360,8 @@ class EngineClient:
             return
         with contextlib.suppress(ChannelError):
             process.endpoint.try_send(encoder.encode(Shutdown()))
-        # an engine that waits for room in a ring that nobody empties any more must wake up and end
-        process.endpoint.close()
-        with anyio.move_on_after(_SHUTDOWN_SECONDS):
-            await process.child.wait()
-        process.close()
+        # an engine that waits for room in a ring that nobody empties any more wakes up and ends
+        await process.aclose(_SHUTDOWN_SECONDS)
 
     # ---- the conversation with one of them
 
@@ -310,11 +370,15 @@ class EngineClient:
         assert self._process is not None
         engine, child = self._process.endpoint, self._process.child
         self._hung = False
+        end: EngineLost | Hopeless = EngineLost(_HUNG)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._outbox.send_all, engine)
-            tasks.start_soon(self._kill_when_hung, child)
-            tasks.start_soon(self._offer_vocabulary)
-            end = await self._receive_to_the_end(engine, child)
+            with anyio.CancelScope() as conversation:
+                tasks.start_soon(self._outbox.send_all, engine)
+                tasks.start_soon(self._kill_when_hung, child, conversation)
+                tasks.start_soon(self._offer_vocabulary)
+                if self._trials.group is not None:
+                    tasks.start_soon(self._end_quiet_trials)
+                end = await self._receive_to_the_end(engine, child)
             tasks.cancel_scope.cancel()
         raise end
 
@@ -326,11 +390,29 @@ class EngineClient:
             quiet = quiet + 1 if self._serving and not self._journal else 0
         self._outbox.offer_vocabulary()
 
-    async def _kill_when_hung(self, child: Child) -> None:
+    async def _end_quiet_trials(self) -> None:
+        """Nobody waits for a trial of requests that compute nothing, like one that is spoken to and hears nothing."""
+        seen: tuple[object, ...] = ()
+        quiet = 0
+        while (group := self._trials.group) is not None:
+            await anyio.sleep(_LOOK_SECONDS)
+            stands = self._serving and self._outages.why is None
+            before, seen = seen, (group, self.stats.steps)
+            quiet = quiet + 1 if stands and seen == before else 0
+            if quiet >= _QUIET_TRIAL_LOOKS:
+                quiet = 0
+                self._trials.acquit()
+                self._submit_admitted()
+
+    async def _kill_when_hung(self, child: Child, conversation: anyio.CancelScope) -> None:
+        """``conversation`` ends with the process, and is cancelled where that does not die."""
         await self._pulse.stopped(lambda: self._serving and bool(self._journal), self._outbox.ping)
         self._outages.count_watchdog_kill()
         self._hung = True
         child.kill()
+        self._lose_engine(_HUNG)
+        if not await child.kill_and_wait():
+            conversation.cancel()
 
     async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | Hopeless:
         try:
@@ -339,7 +421,7 @@ class EngineClient:
             with anyio.move_on_after(_EXIT_SECONDS):
                 await child.wait()
             if self._hung:
-                return EngineLost("the engine process hung: it was killed")
+                return EngineLost(_HUNG)
             return EngineLost(f"the engine process was lost: {child.description}")
         except (ChannelError, msgspec.DecodeError) as error:
             return EngineLost(f"the conversation with the engine broke off: {one_line(error)}")
@@ -357,8 +439,11 @@ class EngineClient:
                     match decode_client.decode(frame):
                         case TokensBatch() as batch:
                             journal.deliver(batch)
-                            if batch.tokens:
+                            group = self._trials.group
+                            if self._trials.note(batch, journal):
                                 life.progressed()
+                            if self._trials.group != group:
+                                self._submit_admitted()
                         case Stats() as stats:
                             self._outages.observe(stats)
                         case Progress() as progress:
@@ -377,14 +462,15 @@ class EngineClient:
 
     def _append(self, more: Append) -> None:
         """While no engine is there, the journal has what the next one hears."""
-        if self._serving:
+        if self._serving and self._trials.has(more.rid):
             self._outbox.append(more)
             self._pulse.wake()
 
     def _abort(self, stream: RequestStream, index: int) -> None:
         if stream not in self._journal:
             return
-        if not self._serving or (index < 0 and self._outbox.withdraw(stream.rid)):
-            self._journal.end_aborted(stream)
+        with_engine = self._serving and self._trials.has(stream.rid)
+        if not with_engine or (index < 0 and self._outbox.withdraw(stream.rid)):
+            self._end_aborted(stream)
         else:
             self._outbox.abort(stream.rid, index)

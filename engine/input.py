@@ -25,9 +25,13 @@ class InputStream:
         self._pcm += pcm
         self.ended = ended
 
-    def after(self, start: int) -> bytes:
-        """What has come from byte ``start`` on."""
-        return bytes(memoryview(self._pcm)[start:])
+    def between(self, start: int, end: int) -> bytes:
+        """Bytes [start, end)."""
+        return bytes(memoryview(self._pcm)[start:end])
+
+    def needed(self, positions: int) -> int:
+        """Bytes that so many positions hear, of those that there are; with the last position all of them."""
+        return min(len(self._pcm), SAMPLE_BYTES * (self._shape.first + self._shape.step * positions))
 
     @property
     def ready_len(self) -> int:

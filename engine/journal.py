@@ -24,6 +24,9 @@ class Journal:
     def __contains__(self, stream: RequestStream) -> bool:
         return stream.rid in self._streams
 
+    def has(self, rid: int) -> bool:
+        return rid in self._streams
+
     @property
     def open_choices(self) -> int:
         return sum(stream.open_choices for stream in self)
@@ -35,6 +38,10 @@ class Journal:
     def deliver(self, batch: TokensBatch) -> None:
         """Hands each event to its stream, and forgets those that have ended; :meth:`wake_readers` has to follow."""
         streams, arrived = self._streams, self._arrived
+        for part in batch.parts:
+            stream = streams.get(part.rid)
+            if stream is not None:
+                stream.push_part(part)
         for prompt in batch.prompts:
             stream = streams.get(prompt.rid)
             if stream is not None and stream.push_prompt(prompt):
@@ -58,12 +65,18 @@ class Journal:
         for stream in arrived:
             stream.wake()
 
-    def end_aborted(self, stream: RequestStream | None = None) -> None:
-        """Ends what has been aborted, of one stream or of all."""
+    def end_aborted(self, stream: RequestStream | None = None) -> list[tuple[int, int]]:
+        """Ends what has been aborted, of one stream or of all; returns the choices, each by its request and index."""
+        ended: list[tuple[int, int]] = []
         for each in [*self] if stream is None else [stream]:
-            each.end_aborted()
+            ended += [(each.rid, index) for index in each.end_aborted()]
             if not each.open_choices:
                 self._streams.pop(each.rid, None)
+        return ended
+
+    def fail(self, rid: int, why: str) -> None:
+        """Ends one request with an error."""
+        self._streams.pop(rid).end("error", why)
 
     def end_all(self, reason: FinishReason, why: str) -> None:
         for stream in self:

@@ -16,7 +16,7 @@ from .process import Child, spawn
 
 
 class EngineProcess(NamedTuple):
-    """An engine that has been told what to serve. Its owner must :meth:`close` it."""
+    """An engine that has been told what to serve. Its owner must :meth:`aclose` it; without a loop, :meth:`close`."""
 
     endpoint: Endpoint
     child: Child
@@ -25,8 +25,16 @@ class EngineProcess(NamedTuple):
     again: Callable[[], "EngineProcess"]
     """Starts another in the same way."""
 
+    async def aclose(self, grace: float = 0.0) -> bool:
+        """End it, by force if it still runs after ``grace`` seconds; False where it does not die.
+
+        May be called again.
+        """
+        self.endpoint.close()
+        return await self.child.aclose(grace)
+
     def close(self) -> None:
-        """End it, by force if it still runs, and block until it is dead. May be called again."""
+        """The same, by force, blocking."""
         self.endpoint.close()
         self.child.close()
 

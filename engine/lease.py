@@ -61,6 +61,9 @@ _SETUP: Final = _LIFE + MAX_MEMBERS
 _LOOK_NS: Final = 50_000_000
 """After so long a wait the holder is looked at: it may be dead."""
 _SETUP_LOOK_SECONDS: Final = 0.25
+_PLACE_SECONDS: Final = 30.0
+"""For a process that had our place, and was killed, to be dead."""
+_PLACE_LOOK_SECONDS: Final = 0.01
 _RESERVED_NS: Final = 1_000_000
 """Between two steps of a member that has more to do lies less."""
 
@@ -228,8 +231,12 @@ class Member:
     # ---- the words; all of these but the last two need the guard
 
     def _take_place(self) -> None:
-        """As member ``number``, whatever state a process before has left it in."""
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _LIFE + self._number)
+        """As member ``number``, whatever state a process before has left it in. Raises :class:`LeaseError`."""
+        deadline = time.monotonic() + _PLACE_SECONDS
+        while self._is_taken(self._number):
+            if time.monotonic() >= deadline:
+                raise LeaseError(f"the process that was member {self._number} before does not die")
+            time.sleep(_PLACE_LOOK_SECONDS)
         woken = None
         with self._guarded():
             self._words[self._own + _WAITS] = 0
@@ -287,14 +294,18 @@ class Member:
         return None
 
     def _is_dead(self, member: int) -> bool:
-        if member == self._number:
-            return False
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LIFE + member)
-        except OSError:
+        if member == self._number or self._is_taken(member):
             return False
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _LIFE + member)
         return True
+
+    def _is_taken(self, member: int) -> bool:
+        """Whether another process lives as this member; where none does, its lock is ours from now on."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LIFE + member)
+        except OSError:
+            return True
+        return False
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

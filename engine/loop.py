@@ -6,11 +6,12 @@ never waits for the engine. The result of N is processed, and N+2 planned, while
 The loop outlives its workers::
 
     SERVING ── worker lost ──► STALLED ── the next worker is ready ──► SERVING
-                                  │ too many deaths in a row
+                                  │ too many deaths in a row, or one that does not die
                                   ▼
                           every live choice ends with an error; WorkerLost
 
-While it is stalled requests come and go as always; no step runs.
+While it is stalled requests come and go as always; no step runs. The client is told as soon as a worker is killed,
+which may take long to die.
 """
 
 import logging
@@ -24,9 +25,11 @@ import msgspec
 from stentor.protocols.actors import (
     Abort,
     Append,
+    ClientInbox,
     EngineReady,
     Ping,
     Progress,
+    ResumedPart,
     Shutdown,
     Stalled,
     StartEngine,
@@ -40,11 +43,12 @@ from stentor.protocols.config import RecoveryConfig
 from stentor.protocols.steps import StepResult
 
 from .actor import Actor, Reply
-from .channel import Endpoint, PeerDied
+from .channel import MAX_FRAME, Endpoint, PeerDied
 from .grammar.entrance import Entrance, Prepared, refused
 from .grammar.keeper import Grammars
 from .groups import first_cause
 from .neighbours import Neighbours
+from .pieces import ResumedParts, batch_frames, without_requests
 from .restarts import Restarts
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .stream import follows_rule
@@ -60,7 +64,7 @@ _LOOK_SECONDS = 1.0
 """The longest between two looks at a deadline: the step after this one may have a much shorter one."""
 _SECOND_LOOK_SECONDS = 0.25
 """An engine that was stopped itself finds every deadline passed, and results that wait to be read."""
-_DYING_SECONDS = 30.0
+_TOO_LARGE = "what the request brings is larger than the engine can pass on"
 
 
 class WorkerDown(NamedTuple):
@@ -73,9 +77,10 @@ class WorkerDown(NamedTuple):
 
 
 class WorkerStuck(NamedTuple):
-    """The worker was killed and does not die."""
+    """The worker was killed and does not die: no other could have what it holds."""
 
     why: str
+    hung: bool
 
 
 class WorkerUp(NamedTuple):
@@ -87,6 +92,7 @@ class WorkerUp(NamedTuple):
 Message = (
     StartEngine
     | Vocabulary
+    | ResumedPart
     | Submit
     | Append
     | Abort
@@ -120,6 +126,7 @@ class EngineLoop(Actor[Message]):
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = anyio.sleep,
         neighbours: Neighbours | None = None,
+        max_frame: int = MAX_FRAME,
     ) -> None:
         """``start_worker`` is :meth:`.worker_keeper.WorkerKeeper.start`, for the workers that follow ``worker``;
         ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``neighbours`` are on the worker's device
@@ -131,13 +138,19 @@ class EngineLoop(Actor[Message]):
         self._start_next = start_worker
         self._scheduler = scheduler
         self._entrance = Entrance(Grammars())
+        self._resumed = ResumedParts()
         self._restarts = Restarts(config.max_worker_deaths)
         self._watch = StepWatch(config, clock)
         self._watch_wanted = anyio.Event()
         self._neighbours = neighbours
+        self._max_frame = max_frame
         self._clock = clock
         self._sleep = sleep
         self._serving = True
+        self._stalled = ""
+        """Why the client was told last that no step can run, since the worker was ready."""
+        self._telling = 0
+        """Messages to the client that are on their way: above 0 for long only where it does not read."""
         self._watchdog_kills = 0
         self._stats_sent = 0.0
 
@@ -168,7 +181,10 @@ class EngineLoop(Actor[Message]):
                 case StepResult() as result:
                     _add(out, self._scheduler.complete(result, time.monotonic()))
                     self._restarts.settled()
+                case ResumedPart() as part:
+                    self._resumed.add(part)
                 case Submit() as request:
+                    request = self._resumed.joined(request)
                     _log_arrival(request)
                     if follows_rule(request):
                         self._entrance.enter(request)
@@ -192,13 +208,16 @@ class EngineLoop(Actor[Message]):
                     await self._send_batch(out)
                     out = TokensBatch([], [], [])
                     await self._lose_worker(down)
-                case WorkerStuck(why=why):
+                case WorkerStuck(why=why, hung=hung):
                     await self._send_batch(out)
+                    self._watchdog_kills += hung
+                    self._stats_sent = 0.0
+                    await self._send_stats()
                     await self._give_up(why)
                 case WorkerUp(ready=ready):
                     _add(out, self._scheduler.resize(ready.num_blocks, ready.encodings))
-                    self._serving = True
-                    await self._client.send(encoder.encode(engine_ready(ready)))
+                    self._serving, self._stalled = True, ""
+                    await self._tell(engine_ready(ready))
                 case Ping():
                     self._stats_sent = 0.0
                 case Shutdown():
@@ -276,17 +295,47 @@ class EngineLoop(Actor[Message]):
             recovery.requests,
             delay,
         )
-        await self._client.send(encoder.encode(Stalled(down.why)))
+        await self._tell_stalled(down.why)
         down.delay.answer(delay)
+
+    async def _stall(self, why: str) -> None:
+        """The worker has been killed: no step can run from now on, however long it takes to die."""
+        if self._serving:
+            self._serving = False
+            await self._tell_stalled(why)
+
+    async def _tell_stalled(self, why: str) -> None:
+        """Once for a kill and the death that follows it."""
+        if why != self._stalled:
+            self._stalled = why
+            await self._tell(Stalled(why))
 
     async def _give_up(self, why: str) -> Never:
         await self._send_batch(self._entrance.end_all("error", why))
         await self._send_batch(self._scheduler.end_all("error", why))
         raise WorkerLost(why, final=True)
 
+    async def _tell(self, message: ClientInbox | bytes) -> None:
+        """Tells the client, also what is encoded already; waits while it does not read."""
+        self._telling += 1
+        try:
+            await self._client.send(message if isinstance(message, bytes) else encoder.encode(message))
+        finally:
+            self._telling -= 1
+
     async def _send_batch(self, batch: TokensBatch) -> None:
-        if batch.tokens or batch.finished or batch.prompts:
-            await self._client.send(encoder.encode(batch))
+        if not (batch.tokens or batch.finished or batch.prompts or batch.parts):
+            return
+        frames, refused = batch_frames(batch, max_frame=self._max_frame)
+        if refused:
+            # whoever gets what no frame carries is failed, and all others get what is theirs
+            batch = without_requests(batch, refused, _TOO_LARGE)
+            for rid in refused:
+                if (ended := self._scheduler.abort(rid, -1, _TOO_LARGE)) is not None:
+                    _add(batch, ended)
+            frames, _ = batch_frames(batch, max_frame=self._max_frame)
+        for frame in frames:
+            await self._tell(frame)
 
     async def _send_stats(self) -> None:
         """A few times a second while working, and once more when the work ends."""
@@ -300,7 +349,7 @@ class EngineLoop(Actor[Message]):
                 worker_restarts=self._restarts.total,
                 watchdog_kills=self._watchdog_kills,
             )
-            await self._client.send(encoder.encode(stats))
+            await self._tell(stats)
 
     async def _pump_client(self) -> None:
         while True:
@@ -313,6 +362,9 @@ class EngineLoop(Actor[Message]):
             lost: WorkerLost | None = await self._pump_worker()
             await self.worker.end(0.0)
             while lost is not None:
+                if lost.stuck:
+                    self.mailbox.push(WorkerStuck(str(lost), lost.hung))
+                    return
                 lost = await self._start_worker(lost)
 
     async def _pump_worker(self) -> WorkerLost:
@@ -321,6 +373,8 @@ class EngineLoop(Actor[Message]):
                 for result in await self.worker.receive():
                     self._watch.completed(result.step)
                     self.mailbox.push(result)
+                if self.worker.verdict is not None:
+                    await self._stall(self.worker.verdict)
         except WorkerLost as lost:
             return lost
 
@@ -352,15 +406,15 @@ class EngineLoop(Actor[Message]):
             if self._neighbours is not None and self._neighbours.worker_waits():
                 self._watch.excuse()
                 continue
+            if self._watch.lacks_masks and self._telling:
+                self._watch.excuse()  # they are made behind what the client does not read
+                continue
             await self._sleep(_SECOND_LOOK_SECONDS)
-            if self._watch.oldest != step or self.worker is not worker:
+            if self._watch.oldest != step or self.worker is not worker or not self._watch.overdue:
                 continue
             worker.kill("the worker process hung in a step: it was killed", hung=True)
             self._watch.lost()
-            with anyio.move_on_after(_DYING_SECONDS) as dying:
-                await worker.wait()
-            if dying.cancelled_caught:
-                self.mailbox.push(WorkerStuck("the worker process hung in a step and cannot be killed"))
+            await self._stall("the worker process hung in a step: it was killed")
 
 
 def engine_ready(ready: WorkerReady) -> EngineReady:
@@ -397,3 +451,4 @@ def _add(batch: TokensBatch, more: TokensBatch) -> None:
     batch.prompts.extend(more.prompts)
     batch.tokens.extend(more.tokens)
     batch.finished.extend(more.finished)
+    batch.parts.extend(more.parts)

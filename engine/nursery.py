@@ -26,15 +26,17 @@ import select
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from .process import STATUS, become_child
+from .process import DYING_SECONDS, STATUS, become_child, is_readable
 
 MAX_FDS: Final = 16
 MAX_MESSAGE: Final = 4096
+_NOBODY: Final = -1
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -65,7 +67,7 @@ class _Worker(NamedTuple):
     note: int
     """Where its end is told."""
     engine: int
-    """The descriptor of its engine's socket."""
+    """The descriptor of its engine's socket; :data:`_NOBODY`, where that is gone."""
 
 
 class _Life(NamedTuple):
@@ -157,16 +159,23 @@ class _Nursery:
             os.close(fd)
 
     def _forget(self, engine: int) -> None:
-        """The engine is gone, and its workers with it."""
+        """The engine is gone, and its workers with it: whoever asks next finds what they held given back.
+
+        One that does not die in time is waited for no longer; it is reaped whenever it does.
+        """
+        deadline = time.monotonic() + DYING_SECONDS
         for worker in [each for each in self._workers.values() if each.engine == engine]:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
-            self._reap(worker.pidfd)
+            if is_readable(worker.pidfd, max(0.0, deadline - time.monotonic())):
+                self._reap(worker.pidfd)
+            else:
+                self._workers[worker.pidfd] = worker._replace(engine=_NOBODY)
         self._poll.unregister(engine)
         self._engines.pop(engine).close()
 
     def _reap(self, pidfd: int) -> None:
-        """Waits for the end, and tells it to whoever has the other end of the pipe."""
+        """Takes the end of one that is dead, and tells it to whoever has the other end of the pipe."""
         worker = self._workers.pop(pidfd)
         _, status = os.waitpid(worker.pid, 0)
         with contextlib.suppress(BrokenPipeError):

@@ -20,6 +20,8 @@ WORKER_ENVIRONMENT: Final = {
 _FORK_SECONDS = 5.0
 """Within which a nursery that has forked before does so again, unless it hangs."""
 _BORN_WITH: Final = 2
+_CLOSE_SECONDS: Final = 5.0
+"""It holds nothing that takes long to give back."""
 
 
 class NurseryLost(Exception):
@@ -53,9 +55,9 @@ class Nursery:
         return ours
 
     def close(self) -> None:
-        """Ends it, and its workers. May be called again."""
+        """Ends it, and its workers. May be called again; blocks no longer than a few seconds."""
         self._control.close()
-        self._process.close()
+        self._process.close(_CLOSE_SECONDS)
 
     def _started(self) -> tuple[socket.socket, Child]:
         ours, theirs = _pair()

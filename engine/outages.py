@@ -55,7 +55,9 @@ class Outages:
         self._observer = observer
 
     def begin(self, process: LostProcess, why: str, waiting: int) -> None:
-        """``waiting`` requests have lost the process under them."""
+        """``waiting`` requests have lost the process under them. To say it again changes nothing."""
+        if self._now is not None and self._now.why == why:
+            return
         if process == "engine":  # of a worker's loss the engine tells itself
             logger.warning("%s; %d requests wait", f"{self._model}: {why}" if self._model else why, waiting)
             self._settled = _add_counters(NO_STATS, self._stats, self._settled)
@@ -79,6 +81,9 @@ class Outages:
 
     def count_watchdog_kill(self) -> None:
         self._settled = msgspec.structs.replace(self._settled, watchdog_kills=self._settled.watchdog_kills + 1)
+
+    def count_poisoned(self) -> None:
+        self._settled = msgspec.structs.replace(self._settled, poisoned=self._settled.poisoned + 1)
 
     def give_up(self) -> None:
         """No more engine comes."""

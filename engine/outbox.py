@@ -11,11 +11,15 @@ from stentor.protocols.actors import Abort, Append, Ping, Submit, Vocabulary
 from stentor.protocols.codec import encoder
 
 from .channel import Endpoint, PeerDied
+from .pieces import append_frames, submit_frames
 
 logger = logging.getLogger(__name__)
 
 _NOBODY = -1
 _APPEND = -2
+
+_Message = bytes | tuple[bytes, ...] | Submit | list[Append]
+"""One frame, or several in order, or what becomes of them when its turn has come."""
 
 VocabularySource = Callable[[], Iterable[Vocabulary]]
 """Makes the pieces of a vocabulary; called in another thread."""
@@ -29,7 +33,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._frames: OrderedDict[tuple[int, int | None], bytes | Submit | list[Append]] = OrderedDict()
+        self._frames: OrderedDict[tuple[int, int | None], _Message] = OrderedDict()
         """By rid, and the index of an Abort, None for the Submit, :data:`_APPEND` for what is appended to it."""
         self._filled = asyncio.Event()
         self._needing: set[int] = set()
@@ -50,7 +54,7 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def submit(self, rid: int, request: bytes | Submit, *, needs_vocabulary: bool = False) -> None:
+    def submit(self, rid: int, request: tuple[bytes, ...] | Submit, *, needs_vocabulary: bool = False) -> None:
         """A Submit is encoded when its turn comes: many of them at once would hold up the loop."""
         self._frames[rid, None] = request
         if needs_vocabulary:
@@ -64,6 +68,10 @@ class Outbox:
         if not left:
             self._frames.pop((rid, _APPEND), None)
         return not left
+
+    def holds(self, rid: int) -> bool:
+        """Whether a Submit has not left yet."""
+        return (rid, None) in self._frames
 
     def append(self, more: Append) -> None:
         """Goes after the Submit; what has not left yet goes as one piece."""
@@ -103,7 +111,8 @@ class Outbox:
                     del self._frames[rid, index]
                     if index is None:
                         self._needing.discard(rid)
-                    await engine.send(_frame_of(message))
+                    for frame in _frames_of(message):
+                        await engine.send(frame)
                 if self._offered:
                     await self._send_vocabulary(engine)
                     continue
@@ -115,25 +124,27 @@ class Outbox:
     async def _send_vocabulary(self, engine: Endpoint) -> None:
         if self._vocabulary is None:
             source = self._source
-            self._vocabulary = [] if source is None else await anyio.to_thread.run_sync(_frames_of, source)
+            self._vocabulary = [] if source is None else await anyio.to_thread.run_sync(_vocabulary_frames, source)
         for frame in self._vocabulary:
             await engine.send(frame)
         self._vocabulary_sent = True
         self._offered = False
 
 
-def _frame_of(message: bytes | Submit | list[Append]) -> bytes:
+def _frames_of(message: _Message) -> Iterable[bytes]:
     match message:
         case bytes():
+            return (message,)
+        case tuple():
             return message
         case Submit():
-            return encoder.encode(message)
+            return submit_frames(message)
         case pieces:
             last = pieces[-1]
-            return encoder.encode(Append(last.rid, b"".join(each.pcm for each in pieces), last.last))
+            return append_frames(Append(last.rid, b"".join(each.pcm for each in pieces), last.last))
 
 
-def _frames_of(source: VocabularySource) -> list[bytes]:
+def _vocabulary_frames(source: VocabularySource) -> list[bytes]:
     """None where it cannot be made: the engine then refuses what needs it, and nothing else."""
     try:
         return [encoder.encode(piece) for piece in source()]

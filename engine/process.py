@@ -14,17 +14,22 @@ before anything slow, above all before importing torch.
 A child runs in a session of its own, so that Ctrl-C in the terminal reaches the server alone, which
 then ends the others in order. It inherits stdout, stderr and the environment (it must find the same
 ``stentor``), and no descriptor but those passed.
+
+A process that the kernel holds in a call (a driver, a file system that is gone) does not die when it is killed. Nobody
+waits for that without a bound: after :data:`DYING_SECONDS` it is given up, and left behind.
 """
 
 import argparse
 import contextlib
 import ctypes
+import logging
 import os
 import select
 import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -32,14 +37,19 @@ import anyio
 
 from .channel.region import require_linux
 
+logger = logging.getLogger(__name__)
+
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 STATUS: Final = struct.Struct("q")
 """How a process ended, as its parent tells it to whoever watches it."""
 
-
+DYING_SECONDS: Final = 30.0
+"""From a kill to the end: a process that holds tens of gigabytes, or memory of a device, takes some of them."""
 _TOLD_SECONDS: Final = 1.0
 """For which the end of a dead process is awaited from its parent, which may have been stopped."""
+_left_behind: Final[list[subprocess.Popen[bytes]]] = []
+"""Children that were given up; those that have died since are reaped with the next spawn."""
 
 
 class Inherited(NamedTuple):
@@ -51,7 +61,10 @@ class Inherited(NamedTuple):
 
 
 class Child:
-    """A child process. Its owner must :meth:`wait` for it (or :meth:`stop` it) and :meth:`close` it."""
+    """A child process. Its owner must :meth:`aclose` it, or :meth:`close` it where no event loop waits meanwhile."""
+
+    dying_seconds = DYING_SECONDS
+    """After which it is given up."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         self._popen: subprocess.Popen[bytes] | None = process
@@ -62,32 +75,32 @@ class Child:
         self.pid = pid
         self.pidfd = pidfd
         """Readable once the process is dead; valid until :meth:`close`."""
+        self.given_up = False
+        """Whether the process does not die."""
         self._status: int | None = None
+        self._killed_at: float | None = None
         self._closed = False
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs, the exit status, or minus the signal that killed it."""
-        return self._reap(os.WNOHANG)
+        """None while it runs, the exit status, or minus the signal that killed it; None for one that was given up."""
+        return None if self.given_up else self._reap(os.WNOHANG)
 
     @property
     def description(self) -> str:
         """How it ended, for people: "killed by SIGKILL", "exited with 1"; "running" before that."""
-        return describe_exit(self.returncode)
+        return "killed, and does not die" if self.given_up else describe_exit(self.returncode)
 
     async def wait(self) -> int:
-        """Wait for the end and reap; returns :attr:`returncode`."""
+        """Wait for the end, however long that takes, and reap; returns :attr:`returncode`. Not once it is closed."""
         if self.returncode is None:
-            pidfd = os.dup(self.pidfd)  # a loop takes one waiter per descriptor; here any number of tasks may wait
-            try:
-                await anyio.wait_readable(pidfd)
-            finally:
-                os.close(pidfd)
+            await _until_readable(self.pidfd)
+            await self._until_told()
         return self._wait()
 
     def wait_blocking(self, timeout: float | None = None) -> int | None:
         """The same for a process without a loop; None when ``timeout`` seconds pass first."""
-        if timeout is not None and self.returncode is None and not _readable(self.pidfd, timeout):
+        if timeout is not None and self.returncode is None and not is_readable(self.pidfd, timeout):
             return None
         return self._wait()
 
@@ -97,9 +110,11 @@ class Child:
 
     def kill(self) -> None:
         """Send SIGKILL, if it still runs."""
+        if self._killed_at is None:
+            self._killed_at = time.monotonic()
         self._signal(signal.SIGKILL)
 
-    async def stop(self, grace: float) -> int:
+    async def stop(self, grace: float) -> int | None:
         """Ask to end, kill after ``grace`` seconds, reap; returns :attr:`returncode`.
 
         Cancelled, it kills at once.
@@ -109,19 +124,65 @@ class Child:
             with anyio.move_on_after(grace):
                 return await self.wait()
         finally:
-            self.kill()
             with anyio.CancelScope(shield=True):
-                await self.wait()
-        return self._wait()
+                await self.kill_and_wait()
+        return self.returncode
 
-    def close(self) -> None:
-        """Kill it if it still runs, block until it is dead, reap it and give the pidfd back. May be called again."""
+    async def kill_and_wait(self) -> bool:
+        """Kill it if it still runs, and wait until it is dead.
+
+        False where it is not, :attr:`dying_seconds` after it was first killed: then it is given up.
+        """
         if self._closed:
-            return
+            return not self.given_up
         self.kill()
-        self._wait()
+        if not self.given_up:
+            with anyio.move_on_after(self._dying_left):
+                await self.wait()
+            if not is_readable(self.pidfd, 0):
+                self._give_up()
+        return not self.given_up
+
+    async def aclose(self, grace: float = 0.0) -> bool:
+        """End it, by force after ``grace`` seconds, reap it and give the pidfd back; False where it was given up.
+
+        Cancelled, it is ended all the same. May be called again.
+        """
+        with anyio.CancelScope(shield=True):
+            if grace and self._killed_at is None and not self._closed:
+                with anyio.move_on_after(grace):
+                    await self.wait()
+            await self.kill_and_wait()
+        return self.close(0.0)
+
+    def close(self, seconds: float | None = None) -> bool:
+        """The same, by force, blocking; ``seconds`` are those after which it is given up, where they are fewer."""
+        if self._closed:
+            return not self.given_up
+        self.kill()
+        left = self._dying_left if seconds is None else min(seconds, self._dying_left)
+        if not self.given_up and not is_readable(self.pidfd, left):
+            self._give_up()
+        if not self.given_up:
+            self._wait()
+        elif self._popen is not None:
+            _left_behind.append(self._popen)
         self._closed = True
         os.close(self.pidfd)
+        return not self.given_up
+
+    @property
+    def _dying_left(self) -> float:
+        """Seconds; the process has been killed."""
+        assert self._killed_at is not None
+        return max(0.0, self._killed_at + self.dying_seconds - time.monotonic())
+
+    def _give_up(self) -> None:
+        self.given_up = True
+        logger.error("%s (pid %d) was killed and does not die; it is left behind", self.name, self.pid)
+
+    async def _until_told(self) -> None:
+        """The process is dead: until its status can be read without waiting for it."""
 
     def _wait(self) -> int:
         status = self._reap(0)
@@ -153,17 +214,29 @@ class Foster(Child):
         """``told``: a pipe for :data:`STATUS`, written once the process has been reaped. Both become ours to close."""
         self._popen = None
         self._told = told
+        self._patience = _TOLD_SECONDS
+        """With its parent, once the process is dead."""
         self._begin(pid, pidfd, name)
 
-    def close(self) -> None:
+    def close(self, seconds: float | None = None) -> bool:
         if not self._closed:
-            super().close()
+            super().close(seconds)
             os.close(self._told)
+        return not self.given_up
+
+    async def _until_told(self) -> None:
+        with anyio.move_on_after(self._patience):
+            await _until_readable(self._told)
+        self._patience = 0.0
 
     def _reap(self, how: int) -> int | None:
-        if self._status is None and _readable(self.pidfd, 0 if how == os.WNOHANG else None):
+        at_once = how == os.WNOHANG
+        if self._status is None and is_readable(self.pidfd, 0 if at_once else None):
+            known = is_readable(self._told, 0 if at_once else self._patience)
+            if at_once and not known and self._patience:
+                return None  # as good as running, until its parent says more or is not waited for any longer
             self._status = -signal.SIGKILL  # of a parent that died: the kernel kills its children then
-            if _readable(self._told, _TOLD_SECONDS) and (told := os.read(self._told, STATUS.size)):
+            if known and (told := os.read(self._told, STATUS.size)):
                 (self._status,) = STATUS.unpack(told)
         return self._status
 
@@ -183,6 +256,7 @@ def spawn(
     ``name`` is for messages. From a thread that outlives the child (see the module's docstring).
     """
     require_linux()
+    _left_behind[:] = [process for process in _left_behind if process.poll() is None]
     command = [sys.executable, "-P", "-m", module]
     command += ["--parent-pid", str(os.getpid()), "--channel-fds", ",".join(map(str, fds)), *arguments]
     process = subprocess.Popen(
@@ -196,7 +270,8 @@ def spawn(
         return Child(process, module if name is None else name)
     except BaseException:
         process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(DYING_SECONDS)
         raise
 
 
@@ -233,11 +308,20 @@ def describe_exit(returncode: int | None) -> str:
         return f"killed by signal {-returncode}"
 
 
-def _readable(fd: int, seconds: float | None) -> bool:
+def is_readable(fd: int, seconds: float | None) -> bool:
     """Whether it is, or becomes so in time; None waits for ever."""
     found = select.poll()
     found.register(fd, select.POLLIN)
     return bool(found.poll(None if seconds is None else seconds * 1000))
+
+
+async def _until_readable(fd: int) -> None:
+    """However long that takes."""
+    ours = os.dup(fd)  # a loop takes one waiter per descriptor; here any number of tasks may wait
+    try:
+        await anyio.wait_readable(ours)
+    finally:
+        os.close(ours)
 
 
 def _descriptors(text: str) -> tuple[int, ...]:

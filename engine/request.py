@@ -7,9 +7,10 @@ import msgspec
 
 from stentor.protocols.actors import FinishReason, Resumed, Submit
 from stentor.protocols.audio import Heard, StreamShape
+from stentor.protocols.codec import encoder
 from stentor.protocols.pooling import Pooled, Reach
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import RowInput, TokenLogprobs
+from stentor.protocols.steps import RowInput
 
 from .cache.prefix import audio_root_digest, chain_digest, root_digest
 from .grammar.rule import ChoiceRule
@@ -51,6 +52,7 @@ class Request:
         "leading",
         "limit_len",
         "live",
+        "logprobs_told",
         "name",
         "params",
         "plain_params",
@@ -61,8 +63,8 @@ class Request:
         "prompt_digests",
         "prompt_done",
         "prompt_len",
-        "prompt_logprobs",
         "rid",
+        "row_bytes",
         "row_params",
         "salt",
     )
@@ -89,10 +91,13 @@ class Request:
         self.prompt = submit.prompt
         self.prompt_len = len(submit.prompt)
         self.params = params
+        self.row_params = params
         # Where there is a rule, it knows of min_tokens too: only so a grammar that is complete can win over them.
-        self.row_params: SamplingParams = (
-            params if rules is None or not params.min_tokens else msgspec.structs.replace(params, min_tokens=0)
-        )
+        if rules is not None and params.min_tokens:
+            self.row_params = msgspec.structs.replace(self.row_params, min_tokens=0)
+        # Only the rule keeps to banned sequences, and they may be large.
+        if params.banned_sequences:
+            self.row_params = msgspec.structs.replace(self.row_params, banned_sequences=())
         # What a row is given once the prompt's log-probabilities are known: they cost the worker work.
         self.plain_params: SamplingParams = (
             self.row_params
@@ -105,6 +110,9 @@ class Request:
         self.pooled: Pooled | None = None
         self.pools = pools
         self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
+        audio = None if submit.audio is None else (submit.audio.rules, submit.audio.align)
+        self.row_bytes = len(encoder.encode((self.row_params, submit.name, audio, submit.pooling)))
+        """Of a plan, that a row of the request takes besides its tokens, blocks and audio."""
         self.arrival = submit.arrival
         self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
         self.ends = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
@@ -122,8 +130,8 @@ class Request:
         self.cached_len: int | None = None
         """Prefix-cache tokens of the first admission; None before it."""
         self.first_scheduled: float | None = None
-        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
-        """Gathered so far, by prompt position."""
+        self.logprobs_told = 1
+        """Prompt tokens whose log-probabilities have gone to the client; the first has none."""
         self.heard: Heard | None = None
         """Gathered so far."""
         self.held_blocks: list[int] = []
@@ -229,7 +237,7 @@ class Request:
 
     def forget_prompt(self) -> None:
         """The prompt is computed anew: drop what has been gathered of it."""
-        self.prompt_logprobs = None
+        self.logprobs_told = 1
         self.heard = None
         self.pooled = None
 
@@ -238,12 +246,6 @@ class Request:
         if self.audio is None:
             return root_digest(self.salt)
         return audio_root_digest(self.salt, self.audio.digest)
-
-    def gather_logprobs(self, start: int, positions: list[TokenLogprobs]) -> None:
-        """Keep log-probabilities of prompt tokens [start, start + len(positions))."""
-        if self.prompt_logprobs is None:
-            self.prompt_logprobs = [None] * self.prompt_len
-        self.prompt_logprobs[start : start + len(positions)] = positions
 
 
 class Choice:
@@ -329,13 +331,18 @@ class Choice:
         """Positions that the next step may compute."""
         return min(self.length, self.ready_len) - self.computed_len
 
-    def feed(self) -> RowInput | None:
-        """What has come of the input since the row was given some; None where nothing. Mutates: it is given now."""
+    def feed(self, end: int) -> RowInput | None:
+        """What positions before ``end`` hear that the row has not been given; None where nothing. Mutates: it is given
+        now."""
         heard = self.request.input
-        if heard is None or (len(heard) == self.fed and heard.ended == self.fed_end):
+        if heard is None:
             return None
-        found = RowInput(self.slot, heard.after(self.fed), heard.ended)
-        self.fed, self.fed_end = len(heard), heard.ended
+        until = heard.needed(end)
+        ended = heard.ended and until == len(heard)
+        if (until, ended) == (self.fed, self.fed_end) or until < self.fed:
+            return None
+        found = RowInput(self.slot, heard.between(self.fed, until), ended)
+        self.fed, self.fed_end = until, ended
         return found
 
     def move(self, expected: tuple[ChoiceState, ...], state: ChoiceState) -> None:

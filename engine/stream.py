@@ -6,8 +6,19 @@ from typing import Self
 
 import msgspec
 
-from stentor.protocols.actors import Append, ChoiceTokens, Finished, FinishReason, PromptDone, Resumed, Submit
+from stentor.protocols.actors import (
+    Append,
+    ChoiceTokens,
+    Finished,
+    FinishReason,
+    PromptDone,
+    PromptPart,
+    Resumed,
+    Submit,
+)
 from stentor.protocols.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
+
+from .pieces import PromptParts
 
 Event = PromptDone | ChoiceTokens | Finished
 
@@ -30,6 +41,7 @@ class RequestStream:
         "_on_abort",
         "_on_append",
         "_open",
+        "_parts",
         "_prompt_done",
         "_reader",
         "_submit",
@@ -55,6 +67,7 @@ class RequestStream:
         """Tokens delivered, by choice, of those that have not ended."""
         self._aborted: set[int] = set()
         self._prompt_done = False
+        self._parts: PromptParts | None = None
         self._events: list[Event] = []
         self._unread: dict[int, ChoiceTokens] = {}
         """By choice: its tokens among the events, where more are appended."""
@@ -106,16 +119,38 @@ class RequestStream:
         return follows_rule(self._submit)
 
     @property
+    def name(self) -> str:
+        """In logs."""
+        return self._submit.name
+
+    @property
+    def open_indices(self) -> list[int]:
+        """Choices that have not ended."""
+        return [*self._open]
+
+    @property
+    def delivered(self) -> int:
+        """Tokens of the choices that have not ended."""
+        return sum(map(len, self._open.values()))
+
+    @property
     def open_choices(self) -> int:
         """How many have not ended."""
         return len(self._open)
+
+    def push_part(self, part: PromptPart) -> None:
+        """Keeps what comes ahead of the prompt's event."""
+        if not self._prompt_done and self._open:
+            self._parts = self._parts or PromptParts()
+            self._parts.add(part)
 
     def push_prompt(self, event: PromptDone) -> bool:
         """Adds an event, as the next two do; whether it is the first since the reader took all, so has to be woken."""
         if self._prompt_done or not self._open:
             return False
         self._prompt_done = True
-        self._events.append(event)
+        parts, self._parts = self._parts or PromptParts(), None
+        self._events.append(parts.joined(event))
         return len(self._events) == 1
 
     def push_tokens(self, event: ChoiceTokens) -> bool:
@@ -149,11 +184,13 @@ class RequestStream:
             self.push_end(Finished(self.rid, index, reason, None, why))
         self.wake()
 
-    def end_aborted(self) -> None:
-        """Ends every choice that has been aborted: no engine is there to do it."""
-        for index in sorted(self._open.keys() & self._aborted):
+    def end_aborted(self) -> list[int]:
+        """Ends every choice that has been aborted, and returns them: no engine is there to do it."""
+        ended = sorted(self._open.keys() & self._aborted)
+        for index in ended:
             self.push_end(Finished(self.rid, index, "abort", None, None))
         self.wake()
+        return ended
 
     def resubmission(self) -> Submit:
         """What makes another engine go on after what has been delivered.

@@ -64,6 +64,12 @@ class ChildStatus:
     failures: int = 0
     """In a row."""
     last_error: Exception | None = None
+    excused: bool = False
+    """Whether the next failure is not counted."""
+
+    def excuse(self) -> None:
+        """The failure that the child is about to raise says nothing of it: it does not count as one of a row."""
+        self.excused = True
 
     def progressed(self) -> None:
         """The child has done what it is for: the failures before are no row with those to come."""
@@ -133,7 +139,10 @@ class Supervisor:
                 await child()
             except Exception as error:
                 status.last_error = error
-                status.failures = 1 if self._clock() - began >= policy.healthy_after else status.failures + 1
+                if self._clock() - began >= policy.healthy_after:
+                    status.failures = 0
+                status.failures += not status.excused
+                status.excused = False
                 final = policy.restart is Restart.NEVER or isinstance(error, Hopeless)
                 if final or status.failures >= policy.max_failures:
                     self._enter(status, Phase.GIVEN_UP)

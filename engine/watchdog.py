@@ -4,9 +4,10 @@
 
     deadline = since + floor + factor * predicted
 
-``since`` is when the step became the oldest one in flight. The prediction is work times the seconds that a unit of
-such work has taken. A unit is one position with few before it; each further :data:`_CONTEXT` before it add one more.
-A window of audio to be encoded counts as :data:`_WINDOW` of them.
+``since`` is when the step became the oldest one in flight. One that waits for its masks has this time for them, and
+from their coming on what it would have had without: neither half of a step is waited for without a bound. The
+prediction is work times the seconds that a unit of such work has taken. A unit is one position with few before it; each
+further :data:`_CONTEXT` before it add one more. A window of audio to be encoded counts as :data:`_WINDOW` of them.
 Steps with prefill and steps of decode alone are measured apart, for one is bound by arithmetic and the other by memory;
 in each kind the pace is seconds over work, summed over the latest steps with a weight that fades. Until enough steps of
 a kind have been seen a pace is assumed that only a large model on a slow machine has.
@@ -79,15 +80,22 @@ class StepWatch:
 
     @property
     def deadline(self) -> float | None:
-        """By the clock; None while nothing is in flight, or where nobody is ever taken to hang.
-
-        None, too, while the oldest step lacks masks: the worker waits for them, and whoever makes them is not it.
-        """
-        if not self._in_flight or not self._floor or self._in_flight[0].lacks_masks:
+        """By the clock; None while nothing is in flight, or where nobody is ever taken to hang."""
+        if not self._in_flight or not self._floor:
             return None
         oldest = self._in_flight[0]
         predicted = self._paces[oldest.prefill].predict(oldest.work)
         return self._since + self._waited + self._floor + self._factor * predicted
+
+    @property
+    def overdue(self) -> bool:
+        deadline = self.deadline
+        return deadline is not None and deadline <= self._clock()
+
+    @property
+    def lacks_masks(self) -> bool:
+        """Whether the masks of the oldest step have not been sent, so that the worker may wait for them."""
+        return bool(self._in_flight) and self._in_flight[0].lacks_masks
 
     def sent(self, plan: StepPlan) -> None:
         """A step goes to the worker."""

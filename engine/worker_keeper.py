@@ -41,8 +41,10 @@ class WorkerKeeper:
                     f"the new worker takes sequences of {ready.max_model_len} tokens in steps of {ready.limits}; "
                     f"the first one took {first.max_model_len} in {first.limits}"
                 )
-        except BaseException:
+        except BaseException as error:
             # while it loads it does not listen, and has nothing to lose
-            await life.end(0.0)
+            dead = await life.end(0.0)
+            if not dead and isinstance(error, WorkerLost) and not error.stuck:
+                raise WorkerLost(str(error), stuck=True) from error
             raise
         return life, ready

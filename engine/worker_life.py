@@ -1,5 +1,6 @@
 """One worker process, from its spawn to its death."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
@@ -10,10 +11,11 @@ import anyio
 from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.codec import decode_engine_worker, encoder
 from stentor.protocols.config import WorkerConfig
-from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.protocols.steps import Masks, StepPart, StepPlan, StepResult
 
 from .channel import ChannelClosed, ChannelError, ChannelPair, Endpoint, PeerDied
 from .groups import one_line
+from .pieces import ResultParts
 from .process import Child
 from .worker_source import WorkerSource
 
@@ -32,12 +34,14 @@ Sleep = Callable[[float], Awaitable[None]]
 class WorkerLost(Exception):
     """The worker is dead or cannot be started; the message says why."""
 
-    def __init__(self, why: str, *, final: bool = False, hung: bool = False) -> None:
-        super().__init__(why)
-        self.final = final
+    def __init__(self, why: str, *, final: bool = False, hung: bool = False, stuck: bool = False) -> None:
+        super().__init__(f"{why}; the process does not die" if stuck else why)
+        self.final = final or stuck
         """Whether another would be lost in the same way."""
         self.hung = hung
         """Whether it was killed because nothing moved."""
+        self.stuck = stuck
+        """Whether the process is still there, with all that it holds, and cannot be killed."""
 
 
 class WorkerLife:
@@ -45,7 +49,7 @@ class WorkerLife:
 
     It is lost when its process dies, when it says that it cannot go on, and when it was killed by :meth:`kill`:
     whatever comes first, :meth:`start` or :meth:`receive` raises :class:`WorkerLost` once, with the process dead, after
-    all that it had sent before.
+    all that it had sent before. One that was killed and does not die is lost too, once it is given up.
     """
 
     def __init__(self, endpoint: Endpoint, child: Child) -> None:
@@ -54,6 +58,13 @@ class WorkerLife:
         self._verdict: str | None = None
         """Why it was killed."""
         self._hung = False
+        self._parts = ResultParts()
+        self._giving_up: asyncio.TimerHandle | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        """Why it was killed; None where it was not."""
+        return self._verdict
 
     @classmethod
     async def spawn(cls, source: WorkerSource) -> "WorkerLife":
@@ -112,22 +123,26 @@ class WorkerLife:
             await self._endpoint.send(encoder.encode(message))
 
     async def receive(self) -> list[StepResult]:
-        """Results, at least one. Raises :class:`WorkerLost`."""
+        """Results, with all of their parts; none where it says that it cannot go on, for which it is killed
+        (:attr:`verdict`). Raises :class:`WorkerLost`."""
         results: list[StepResult] = []
-        try:
-            frames = await self._endpoint.receive()
-        except PeerDied:
-            raise await self._lost("the worker process was lost") from None
-        for frame in frames:
-            match decode_engine_worker.decode(frame):
-                case StepResult() as result:
-                    results.append(result)
-                case Failed(message=why):
-                    self.kill(why)
-                case Progress() | WorkerReady() as other:
-                    raise RuntimeError(f"{type(other).__name__} came while the engine runs")
-        if not results and self._verdict is not None:
-            raise await self._lost("the worker process was lost")
+        while not results:
+            try:
+                frames = await self._endpoint.receive()
+            except (PeerDied, ChannelClosed):
+                raise await self._lost("the worker process was lost") from None
+            for frame in frames:
+                match decode_engine_worker.decode(frame):
+                    case StepResult() as result:
+                        results.append(self._parts.joined(result))
+                    case StepPart() as part:
+                        self._parts.add(part)
+                    case Failed(message=why):
+                        self.kill(why)
+                    case Progress() | WorkerReady() as other:
+                        raise RuntimeError(f"{type(other).__name__} came while the engine runs")
+            if self._verdict is not None:
+                break
         return results
 
     def kill(self, why: str, *, hung: bool = False) -> None:
@@ -135,34 +150,36 @@ class WorkerLife:
         if self._verdict is None:
             self._verdict = why
             self._hung = hung
+            # who sends to it or waits for it hears of its death; where it does not die, of this
+            self._giving_up = asyncio.get_running_loop().call_later(self._child.dying_seconds, self._endpoint.close)
         self._child.kill()
 
-    async def wait(self) -> None:
-        """Wait until the process is dead."""
-        await self._child.wait()
+    async def end(self, grace: float) -> bool:
+        """End the worker, by force ``grace`` seconds after it was told to; False where it does not die.
 
-    async def end(self, grace: float) -> None:
-        """End the worker, by force ``grace`` seconds after it was told to. May be called again."""
+        May be called again.
+        """
         with contextlib.suppress(ChannelError):
             self._endpoint.try_send(encoder.encode(Shutdown()))
         # a worker that waits for room in a ring that nobody empties any more must wake up and end
         self._endpoint.close()
-        with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(grace):
-                await self._child.wait()
-            self._child.close()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        return await self._child.aclose(grace)
 
     async def _await_ready(self, config: WorkerConfig, on_progress: OnProgress, silence: "_Silence") -> WorkerReady:
         """Its own start is the first phase."""
         await on_progress(Progress(STARTING, 0, 1))
         silence.enter(STARTING)
         starting = True
-        with contextlib.suppress(PeerDied):  # told by the receiving side, once it has read what the worker still sent
+        with contextlib.suppress(
+            PeerDied, ChannelClosed
+        ):  # told by the receiving side, once it has read what the worker still sent
             await self._endpoint.send(encoder.encode(StartWorker(config)))
         while True:
             try:
                 frames = await self._endpoint.receive()
-            except PeerDied:
+            except (PeerDied, ChannelClosed):
                 raise await self._lost("the worker process was lost while starting") from None
             if starting:
                 starting = False
@@ -176,8 +193,7 @@ class WorkerLife:
                         await on_progress(progress)
                     case Failed(message=why):
                         self.kill(why)
-                        await self.wait()
-                        raise WorkerLost(why, final=True)
+                        raise WorkerLost(why, final=True, stuck=not await self._child.kill_and_wait())
                     case other:
                         raise RuntimeError(f"{type(other).__name__} came before the worker was ready")
 
@@ -188,12 +204,15 @@ class WorkerLife:
         self.kill(why, hung=True)
 
     async def _lost(self, what: str) -> WorkerLost:
-        with anyio.move_on_after(_CLOSING_SECONDS):
-            await self._child.wait()
-        self._child.kill()  # it gave its end of the channel up and goes on without it
-        await self._child.wait()
-        why = f"{what}: {self._child.description}" if self._verdict is None else self._verdict
-        return WorkerLost(why, hung=self._hung)
+        if self._verdict is None:
+            with anyio.move_on_after(_CLOSING_SECONDS):
+                await self._child.wait()
+        dead = await self._child.kill_and_wait()  # it may have given its end of the channel up, and go on without it
+        if self._verdict is not None:
+            what = self._verdict
+        elif dead:
+            what = f"{what}: {self._child.description}"
+        return WorkerLost(what, hung=self._hung, stuck=not dead)
 
 
 class _Silence:

@@ -13,7 +13,7 @@ from .audio import Audio, Heard, Streamed, StreamShape
 from .config import EngineConfig, StepLimits, WorkerConfig
 from .pooling import Pooled, Pooling, Reach
 from .sampling import SamplingParams
-from .steps import Masks, StepPlan, StepResult, TokenLogprobs
+from .steps import Masks, StepPart, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Fault = Literal["", "grammar", "allowed_token_ids", "bad_words"]
@@ -60,7 +60,7 @@ class Resumed(msgspec.Struct, frozen=True, array_like=True):
     """What a request had received when its engine was lost: the new one goes on from there."""
 
     outputs: list[list[int]]
-    """Tokens delivered so far, a list for each choice."""
+    """Tokens delivered so far, a list for each choice; where they are many they come ahead, as :class:`ResumedPart`."""
     ended: list[int]
     """Choices that have had their terminal message, or are not wanted any more."""
     prompt_done: bool
@@ -95,6 +95,14 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     """What is made of the prompt, by a model that draws no tokens; such a request has one choice and wants none."""
 
 
+class ResumedPart(msgspec.Struct, frozen=True, array_like=True, tag="resumed", gc=False):
+    """Some of what one choice had received, ahead of the :class:`Submit` of its request and after what came before."""
+
+    rid: int
+    index: int
+    tokens: list[int]
+
+
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
     """More of what a request hears, after all that has come before."""
 
@@ -120,7 +128,7 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping", gc=False):
     """Answered with :class:`Stats`: the engine still turns."""
 
 
-EngineInbox = StartEngine | Vocabulary | Submit | Append | Abort | Ping | Shutdown
+EngineInbox = StartEngine | Vocabulary | ResumedPart | Submit | Append | Abort | Ping | Shutdown
 
 
 # ---- to the client, from its engine
@@ -170,6 +178,18 @@ class Stalled(msgspec.Struct, frozen=True, array_like=True, tag="stalled", gc=Fa
     message: str
 
 
+class PromptPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some of what is known of a prompt, ahead of its :class:`PromptDone`. From ``start`` on it replaces what had come
+    before."""
+
+    rid: int
+    start: int
+    """The prompt token of the first of ``logprobs``, or the place of ``pooled`` in all that is sent of it."""
+    logprobs: list[TokenLogprobs]
+    pooled: bytes = b""
+    """Of :attr:`.pooling.Pooled.data`, and after it of ``ids``."""
+
+
 class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The prompt of a request has been prefilled; sent once, before or with its first token."""
 
@@ -178,7 +198,8 @@ class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
     queue_seconds: float
     prefill_seconds: float
     logprobs: list[TokenLogprobs | None] | None
-    """One per prompt token (the first is None), when asked for."""
+    """One per prompt token (the first is None), when asked for; on the way from the engine they are in parts, all of
+    them, and this is empty."""
     heard: Heard | None = None
     pooled: Pooled | None = None
 
@@ -205,11 +226,12 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc=False):
-    """Everything one step brought, for all requests. ``prompts`` come first, ``finished`` last."""
+    """What one step brought, for all requests: ``parts`` come first, then ``prompts``, and ``finished`` last."""
 
     prompts: list[PromptDone]
     tokens: list[ChoiceTokens]
     finished: list[Finished]
+    parts: list[PromptPart] = []
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False):
@@ -220,8 +242,9 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     kv_usage: float
     """Share of KV blocks in use, in [0, 1]."""
     preemptions: int
+    """For want of KV blocks."""
     prefix_queries: int
-    """Prompt tokens looked up in the prefix cache."""
+    """Prompt tokens looked up in the prefix cache when a choice was first admitted."""
     prefix_hits: int
     """Prompt tokens found there."""
     steps: int
@@ -266,4 +289,4 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     ``num_blocks`` only bounds what runs at once."""
 
 
-EngineWorkerInbox = Progress | WorkerReady | Failed | StepResult
+EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult

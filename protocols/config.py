@@ -99,7 +99,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watchdog_factor: float = 20.0
 
     max_engine_deaths: int = 5
-    """Deaths of the engine in a row, with no token drawn between them, of which the last is not recovered from."""
+    """Deaths of the engine in a row, without progress of those who were in flight, of which the last is not recovered
+    from; and as many requests in a row that were to blame. Deaths that the search for one costs do not count."""
 
 
 def process_name(process: str, model: str) -> str:

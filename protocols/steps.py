@@ -41,6 +41,18 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pooling: Pooling | None = None
 
 
+class ForkedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A row that enters together with another of its request, and has all that is not named here from that one."""
+
+    origin: int
+    """Index in the plan's ``new`` of the row that brings prompt and parameters for both."""
+    slot: int
+    outputs: list[int]
+    """What follows the prompt."""
+    seed: int
+    blocks: list[int]
+
+
 class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The work of one row in one step: tokens at positions [start, start + count)."""
 
@@ -73,8 +85,11 @@ class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
-    """One step. ``freed`` is applied first, then ``new``; then ``encodings`` are made and ``inputs`` handed out, and
-    ``rows`` run as one batch."""
+    """One step. ``freed`` is applied first, then ``new`` and ``forks``; then ``encodings`` are made and ``inputs`` are
+    handed out, and ``rows`` run as one batch.
+
+    The prompt and the parameters of a request travel once a plan, however many of its choices enter.
+    """
 
     epoch: int
     step: int
@@ -87,6 +102,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     encodings: list[Encoding] = []
     inputs: list[RowInput] = []
     """Handed to their rows before these run."""
+    forks: list[ForkedRow] = []
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -141,6 +157,20 @@ class RowPooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     slot: int
     pooled: Pooled
+
+
+class PooledPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """More of what is made of the prompt of one row: of :attr:`.pooling.Pooled.data`, and after it of ``ids``."""
+
+    slot: int
+    data: bytes
+
+
+class StepPart(msgspec.Struct, frozen=True, array_like=True, tag="part", gc=False):
+    """Some of the next :class:`StepResult`, which is large: it comes without."""
+
+    prompt_logprobs: list[PromptLogprobs]
+    pooled: list[PooledPart]
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):

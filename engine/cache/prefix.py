@@ -32,7 +32,7 @@ def chain_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
 class PrefixCache:
     """Labels blocks once their KV has been written and finds them for later prompts.
 
-    Counters are in tokens. With ``enabled`` false nothing is hashed, labelled or found.
+    Counters are in tokens, of first admissions alone. With ``enabled`` false nothing is hashed, labelled or found.
     """
 
     __slots__ = ("block_size", "enabled", "hits", "pool", "queries")
@@ -55,6 +55,6 @@ class PrefixCache:
         return found
 
     def count(self, asked: int, found: int) -> None:
-        """Count one admission: ``asked`` tokens looked up, ``found`` of them reused."""
+        """Count one first admission: ``asked`` tokens looked up, ``found`` of them reused."""
         self.queries += asked
         self.hits += found

@@ -1,6 +1,6 @@
 """What a completed step means for its choices: tokens gained, prompts done, choices ended."""
 
-from stentor.protocols.actors import ChoiceTokens, Fault, Finished, FinishReason, PromptDone, TokensBatch
+from stentor.protocols.actors import ChoiceTokens, Fault, Finished, FinishReason, PromptDone, PromptPart, TokensBatch
 from stentor.protocols.steps import StepResult, TokenLogprobs
 
 from ..grammar.rule import RuleBroken
@@ -97,7 +97,7 @@ class Output:
         """Apply the result of a step to its owners; mutates them."""
         batch = TokensBatch([], [], [])
         if result.prompt_logprobs:
-            self._gather_prompt_logprobs(flight, result)
+            self._pass_on_prompt_logprobs(flight, result, batch)
         if result.heard:
             self._gather_heard(flight, result)
         if result.pooled:
@@ -150,22 +150,16 @@ class Output:
 
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
         """The leader's last prompt position has been computed: tell the client, and let the other choices go."""
-        logprobs = request.prompt_logprobs
+        told = request.logprobs_told
         heard, pooled, lacks = request.heard, request.pooled, request.lacks
         request.forget_prompt()
         if lacks:
             batch.finished.extend(self.finish_all(request, "error", f"the worker returned {lacks}"))
             return
-        if request.params.prompt_logprobs is not None:
-            if logprobs is None:
-                logprobs = [None] * request.prompt_len
-            if any(entry is None for entry in logprobs[1:]):
-                missing = sum(entry is None for entry in logprobs[1:])
-                message = (
-                    f"the worker returned no log-probabilities for {missing} of {request.prompt_len} prompt tokens"
-                )
-                batch.finished.extend(self.finish_all(request, "error", message))
-                return
+        if request.params.prompt_logprobs is not None and told < request.prompt_len:
+            message = f"the worker's log-probabilities of the prompt end at {told} of {request.prompt_len} tokens"
+            batch.finished.extend(self.finish_all(request, "error", message))
+            return
         request.prompt_done = True
         scheduled = now if request.first_scheduled is None else request.first_scheduled
         batch.prompts.append(
@@ -174,7 +168,7 @@ class Output:
                 request.cached_len or 0,
                 max(0.0, scheduled - request.arrival),
                 max(0.0, now - scheduled),
-                logprobs,
+                None if request.params.prompt_logprobs is None else [],
                 heard,
                 pooled,
             )
@@ -198,12 +192,14 @@ class Output:
             self.memory.pool.label(choice.blocks[block], digests[block])
         choice.labelled_blocks = full
 
-    def _gather_prompt_logprobs(self, flight: Flight, result: StepResult) -> None:
-        """Keep the pieces that belong to a prompt still being prefilled by the row that computed them."""
+    def _pass_on_prompt_logprobs(self, flight: Flight, result: StepResult, batch: TokensBatch) -> None:
+        """The client gets them as they come: those of a prompt still being prefilled by the row that computed them."""
         owners = flight.by_slot()
         for piece in result.prompt_logprobs:
-            if _gathers(owners[piece.slot]):
-                owners[piece.slot][0].request.gather_logprobs(piece.start, piece.positions)
+            request = owners[piece.slot][0].request
+            if _gathers(owners[piece.slot]) and piece.start == request.logprobs_told:
+                request.logprobs_told += len(piece.positions)
+                batch.parts.append(PromptPart(request.rid, piece.start, piece.positions))
 
     def _gather_pooled(self, flight: Flight, result: StepResult) -> None:
         """The same for what was made of the whole of it."""

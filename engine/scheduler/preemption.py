@@ -28,6 +28,7 @@ class Memory:
         self.rows = rows
         self.queue = WaitingQueue()
         self.preemptions = 0
+        """For want of blocks; rows put back for another reason are not counted."""
         self._holders: dict[int, Request] = {}
 
     # ---- prompts held for choices that have yet to start
@@ -90,7 +91,6 @@ class Memory:
         before: the worker's new row must begin with that token.
         """
         self.release(choice)
-        self.preemptions += 1
         if choice.pending:
             choice.move((ChoiceState.RUNNING,), ChoiceState.PREEMPTED)
             return
@@ -110,6 +110,7 @@ class Memory:
                 continue
             victim = self.rows.running[-1]
             self.preempt(victim)
+            self.preemptions += 1
             if victim is needy:
                 return False
         return True

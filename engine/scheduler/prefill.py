@@ -1,6 +1,6 @@
 """Rows that compute several positions at once: chunks of running prefills, and admissions."""
 
-from stentor.protocols.steps import Encoding, NewRow
+from stentor.protocols.steps import Encoding
 
 from ..request import Choice, Request
 from .preemption import Memory
@@ -34,28 +34,15 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
             return
         if request.pools == "all" and draft.rows and draft.budget < choice.length:
             return  # a step goes beyond its budget only for a prompt that has it for itself
+        audio_bytes = _audio_bytes(choice, memory)
+        if not draft.takes(choice, memory.block_size, audio_bytes):
+            return  # the next step has room for it
         prefix = _find_room(choice, memory)
         if prefix is None or not _find_place(choice, draft, memory):
             return
         memory.queue.pop()
         _admit(choice, prefix, memory, now)
-        draft.new.append(
-            NewRow(
-                choice.slot,
-                choice.tokens(0, choice.length),
-                request.prompt_len,
-                request.plain_params if request.prompt_done else request.row_params,
-                choice.seed,
-                choice.blocks.copy(),
-                request.name,
-                choice.rule is not None,
-                choice.place,
-                None if request.audio is None else request.audio.rules,
-                None if request.audio is None or request.prompt_done else request.audio.no_speech,
-                None if request.audio is None or request.prompt_done else request.audio.align,
-                request.pooling,
-            )
-        )
+        draft.enter(choice, memory.block_size, audio_bytes)
         if request.whole:
             draft.add(choice, choice.length, [])
             draft.budget = max(draft.budget, 0)
@@ -80,6 +67,12 @@ def _find_room(choice: Choice, memory: Memory) -> list[int] | None:
             return prefix
         if not memory.reclaim_hold(keep=choice.request):
             return None
+
+
+def _audio_bytes(choice: Choice, memory: Memory) -> int:
+    """Of what it hears, that a step has to bring because it is not encoded yet."""
+    audio = choice.request.audio
+    return 0 if audio is None or memory.encodings.find(audio.digest) is not None else len(audio.pcm)
 
 
 def _find_place(choice: Choice, draft: StepDraft, memory: Memory) -> bool:
@@ -123,7 +116,9 @@ def _reads_cache(request: Request, memory: Memory) -> bool:
 def _admit(choice: Choice, prefix: list[int], memory: Memory, now: float) -> None:
     request = choice.request
     prefix_len = len(prefix) * memory.block_size
-    if prefix is not request.held_blocks and _reads_cache(request, memory):
+    # what returns finds what it wrote itself: counted, that would make a cache look good that preempts
+    returns = choice.incarnation > 0 or bool(choice.outputs)
+    if not returns and prefix is not request.held_blocks and _reads_cache(request, memory):
         memory.prefix.count(choice.length, prefix_len)
     if request.cached_len is None:
         request.cached_len = prefix_len

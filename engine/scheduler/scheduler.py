@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stentor.protocols.actors import Append, Finished, FinishReason, Stats, Submit, TokensBatch
-from stentor.protocols.audio import StreamShape
+from stentor.protocols.audio import SAMPLE_BYTES, StreamShape
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.pooling import Reach
 from stentor.protocols.steps import Masks, StepPlan, StepResult
 
+from ..channel import MAX_FRAME
 from ..grammar.rule import ChoiceRule
 from ..request import Choice, ChoiceState, Request
+from ..suspicion import Flown, Suspicion
 from .decode import plan_decodes
 from .integrity import check_integrity
 from .masks import write_masks
@@ -29,8 +31,7 @@ from .refusals import (
     wrong_kind,
 )
 from .rows import RowTable
-from .step import Flight, StepDraft
-from .suspicion import Flown, Suspicion
+from .step import MAX_PLAN_BYTES, Flight, StepDraft, whole_row_bytes
 
 MAX_IN_FLIGHT = 2
 """The step that the worker runs, and the one prepared meanwhile."""
@@ -54,6 +55,7 @@ class Recovery(NamedTuple):
     """The name in logs of the one to blame."""
 
 
+_NOBODY: frozenset[int] = frozenset()
 _BURST = 4
 """Prompts that make a burst, if they are half as many as the rows that decode."""
 
@@ -80,9 +82,9 @@ class Scheduler:
     flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been taken,
     while the worker runs the forward of that step. The rule lives here: nothing of it is lost with a row or a worker.
 
-    When the worker dies (:meth:`recover`), what ran waits again, and :class:`.suspicion.Suspicion` says whether all may
-    run or only some. While it searches, rows of others are preempted, and the next group starts when no step of the
-    last one is in flight: whose step killed the worker is never in doubt.
+    When the worker dies (:meth:`recover`), what ran waits again, and :class:`~stentor.engine.suspicion.Suspicion` says
+    whether all may run or only some. While it searches, rows of others are preempted, and the next group starts when no
+    step of the last one is in flight: whose step killed the worker is never in doubt.
     """
 
     def __init__(
@@ -101,6 +103,8 @@ class Scheduler:
         max_mixed_encodings: int | None = None,
         stream: StreamShape | None = None,
         pools: Reach = "",
+        max_plan_bytes: int = MAX_PLAN_BYTES,
+        max_frame: int = MAX_FRAME,
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step; None leaves them the whole budget.
@@ -109,6 +113,9 @@ class Scheduler:
         ``max_encodings`` and ``max_mixed_encodings`` bound those that one step makes, in all and beside rows that
         decode; None lets it make as many as there are places. ``stream`` says how a model hears that is spoken to
         while it runs, and ``pools`` what the tokens of one see that makes vectors or scores.
+
+        ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
+        more than ``max_frame`` bytes is refused.
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
@@ -131,7 +138,12 @@ class Scheduler:
         aging = config.priority_aging_seconds
         if not math.isfinite(aging) or aging < 0:
             raise ValueError(f"priority_aging_seconds is {aging}; it must be a finite number of seconds, 0 or more")
+        if stream is not None:
+            # each position of a step may bring what it hears
+            max_num_batched_tokens = max(1, min(max_num_batched_tokens, max_plan_bytes // (SAMPLE_BYTES * stream.step)))
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_plan_bytes = max_plan_bytes
+        self._max_frame = max_frame
         self._max_mixed_prefill_tokens = mixed
         self._max_prefill_chunk = chunk
         self._max_model_len = max_model_len
@@ -184,6 +196,11 @@ class Scheduler:
         )
         if not accepted.live:
             return None
+        needed = whole_row_bytes(accepted.leader, self._memory.block_size)
+        if needed > self._max_frame:
+            why = f"the request may take {needed} bytes of a step, which holds {self._max_frame}: make it smaller"
+            ended = [each.index for each in accepted.choices if each.state is not ChoiceState.FINISHED]
+            return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
         self._submitted += 1
         self._output.accept(accepted)
         if request.resumed is None:
@@ -239,7 +256,12 @@ class Scheduler:
         if self._group != self._suspicion.group and not self._change_group():
             return None
         memory = self._memory
-        draft = StepDraft(self._max_num_batched_tokens, self._max_prefill_chunk, streams=self._stream is not None)
+        draft = StepDraft(
+            self._max_num_batched_tokens,
+            self._max_prefill_chunk,
+            streams=self._stream is not None,
+            max_bytes=self._max_plan_bytes,
+        )
         unfinished = plan_decodes(draft, memory)
         if crowded or (draft.rows and not self._is_burst(len(draft.rows), len(unfinished))):
             draft.budget = min(draft.budget, self._max_mixed_prefill_tokens)
@@ -261,8 +283,10 @@ class Scheduler:
             draft.masked,
             draft.encodings,
             draft.inputs,
+            draft.forks,
         )
-        self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, draft.new))
+        entered = draft.entered() if draft.new else _NOBODY
+        self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, entered))
         self._steps += 1
         return plan
 
@@ -399,12 +423,11 @@ class Scheduler:
         """Who was in the steps in flight and lives."""
         found: dict[tuple[int, int], Flown] = {}
         for flight in self._flights:
-            admitted = {row.slot for row in flight.new}
             for slot, (choice, _, _, _) in flight.by_slot().items():
                 if choice.state is not ChoiceState.FINISHED:
                     known = choice.request.prompt_len + len(choice.outputs)
                     key = choice.request.rid, choice.index
-                    found.setdefault(key, Flown(*key, slot in admitted or choice.written_len + 1 < known))
+                    found.setdefault(key, Flown(*key, slot in flight.entered or choice.written_len + 1 < known))
         return list(found.values())
 
     def _noted(self, batch: TokensBatch) -> TokensBatch:

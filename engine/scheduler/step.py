@@ -1,10 +1,21 @@
 """One step while it is put together, and what is remembered of it until its result comes."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from stentor.protocols.steps import Encoding, NewRow, RowInput, RowStep, StepResult
+from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.steps import Encoding, ForkedRow, NewRow, RowInput, RowStep, StepResult
 
 from ..request import Choice
+
+MAX_PLAN_BYTES: Final = 16 << 20
+"""Of what the rows that enter bring in one step, where there is more than one: a fraction of a channel's frame, and of
+the time that a step may take to read."""
+_ROW_BYTES: Final = 64
+"""Of a row that enters, at most, besides its lists and what is its request's."""
+_INT_BYTES: Final = 5
+"""Of a token or a block, at most."""
+_INT_COST: Final = 10
+"""Bytes that one counts as: it takes longer to read than as many bytes of audio."""
 
 Owner = tuple[Choice, int, int, bool]
 """Whose row it was at plan time: (choice, incarnation, end of its positions, whether it draws a token)."""
@@ -22,7 +33,8 @@ class Flight(NamedTuple):
     sampled: int
     masked: list[int]
     """Slots of the rows that may be restricted; where there are any, the worker waits for masks before it draws."""
-    new: list[NewRow]
+    entered: frozenset[int]
+    """Slots of the rows that enter with the step."""
 
     def check(self, result: StepResult) -> None:
         """Raise ValueError unless the result has the shape that this step must have."""
@@ -70,11 +82,15 @@ class StepDraft:
     """
 
     __slots__ = (
+        "_carried",
         "_counted",
+        "_max_bytes",
+        "_origins",
         "_room",
         "budget",
         "chunk",
         "encodings",
+        "forks",
         "inputs",
         "masked",
         "max_encodings",
@@ -86,8 +102,13 @@ class StepDraft:
         "waiting",
     )
 
-    def __init__(self, budget: int, chunk: int, *, streams: bool = False) -> None:
+    def __init__(self, budget: int, chunk: int, *, streams: bool = False, max_bytes: int = MAX_PLAN_BYTES) -> None:
+        """``max_bytes`` bounds what rows bring that enter together; one alone may bring more."""
         self.budget = self._room = budget
+        self._max_bytes = max_bytes
+        self._carried = 0
+        self._origins: dict[int, tuple[int, SamplingParams]] = {}
+        """By request: which of ``new`` brings its prompt, and with which parameters."""
         self._counted = 0
         self.chunk = chunk
         self.streams = streams
@@ -95,6 +116,7 @@ class StepDraft:
         self.encodings: list[Encoding] = []
         self.inputs: list[RowInput] = []
         self.new: list[NewRow] = []
+        self.forks: list[ForkedRow] = []
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
         self.sampled = self.waiting = 0
@@ -109,11 +131,63 @@ class StepDraft:
         self._counted = len(self.rows)
         return self._room
 
+    def takes(self, choice: Choice, block_size: int, audio_bytes: int) -> bool:
+        """Whether there is room in the plan for all that a row brings which is to enter."""
+        return not self._carried or self._carried + self._size(choice, block_size, audio_bytes) <= self._max_bytes
+
+    def enter(self, choice: Choice, block_size: int, audio_bytes: int) -> None:
+        """A row enters, which has its slot and its blocks: with all that it needs, or as a fork of one that has."""
+        self._carried += self._size(choice, block_size, audio_bytes)
+        request = choice.request
+        params = _row_params(choice)
+        origin = self._origin_of(choice)
+        if origin >= 0:
+            outputs = choice.tokens(request.prompt_len, choice.length)
+            self.forks.append(ForkedRow(origin, choice.slot, outputs, choice.seed, choice.blocks.copy()))
+            return
+        self._origins[request.rid] = len(self.new), params
+        self.new.append(
+            NewRow(
+                choice.slot,
+                choice.tokens(0, choice.length),
+                request.prompt_len,
+                params,
+                choice.seed,
+                choice.blocks.copy(),
+                request.name,
+                choice.rule is not None,
+                choice.place,
+                None if request.audio is None else request.audio.rules,
+                None if request.audio is None or request.prompt_done else request.audio.no_speech,
+                None if request.audio is None or request.prompt_done else request.audio.align,
+                request.pooling,
+            )
+        )
+
+    def entered(self) -> frozenset[int]:
+        """Slots of the rows that enter."""
+        return frozenset([row.slot for row in self.new] + [row.slot for row in self.forks])
+
     def feed(self) -> None:
-        """Hands the rows of the step what has come of their input."""
-        for choice, _, _, _ in self.owners:
-            if (given := choice.feed()) is not None:
+        """Hands the rows of the step what they hear in it."""
+        for choice, _, end, _ in self.owners:
+            if (given := choice.feed(end)) is not None:
                 self.inputs.append(given)
+
+    def _origin_of(self, choice: Choice) -> int:
+        """Which of ``new`` brings what a row needs besides what is its own; -1 where none does."""
+        found = self._origins.get(choice.request.rid)
+        if found is None or found[1] is not _row_params(choice):
+            return -1
+        return found[0] if self.new[found[0]].masked == (choice.rule is not None) else -1
+
+    def _size(self, choice: Choice, block_size: int, audio_bytes: int) -> int:
+        """What the plan carries for a row that enters; no less than the bytes that it takes there."""
+        length, request = choice.length, choice.request
+        size = _ROW_BYTES + audio_bytes + _INT_COST * -(-length // block_size)
+        if self._origin_of(choice) >= 0:
+            return size + _INT_COST * (length - request.prompt_len)
+        return size + request.row_bytes + _INT_COST * length
 
     def add(self, choice: Choice, count: int, new_blocks: list[int]) -> None:
         """Plan the next ``count`` positions of a running choice, and a token where they reach its end; mutates it."""
@@ -136,3 +210,17 @@ class StepDraft:
         self.budget -= count
         self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample))
         self.owners.append((choice, choice.incarnation, end, sample))
+
+
+def _row_params(choice: Choice) -> SamplingParams:
+    """What the row of a choice draws by: once the prompt is done, nothing is asked of it any more."""
+    request = choice.request
+    return request.plain_params if request.prompt_done else request.row_params
+
+
+def whole_row_bytes(choice: Choice, block_size: int) -> int:
+    """The most that a plan may have to carry for a row, whatever is drawn before it enters."""
+    request = choice.request
+    audio = 0 if request.audio is None else len(request.audio.pcm)
+    length = request.limit_len
+    return _ROW_BYTES + request.row_bytes + audio + _INT_BYTES * (length - (-length // block_size))

@@ -86,6 +86,8 @@ class SpeechClient:
         self._deaths = 0
         """In a row."""
         self._lives = 0
+        self._stuck = False
+        """Whether the last process does not die."""
         self._was_ready = asyncio.Event()
         self.on_restart: Callable[[], None] = _nothing
         """Is called whenever a process is started in place of another."""
@@ -156,6 +158,8 @@ class SpeechClient:
             while True:
                 self._why = await self._live()
                 self._deaths += 1
+                if self._stuck:
+                    raise Hopeless(f"the speech process {self._why}; the process does not die")
                 if not self._was_ready.is_set() and self._deaths >= _FIRST_LIVES:
                     raise Hopeless(f"the speech process {self._why}, {self._deaths} times before it was ready")
                 logger.warning(
@@ -213,12 +217,10 @@ class SpeechClient:
             finally:
                 if time.monotonic() - began >= _HEALTHY_SECONDS:
                     self._deaths = 0
-                child.kill()
-                with anyio.CancelScope(shield=True):
-                    await child.wait()
-                child.close()
                 was_up = self._up
-                self._child = self._endpoint = None
+                self._endpoint = None  # told at once: the process may take long to die
+                self._stuck = not await child.aclose()
+                self._child = None
                 if was_up:
                     self._blame()
 

@@ -26,6 +26,7 @@ from stentor.protocols.speech import (
 )
 
 from ..channel import ChannelError, Endpoint
+from ..freed_memory import grown_since, resident_bytes
 from ..logs import set_up_logging, trace_without_messages
 from ..process import become_child
 from .backend import CannotSpeak, Stop, Stopped, Synthesizer
@@ -33,6 +34,7 @@ from .backend import CannotSpeak, Stop, Stopped, Synthesizer
 logger = logging.getLogger(__name__)
 
 MODULE: Final = "stentor.engine.speech.process"
+IDLE_SECONDS: Final = 5.0
 ABORTED: Final = "aborted"
 
 
@@ -95,9 +97,18 @@ class _SpeechProcess:
             case StartSpeech():
                 raise TypeError("StartSpeech came twice")
 
+    def _next_job(self, born: int) -> _Job:
+        """Waits for it; where none comes for a while, what the last ones took and freed goes back to the system."""
+        try:
+            return self._jobs.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            grown_since(born)
+        return self._jobs.get()
+
     def _work(self, synthesizer: Synthesizer, voices: dict[str, VoicePlace]) -> None:
+        born = resident_bytes()
         while True:
-            job = self._jobs.get()
+            job = self._next_job(born)
             try:
                 answer = _answer(synthesizer, voices, job)
                 del self._known[job.request.job]

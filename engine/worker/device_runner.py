@@ -17,7 +17,7 @@ from stentor.protocols.steps import Masks, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
-from .device import Device
+from .device import Device, Mark
 from .device_logprobs import LogprobReader, PromptWork
 from .device_sampler import DeviceSampler, NewRules
 from .device_step import DeviceStep, RowBuffers
@@ -180,6 +180,10 @@ class DeviceRunner:
             launched.prompts,
             memory,
         )
+
+    def mark(self) -> Mark:
+        """The end of all that has been queued so far."""
+        return self._device.mark()
 
     def finish(self, pending: Pending) -> StepResult:
         """Waits for a step, not for any launched after it."""

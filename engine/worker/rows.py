@@ -1,9 +1,22 @@
 """What a worker remembers of each row between steps: its tokens and its block table."""
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stentor.protocols.steps import NewRow
+from stentor.protocols.steps import NewRow, StepPlan
+
+
+def with_forks(plan: StepPlan) -> StepPlan:
+    """The same step, with every row that enters among ``new``; rows of one request share their parameters."""
+    if not plan.forks:
+        return plan
+    new = [*plan.new]
+    for fork in plan.forks:
+        origin = plan.new[fork.origin]
+        tokens = origin.tokens[: origin.prompt_len] + fork.outputs
+        new.append(msgspec.structs.replace(origin, slot=fork.slot, tokens=tokens, seed=fork.seed, blocks=fork.blocks))
+    return msgspec.structs.replace(plan, new=new, forks=[])
 
 
 class RowTable:

@@ -8,7 +8,7 @@ from typing import assert_never
 from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker
 from stentor.protocols.codec import decode_worker, encoder
 from stentor.protocols.config import WorkerConfig, process_name
-from stentor.protocols.steps import Masks, StepPlan
+from stentor.protocols.steps import Masks, StepPlan, StepResult
 
 from ..channel import Endpoint, PeerDied
 from ..groups import one_line
@@ -16,10 +16,12 @@ from ..layers.weights import WeightError
 from ..lease import Member
 from ..loading.errors import CheckpointError
 from ..logs import set_up_logging
+from ..pieces import result_frames
 from .device_runner import DeviceRunner
 from .errors import SetupError
 from .hearing_runner import HearingRunner
 from .pooling_runner import PoolingRunner
+from .rows import with_forks
 from .setup import set_up
 from .stepper import Ahead, InTurn, Stepper
 from .turns import AloneOnDevice, SharedDevice, Turns
@@ -56,7 +58,7 @@ class Worker:
                             self._send(Failed(failure))
                             return 1
                     case StepPlan() as plan:
-                        if not self._step(plan):
+                        if not self._step(with_forks(plan)):
                             return 1
                     case Masks() as masks:
                         if not self._step(masks):
@@ -104,6 +106,10 @@ class Worker:
         return not self._steps.failed
 
     def _send(self, message: object) -> None:
+        if isinstance(message, StepResult):
+            for frame in result_frames(message):
+                self._engine.send_blocking(frame)
+            return
         self._engine.send_blocking(encoder.encode(message))
 
     def _send_progress(self, phase: str, done: int, total: int) -> None:

@@ -13,6 +13,7 @@ from stentor.protocols.actors import Failed
 from stentor.protocols.steps import Masks, StepPlan, StepResult
 
 from ..channel import PeerDied
+from .device import Mark
 from .device_runner import DeviceRunner, Launched
 from .pages_ahead import PagesAhead
 from .pending import Pending
@@ -151,9 +152,11 @@ class Ahead:
     """Steps are launched as their plans come; a thread waits for each and sends its result.
 
     The thread is there because a device's events have no descriptor to sleep on beside the mailbox's doorbell.
-    It waits with the interpreter's lock released and is the only one that sends, so results go in order and
-    the one ``Failed`` after them, without a lock of our own. What it shares with a launch is a pool of
-    pinned buffers; all else that it reads, a :class:`Pending` owns.
+    It waits with the interpreter's lock released and is the only one that sends, whatever happens: the ring has one
+    writer. So results go in order and the one ``Failed`` after them, without a lock of our own. What it shares with a
+    launch is a pool of pinned buffers; all else that it reads, a :class:`Pending` owns.
+
+    While a step waits for its masks the device is lent to others who wait for it, once the forward has run.
     """
 
     def __init__(self, runner: DeviceRunner, send: Send, turns: Turns | None = None) -> None:
@@ -162,6 +165,10 @@ class Ahead:
         self._turns = turns or AloneOnDevice()
         self._names = RowNames()
         self._held: Held[Launched] | None = None
+        self._forwarded: Mark | None = None
+        """The end of its forward."""
+        self._lent = False
+        """Whether others may have the device until its masks come."""
         self._queue: queue.SimpleQueue[tuple[Pending, Names] | Failed | None] = queue.SimpleQueue()
         self._failed = threading.Event()
         # a finished step must not wait for the lock as long as Python's default while another is launched or captured
@@ -182,6 +189,7 @@ class Ahead:
             self._turns.begin()
             if plan.masked:
                 self._held = Held(plan, names, self._runner.launch_forward(plan))
+                self._forwarded = self._runner.mark()
                 return
             self._queue.put((self._runner.launch(plan), names))
         except Exception as error:
@@ -195,6 +203,9 @@ class Ahead:
             self._fail(Failed(wrong))
             return
         try:
+            if self._lent:
+                self._lent = False
+                self._turns.begin()
             self._queue.put((self._runner.launch_draw(held.forwarded, masks), held.names))
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
@@ -202,7 +213,7 @@ class Ahead:
     def rest(self) -> float | None:
         if self._held is not None:
             # what lies between its two halves on the device is in the very tensors that a capture would use
-            return _LOOK_SECONDS
+            return self._lend_device()
         busy = self._runner.pending > 0
         try:
             seconds = self._runner.advance(busy=busy)
@@ -218,12 +229,29 @@ class Ahead:
         self._queue.put(None)
         self._thread.join(_END_SECONDS)
 
+    def _lend_device(self) -> float:
+        """Seconds until it is to be called again, where no masks have come by then."""
+        if not self._lent and self._forwarded is not None and self._turns.is_wanted():
+            try:
+                done = self._forwarded.reached()
+            except Exception as error:  # of the device, on the way
+                logger.exception("the worker failed between two steps")
+                self._fail(Failed(f"the worker failed between two steps: {type(error).__name__}"))
+                return 0.0
+            if done:
+                self._turns.end()
+                self._lent = True
+        return _LOOK_SECONDS if self._lent else min(_LOOK_SECONDS, self._turns.look_seconds)
+
     def _fail(self, failure: Failed) -> None:
-        """After the results of the steps that were launched before, unless one of those fails first."""
+        """After the results of the steps that were launched before, unless one of those fails first.
+
+        Where one of them does not end nobody is told why: the engine hears of the end of this process.
+        """
         self._queue.put(failure)
         self._thread.join(_END_SECONDS)
-        if self._thread.is_alive():  # it waits for a step that a hung device will not finish
-            self._send(failure)
+        if self._thread.is_alive():
+            logger.error("%s; a step before it does not end", failure.message)
         self._failed.set()
 
     def _finish_all(self) -> None:

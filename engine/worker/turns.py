@@ -2,23 +2,34 @@
 
 A step takes the lease (:mod:`..lease`) when it begins and lets go of it when it has ended. Where a step is launched
 before the one ahead of it has ended, the lease is kept between them, until others have waited for a slice: then what is
-on its way ends, they have their turn, and only after it the next step is launched.
+on its way ends, they have their turn, and only after it the next step is launched. So is a step that waits for its
+masks between its halves: whoever is late with them holds nobody up but itself.
 """
 
+import math
 import threading
 from typing import Protocol
 
-from ..lease import Member
+from ..lease import SLICE_SECONDS, Member
 
 
 class Turns(Protocol):
-    """Between :meth:`begin` and :meth:`end` the device is ours. Steps may overlap; the last to end gives it back."""
+    """Between :meth:`begin` and :meth:`end` the device is ours. Steps may overlap; the last to end gives it back.
+
+    A step that waits for its masks may be ended for as long as that takes, and be begun once more.
+    """
+
+    look_seconds: float
+    """How often to ask :meth:`is_wanted`."""
 
     def begin(self) -> None:
         """Blocks until it is our turn. Called by one thread only."""
 
     def end(self) -> None:
         """A step that was begun has ended; another thread may say so."""
+
+    def is_wanted(self) -> bool:
+        """Whether others have waited for a slice while the device is ours."""
 
     def breathe(self) -> None:
         """Between the parts of a step that is the only one: lets others in, where they have waited for a slice.
@@ -30,11 +41,16 @@ class Turns(Protocol):
 class AloneOnDevice:
     """Nobody else computes there."""
 
+    look_seconds = math.inf
+
     def begin(self) -> None:
         pass
 
     def end(self) -> None:
         pass
+
+    def is_wanted(self) -> bool:
+        return False
 
     def breathe(self) -> None:
         pass
@@ -42,6 +58,8 @@ class AloneOnDevice:
 
 class SharedDevice:
     """One member of a lease. What a step that fails leaves held, the end of the process gives back."""
+
+    look_seconds = SLICE_SECONDS
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -63,6 +81,10 @@ class SharedDevice:
             if not self._steps:
                 self._member.release()
                 self._changed.notify()
+
+    def is_wanted(self) -> bool:
+        with self._changed:
+            return self._steps > 0 and self._member.is_wanted()
 
     def breathe(self) -> None:
         with self._changed:

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Resumed, Submit
+from stentor.engine.pieces import PromptParts
+from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, PromptPart, Resumed, Submit
 from stentor.protocols.audio import Streamed, StreamShape
 from stentor.protocols.steps import TokenLogprobs
 from stentor.tests.engine.fake_model import alone, heard_of, pooled_of, token_logprobs
@@ -19,15 +20,21 @@ class Client:
     grammar: ScriptedGrammar | None = None
     streamed: Streamed | None = None
     """All that was streamed so far."""
+    parts: PromptParts = field(default_factory=PromptParts)
     prompts: list[PromptDone] = field(default_factory=list)
     tokens: dict[int, list[int]] = field(default_factory=dict)
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
 
+    def take_part(self, part: PromptPart) -> None:
+        assert not self.prompts, "a part of a prompt that is done"
+        self.parts.add(part)
+
     def take_prompt(self, prompt: PromptDone) -> None:
         assert not self.tokens, "PromptDone after the first token"
-        self.prompts.append(prompt)
+        assert not prompt.logprobs, "log-probabilities that did not come in parts"
+        self.prompts.append(self.parts.joined(prompt))
         assert len(self.prompts) == 1, "PromptDone twice"
 
     def take_tokens(self, gained: ChoiceTokens) -> None:

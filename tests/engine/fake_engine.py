@@ -7,10 +7,14 @@ from typing import Any
 
 import msgspec
 
+from stentor.engine.channel import MAX_FRAME
 from stentor.engine.scheduler import Scheduler
-from stentor.engine.scheduler.suspicion import DEATHS_TO_CONVICT
+from stentor.engine.scheduler.step import MAX_PLAN_BYTES
+from stentor.engine.suspicion import DEATHS_TO_CONVICT
+from stentor.engine.worker.rows import with_forks
 from stentor.protocols.actors import Append, Submit, TokensBatch
 from stentor.protocols.audio import Audio, Streamed, StreamShape
+from stentor.protocols.codec import encoder
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.pooling import Pooling, Reach
 from stentor.protocols.sampling import SamplingParams
@@ -44,8 +48,11 @@ class Engine:
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
         pools: Reach = "",
+        max_plan_bytes: int = MAX_PLAN_BYTES,
+        max_frame: int = MAX_FRAME,
     ) -> None:
         """With ``encodings`` the model hears, and every request needs audio; with ``stream`` one that is streamed."""
+        self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.stream = stream
         self.max_model_len = max_model_len
         self.sizes: dict[str, Any] = {
@@ -67,6 +74,8 @@ class Engine:
             max_mixed_prefill_tokens=max_mixed_prefill_tokens,
             max_prefill_chunk=max_prefill_chunk,
             max_mixed_encodings=max_mixed_encodings,
+            max_plan_bytes=max_plan_bytes,
+            max_frame=max_frame,
         )
         self.scheduler = self._new_scheduler()
         self.worker = FakeWorker(**self.sizes)
@@ -78,6 +87,9 @@ class Engine:
         """Requests that were blamed for one."""
         self.clients: dict[int, Client] = {}
         self.plans: list[StepPlan] = []
+        """As the worker takes them, forks among the rows that enter."""
+        self.sent: list[StepPlan] = []
+        """As they travel."""
         self.crowded = False
         """Whether others wait for the device."""
         self.now = 0.0
@@ -148,11 +160,21 @@ class Engine:
         plan = self.scheduler.plan(self.now, crowded=self.crowded)
         if plan is None:
             return False
-        self.plans.append(plan)
+        self.plans.append(with_forks(plan))
+        self.sent.append(plan)
+        self._check_bytes(plan)
         if (result := self.worker.run(plan)) is not None:
             self.results.append(result)
         self._mask()
         return True
+
+    def _check_bytes(self, plan: StepPlan) -> None:
+        """What enters is within the bound, or is one row that fits into a frame."""
+        brought = len(encoder.encode((plan.new, plan.forks, plan.encodings)))
+        bound = self.max_plan_bytes if len(plan.new) + len(plan.forks) > 1 else self.max_frame
+        assert brought <= bound + 16, f"{brought} bytes in one plan"
+        heard = len(encoder.encode(plan.inputs))
+        assert heard <= self.max_plan_bytes + 1024 * len(plan.rows) + 16, f"{heard} bytes are heard in one step"
 
     def _mask(self) -> None:
         """As the loop does: as soon as they can be made."""
@@ -203,6 +225,8 @@ class Engine:
         self.check_empty()
 
     def receive(self, batch: TokensBatch) -> None:
+        for part in batch.parts:
+            self.clients[part.rid].take_part(part)
         for prompt in batch.prompts:
             self.clients[prompt.rid].take_prompt(prompt)
         for gained in batch.tokens:

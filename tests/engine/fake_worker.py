@@ -5,6 +5,7 @@ What it draws is defined in :mod:`.fake_model`.
 
 from dataclasses import dataclass
 
+from stentor.engine.worker.rows import with_forks
 from stentor.protocols.audio import StreamShape
 from stentor.protocols.pooling import Pooling, Reach
 from stentor.protocols.sampling import SamplingParams
@@ -80,6 +81,7 @@ class FakeWorker:
 
     def run(self, plan: StepPlan) -> StepResult | None:
         """The result; None where the step waits for its masks."""
+        plan = with_forks(plan)
         assert self.held is None, "a step came before the masks of the one before"
         pieces = self._forward(plan)
         if plan.masked:

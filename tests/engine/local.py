@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stentor.engine.pieces import PromptParts
 from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.actors import Append, Finished, PromptDone, Submit, TokensBatch
 from stentor.protocols.audio import Audio, Streamed
@@ -57,6 +59,7 @@ class LocalEngine:
         )
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}
+        self._parts: dict[int, PromptParts] = {}
         self._clock = 0.0
         self._next_rid = 0
 
@@ -96,7 +99,7 @@ class LocalEngine:
                 self.deaths += 1
                 self._take(self.scheduler.recover(self._clock).ended)
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
-                pending.append(plan)
+                pending.append(with_forks(plan))
             if not pending:
                 waits = self.ready.stream is not None  # for input
                 assert waits or not self.scheduler.has_work, "requests live and nothing can be planned"
@@ -115,8 +118,10 @@ class LocalEngine:
         return self.outcomes[rid, 0].tokens
 
     def _take(self, batch: TokensBatch) -> None:
+        for part in batch.parts:
+            self._parts.setdefault(part.rid, PromptParts()).add(part)
         for prompt in batch.prompts:
-            self.prompts[prompt.rid] = prompt
+            self.prompts[prompt.rid] = self._parts.pop(prompt.rid, PromptParts()).joined(prompt)
         for gained in batch.tokens:
             outcome = self.outcomes[gained.rid, gained.index]
             assert outcome.finished is None, "tokens after the end"

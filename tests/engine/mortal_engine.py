@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+from stentor.engine.worker.rows import with_forks
 from stentor.protocols.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
 
@@ -20,7 +21,7 @@ class MortalEngine(Engine):
         plan = self.scheduler.plan(self.now)
         if plan is None:
             return False
-        self.plans.append(plan)
+        self.plans.append(with_forks(plan))
         slots = {row.slot for row in plan.rows}
         rids = {choice.request.rid for choice in self.scheduler._rows.running if choice.slot in slots}
         if self._kills(plan, rids):

@@ -125,7 +125,7 @@ class _Mortal:
         if any(FAILS in tokens for tokens in prompts.values()):
             self._send(Failed("the worker failed in a step"))
             os._exit(STATUS)
-        self._drawn -= {row.slot for row in plan.new}
+        self._drawn -= {row.slot for row in plan.new} | {row.slot for row in plan.forks}
         if any(ENDS_LATER in tokens and slot in self._drawn for slot, tokens in prompts.items()):
             os._exit(STATUS)
         self._drawn |= {row.slot for row in plan.rows if row.sample}

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from stentor.engine import client as client_module
+from stentor.engine.channel import MAX_FRAME
 from stentor.engine.client import EngineClient
 from stentor.engine.stream import RequestStream
 from stentor.engine.supervisor import Supervisor
@@ -64,14 +65,19 @@ class Reader:
         self.aborted |= set(range(len(self.submit.seeds))) if index < 0 else {index}
         self.stream.abort(index)
 
-    def check(self) -> None:
-        """What was read is what an undisturbed engine gives."""
+    @property
+    def failed(self) -> bool:
+        return any(end.reason == "error" for end in self.ends.values())
+
+    def check(self, *, blamed: bool = False) -> None:
+        """What was read is what an undisturbed engine gives; a request that is ``blamed`` has failed on the way."""
+        assert self.failed == blamed, self.ends
         assert set(self.ends) == set(range(len(self.submit.seeds)))
         for index, end in self.ends.items():
             tokens, reason = expected(self.submit, index)
             got = self.tokens.get(index, [])
-            if end.reason == "abort":
-                assert index in self.aborted
+            if end.reason in ("abort", "error"):
+                assert end.reason == "error" or index in self.aborted
                 assert got == tokens[: len(got)]
             else:
                 assert (got, end.reason) == (tokens, reason)
@@ -87,11 +93,11 @@ class Reader:
 class World:
     """A client over scripted engines."""
 
-    def __init__(self, max_deaths: int = 1000, hang_seconds: float = 0.0) -> None:
+    def __init__(self, max_deaths: int = 1000, hang_seconds: float = 0.0, max_submit: int = MAX_FRAME) -> None:
         self.engines = Engines()
         recovery = RecoveryConfig(max_engine_deaths=max_deaths, watchdog_seconds=hang_seconds)
         config = EngineConfig(WorkerConfig("none"), recovery=recovery)
-        self.client = EngineClient(config, process=self.engines.launch())
+        self.client = EngineClient(config, process=self.engines.launch(), max_submit=max_submit)
         self.readers: list[Reader] = []
         self.slept: list[float] = []
         """What was waited for between engines, which takes no time here."""
@@ -105,6 +111,10 @@ class World:
         self.readers.append(reader)
         tasks.start_soon(reader.read)
         return reader
+
+    def deaths_alone(self, rid: int) -> int:
+        """Engines that died with nothing but this request, or with what ended it on the way."""
+        return sum(engine.had is not None and engine.had <= {rid} for engine in self.engines.all)
 
     async def step(self, wanted: Callable[[int], bool] = lambda _rid: True) -> None:
         await settle()
@@ -138,10 +148,10 @@ class World:
 
 @asynccontextmanager
 async def running(
-    max_deaths: int = 1000, hang_seconds: float = 0.0
+    max_deaths: int = 1000, hang_seconds: float = 0.0, max_submit: int = MAX_FRAME
 ) -> AsyncIterator[tuple[World, anyio.abc.TaskGroup]]:
     """A client whose first engine is ready; its back-off takes no time."""
-    world = World(max_deaths, hang_seconds)
+    world = World(max_deaths, hang_seconds, max_submit)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_module, "Supervisor", partial(Supervisor, sleep=world.sleep))
         async with anyio.create_task_group() as tasks:

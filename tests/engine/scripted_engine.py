@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 from stentor.engine.channel import PeerDied
 from stentor.engine.launch import EngineProcess
+from stentor.engine.pieces import ResumedParts
 from stentor.protocols.actors import (
     Abort,
     ChoiceTokens,
@@ -20,6 +21,8 @@ from stentor.protocols.actors import (
     FinishReason,
     Ping,
     PromptDone,
+    PromptPart,
+    ResumedPart,
     Shutdown,
     Stalled,
     Stats,
@@ -78,14 +81,23 @@ class ScriptedEngine:
         self.vocabulary: list[Vocabulary] = []
         self.told = 0
         """Tokens of the vocabulary that had come when the last request with a grammar did."""
+        self.any_order = False
+        """Whether requests may come in another order than they have arrived in."""
+        self.had: set[int] | None = None
+        """The requests that it had when it died."""
         self.dead = False
         self.closed = False
         self.pid = 0
         self.description = "running"
+        self.undying = False
+        """Whether a kill does nothing."""
+        self.given_up = asyncio.Event()
+        """Set by the test: an undying one has been waited for long enough."""
         self._inbox: list[bytes] = []
         self._outbox: list[bytes] = []
         self._changed = asyncio.Event()
         self._last_rid = -1
+        self._resumed = ResumedParts()
 
     # ---- for the test
 
@@ -108,6 +120,9 @@ class ScriptedEngine:
 
     def die(self) -> None:
         """What it has sent stays; what it has not read is lost."""
+        if self.had is None:
+            unread = (decode_engine.decode(frame) for frame in self._inbox)
+            self.had = {*self.requests, *(each.rid for each in unread if isinstance(each, Submit))}
         self.dead = True
         self.description = "killed by SIGKILL"
         self._changed.set()
@@ -118,8 +133,12 @@ class ScriptedEngine:
         batch = TokensBatch([], [], [])
         for frame in frames:
             match decode_engine.decode(frame):
+                case ResumedPart() as part:
+                    self._resumed.add(part)
                 case Submit() as submit:
-                    assert submit.rid > self._last_rid, "not in order of arrival"
+                    submit = self._resumed.joined(submit)
+                    assert self.any_order or submit.rid > self._last_rid, "not in order of arrival"
+                    assert submit.rid not in self.requests, "submitted twice"
                     self._last_rid = submit.rid
                     if submit.grammar or submit.thinking is not None:
                         self.told = sum(len(piece.tokens) for piece in self.vocabulary)
@@ -151,8 +170,10 @@ class ScriptedEngine:
         submit = request.submit
         if not request.prompt_done:
             request.prompt_done = True
-            of_prompt = None if submit.params.prompt_logprobs is None else [None, *logprobs_of(submit.prompt[1:])]
-            batch.prompts.append(PromptDone(submit.rid, 0, 0.0, 0.0, of_prompt))
+            asked = submit.params.prompt_logprobs is not None
+            for start in range(1, len(submit.prompt) if asked else 0, 2):
+                batch.parts.append(PromptPart(submit.rid, start, logprobs_of(submit.prompt[start : start + 2])))
+            batch.prompts.append(PromptDone(submit.rid, 0, 0.0, 0.0, [] if asked else None))
         for index, given in list(request.given.items()):
             tokens, reason = expected(submit, index)
             new = tokens[given : given + 1]
@@ -204,10 +225,21 @@ class ScriptedEngine:
 
     def close(self) -> None:
         self.closed = True
-        self.die()
+        self.kill()
 
     def kill(self) -> None:
-        self.die()
+        if not self.undying:
+            self.die()
+
+    async def kill_and_wait(self) -> bool:
+        self.kill()
+        if self.undying:
+            await self.given_up.wait()
+        return not self.undying
+
+    async def aclose(self, grace: float = 0.0) -> bool:
+        self.close()
+        return await self.kill_and_wait()
 
 
 class Engines:
@@ -215,6 +247,8 @@ class Engines:
 
     def __init__(self) -> None:
         self.all: list[ScriptedEngine] = []
+        self.any_order = False
+        """See :attr:`ScriptedEngine.any_order`."""
         self.refusals = 0
         """How many of the next starts fail."""
 
@@ -227,6 +261,7 @@ class Engines:
             self.refusals -= 1
             raise BlockingIOError(11, "Resource temporarily unavailable")
         engine = ScriptedEngine()
+        engine.any_order = self.any_order
         self.all.append(engine)
         return EngineProcess(
             endpoint=engine,  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from stentor.engine import lease as lease_module
 from stentor.engine.lease import MAX_MEMBERS, LeaseError, Member, create_lease
 from stentor.tests.engine.lease_child import NOTED
 
@@ -149,6 +150,16 @@ def test_members_take_memory_one_after_the_other_and_see_what_the_living_have_ta
     child.kill()
     child.wait()
     assert own.memory_of_others() == 0, "memory of the dead is free"
+
+
+@pytest.mark.parametrize("members", [([1, 1],)], indirect=True)
+def test_a_place_whose_process_does_not_die_is_not_waited_for_without_a_bound(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members.start(1, "hold", 60)
+    monkeypatch.setattr(lease_module, "_PLACE_SECONDS", 0.0)
+    with pytest.raises(LeaseError, match="the process that was member 1 before does not die"):
+        Member(os.dup(members.fd), 1)
 
 
 @pytest.mark.parametrize("weights", [[], [0], [1001], [1] * (MAX_MEMBERS + 1)])

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
+from stentor.engine.channel import MAX_FRAME, ChannelPair, Endpoint, PeerDied
 from stentor.engine.grammar.vocabulary import pieces_of
 from stentor.engine.loop import EngineLoop
+from stentor.engine.pieces import PromptParts, result_frames
 from stentor.engine.process import Child
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.worker_life import OnProgress, WorkerLife, WorkerLost
@@ -20,7 +21,9 @@ from stentor.protocols.actors import (
     ClientInbox,
     Failed,
     Finished,
+    PromptDone,
     Shutdown,
+    Stalled,
     Stats,
     Submit,
     TokensBatch,
@@ -30,7 +33,7 @@ from stentor.protocols.actors import (
 from stentor.protocols.codec import decode_client, decode_worker, encoder
 from stentor.protocols.config import RecoveryConfig, SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.protocols.steps import Masks, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS
 from stentor.tests.engine.odd_worker import answer
@@ -75,7 +78,7 @@ class Stage:
 
 
 @contextmanager
-def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64) -> Iterator[Stage]:
+def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64, max_frame: int = MAX_FRAME) -> Iterator[Stage]:
     pair = ChannelPair.create()
     process = Child(subprocess.Popen(["sleep", "60"]), "worker")
     try:
@@ -94,7 +97,8 @@ def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64) -> Iterator[S
                 config=SchedulerConfig(),
             )
             life = WorkerLife(to_worker, process)
-            loop = EngineLoop(engine_side, life, _no_other, scheduler, RecoveryConfig(max_worker_deaths=1))
+            recovery = RecoveryConfig(max_worker_deaths=1)
+            loop = EngineLoop(engine_side, life, _no_other, scheduler, recovery, max_frame=max_frame)
             yield Stage(loop, client, worker, process)
     finally:
         process.close()
@@ -120,6 +124,8 @@ class Received:
     def take(self, message: ClientInbox) -> None:
         if isinstance(message, Stats):
             self.stats = message
+            return
+        if isinstance(message, Stalled):
             return
         assert isinstance(message, TokensBatch)
         self.batches += 1
@@ -227,6 +233,57 @@ async def test_a_worker_found_dead_when_a_plan_is_sent_is_not_taken_for_the_clie
         (error,) = outcome
         assert isinstance(error, WorkerLost)
         assert "killed by SIGKILL" in str(error)
+
+
+async def test_a_result_in_parts_is_taken_as_one_and_passed_on_in_pieces() -> None:
+    with stage() as on:
+        params = SamplingParams(max_tokens=1, prompt_logprobs=20)
+        assert on.client.try_send(encoder.encode(Submit(0, list(range(40)), params, [1], 0, "", 0.0)))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            (plan,) = await on.plans(1)
+            entries = [TokenLogprobs(token, -1.0, 1, [(each, -2.0) for each in range(20)]) for token in range(1, 40)]
+            result = StepResult(plan.epoch, plan.step, [7], None, [PromptLogprobs(0, 1, entries)], 0.0)
+            frames = [*result_frames(result, 1000)]
+            assert len(frames) > 5
+            for frame in frames:
+                await on.worker.send(frame)
+            parts = PromptParts()
+            done: list[PromptDone] = []
+            with anyio.fail_after(5):
+                while not done:
+                    for frame in await on.client.receive():
+                        if isinstance(batch := decode_client.decode(frame), TokensBatch):
+                            for part in batch.parts:
+                                parts.add(part)
+                            done += batch.prompts
+            assert parts.joined(done[0]).logprobs == [None, *entries]
+            tasks.cancel_scope.cancel()
+
+
+async def test_what_is_too_large_for_a_frame_fails_its_request_alone() -> None:
+    with stage(max_frame=500) as on:
+        for rid in range(3):
+            on.submit(rid, tokens=9)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on.loop.run)
+            plan, _ = await on.plans(2)
+            tops = [(token, -2.0) for token in range(100)]
+            logprobs = [None, TokenLogprobs(4, -1.0, 1, tops), None]
+            await on.worker.send(encoder.encode(StepResult(plan.epoch, plan.step, [4, 4, 4], logprobs, [], 0.0)))
+            received = Received()
+            with anyio.fail_after(5):
+                await received.until_ended(on.client, 1)
+            assert received.ends.keys() == {1}
+            assert (received.ends[1].reason, received.ends[1].message) == (
+                "error",
+                "what the request brings is larger than the engine can pass on",
+            )
+            assert received.tokens == {0: [4], 2: [4]}
+            tasks.start_soon(on.work)
+            with anyio.fail_after(5):
+                await received.until_ended(on.client, 1)
+            tasks.cancel_scope.cancel()
 
 
 async def test_results_that_a_worker_sent_before_it_died_are_delivered() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.engine.suspicion import DEATHS_TO_CONVICT
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.recovery_world import World, running, settle
 from stentor.tests.engine.scripted_engine import NONSENSE, expected
@@ -70,11 +71,14 @@ async def _act(world: World, tasks: anyio.abc.TaskGroup, action: tuple[Any, ...]
 
 async def _play(actions: list[tuple[Any, ...]]) -> None:
     async with running() as (world, tasks):
+        world.engines.any_order = True
+        world.engines.now.any_order = True
         for action in actions:
             await _act(world, tasks, action)
         await world.finish()
         for reader in world.readers:
-            reader.check()
+            reader.check(blamed=reader.failed)
+            assert not reader.failed or world.deaths_alone(reader.submit.rid) >= DEATHS_TO_CONVICT
         assert len(world.client._journal) == 0
         assert world.client.failure is None
         assert all(engine.closed for engine in world.engines.all[:-1])

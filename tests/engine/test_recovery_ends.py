@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from stentor.engine.client import EngineUnavailable
+from stentor.engine.suspicion import PROOF_TOKENS
 from stentor.protocols.actors import Finished
 from stentor.tests.engine.recovery_world import World, die, running, settle
 
@@ -15,9 +16,8 @@ pytestmark = pytest.mark.anyio
 # ---- when it is given up
 
 
-async def test_it_is_given_up_after_deaths_in_a_row_without_a_token() -> None:
+async def test_it_is_given_up_after_deaths_in_a_row_without_progress() -> None:
     async with running(max_deaths=5) as (world, tasks):
-        reader = world.submit(tasks, n=2)
         await world.step()
         await die(world, 4)
         assert world.client.failure is None
@@ -25,23 +25,46 @@ async def test_it_is_given_up_after_deaths_in_a_row_without_a_token() -> None:
         await settle()
         assert world.slept == [0.0, 0.1, 0.2, 0.4]
         assert len(world.engines.all) == 5
-        why = "the engine was lost 5 times in a row without a token between; at last the engine process was lost: "
+        why = "the engine was lost 5 times in a row without progress between; at last the engine process was lost: "
         assert world.client.failure == why + "killed by SIGKILL"
-        assert {end.reason for end in reader.ends.values()} == {"error"}
-        assert sorted(reader.ends) == [0, 1]
         assert world.client.stalled is None
         with pytest.raises(EngineUnavailable, match="5 times in a row"):
             world.submit(tasks)
 
 
-async def test_a_token_between_deaths_begins_the_row_anew() -> None:
+async def test_what_waits_when_it_is_given_up_ends_with_an_error() -> None:
+    async with running(max_deaths=2) as (world, tasks):
+        reader = world.submit(tasks, n=2)
+        await world.step()
+        await die(world, 1)
+        world.engines.now.die()
+        await settle()
+        assert world.client.failure is not None
+        assert {end.reason for end in reader.ends.values()} == {"error"}
+        assert sorted(reader.ends) == [0, 1]
+
+
+async def test_progress_of_all_that_were_in_flight_begins_the_row_anew() -> None:
     async with running(max_deaths=3) as (world, tasks):
-        world.submit(tasks, n=3)
         for _ in range(3):
+            world.submit(tasks, n=3)
+            await settle()
             await die(world, 2)
-            await world.step()
+            await world.finish()
         assert world.client.failure is None
         assert world.slept == [0.0, 0.1] * 3
+
+
+async def test_tokens_of_some_who_were_in_flight_do_not_hide_that_engines_die_of_another() -> None:
+    async with running(max_deaths=2) as (world, tasks):
+        world.submit(tasks), world.submit(tasks)
+        await settle()
+        await die(world, 1)
+        for _ in range(PROOF_TOKENS):
+            await world.step(lambda rid: rid == 0)
+        world.engines.now.die()
+        await settle()
+        assert "2 times in a row" in (world.client.failure or "")
 
 
 async def test_an_engine_that_cannot_be_started_again_counts_as_dead() -> None:
@@ -139,3 +162,39 @@ async def test_an_engine_without_requests_is_not_asked_and_may_be_silent() -> No
         reader.check()
         await anyio.sleep(0.3)
         assert len(world.engines.all) == 1
+
+
+@pytest.mark.parametrize("end", ["hangs", "breaks off"])
+async def test_an_engine_that_cannot_be_killed_stalls_at_once_and_is_given_up_and_not_replaced(end: str) -> None:
+    why = "the engine process hung: it was killed" if end == "hangs" else "the engine failed: KeyError: 7"
+    async with running(hang_seconds=0.05 if end == "hangs" else 0.0) as (world, tasks):
+        engine = world.engines.now
+        engine.undying = True
+        reader = world.submit(tasks)
+        await world.step()
+        if end == "breaks off":
+            engine.fail(final=False)
+        with anyio.fail_after(5):
+            while world.client.stalled is None:
+                await anyio.sleep(0.001)
+        assert world.client.stalled == why
+        assert world.client.failure is None
+        assert not reader.ends, "it is waited for"
+        late = world.submit(tasks)
+        await settle()
+        engine.given_up.set()
+        await settle()
+        assert world.client.failure == f"{why}; the process does not die"
+        assert [each.ends[0].reason for each in (reader, late)] == ["error", "error"]
+        with pytest.raises(EngineUnavailable, match="does not die"):
+            world.submit(tasks)
+        assert len(world.engines.all) == 1
+
+
+async def test_a_server_that_ends_waits_for_an_engine_that_cannot_be_killed_no_longer_than_that() -> None:
+    async with running() as (world, tasks):
+        world.engines.now.undying = True
+        world.engines.now.given_up.set()
+        with anyio.fail_after(5):
+            tasks.cancel_scope.cancel()
+    assert world.client.failure == "the server is shutting down"

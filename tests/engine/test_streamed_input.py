@@ -81,7 +81,7 @@ async def test_pieces_that_wait_leave_as_one_after_their_request() -> None:
     outbox.submit(3, request)
     for piece in (b"cd", b"ef"):
         outbox.append(Append(3, piece, piece == b"ef"))
-    outbox.submit(4, b"unused")
+    outbox.submit(4, (b"unused",))
     assert outbox.withdraw(4)
     outbox.append(Append(5, b"gh", False))
     async with anyio.create_task_group() as tasks:

@@ -178,17 +178,19 @@ def _masked(step: int) -> StepPlan:
     return StepPlan(0, step, [], [], [RowStep(0, 100, 1, [], True), RowStep(1, 100, 1, [], True)], [0])
 
 
-def test_a_worker_that_waits_for_masks_is_not_overdue_and_has_its_time_once_they_came() -> None:
+def test_masks_are_waited_for_as_long_as_a_step_and_the_worker_has_its_time_once_they_came() -> None:
     clock = Clock()
     watch = watching(clock)
     warm(watch, clock, 0.03, 1, 1)
     watch.sent(_masked(40))
-    assert watch.deadline is None
-    clock.now += 500
-    assert watch.deadline is None
+    assert left(watch, clock) == pytest.approx(10 + 20 * 0.03, rel=0.01)
+    clock.now += 11
+    assert watch.overdue
+    assert watch.lacks_masks
     watch.masked(39)
-    assert watch.deadline is None, "masks of another step"
+    assert watch.lacks_masks, "masks of another step"
     watch.masked(40)
+    assert not watch.overdue
     assert left(watch, clock) == pytest.approx(10 + 20 * 0.03, rel=0.01)
     clock.now += 0.03
     watch.completed(40)
@@ -201,8 +203,8 @@ def test_masks_are_waited_for_by_the_oldest_step_alone() -> None:
     watch = watching(clock)
     watch.sent(plan(0, 1))
     watch.sent(_masked(1))
-    assert watch.deadline is not None
+    assert not watch.lacks_masks
     watch.completed(0)
-    assert watch.deadline is None
+    assert watch.lacks_masks
     watch.masked(1)
-    assert watch.deadline is not None
+    assert not watch.lacks_masks

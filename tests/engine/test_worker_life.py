@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
+from stentor.engine import worker_life
 from stentor.engine.channel import ChannelPair, Endpoint
 from stentor.engine.loop import EngineLoop
 from stentor.engine.process import Child
@@ -31,9 +32,10 @@ from stentor.protocols.actors import (
 from stentor.protocols.codec import decode_client, decode_worker, encoder
 from stentor.protocols.config import RecoveryConfig, SchedulerConfig, StepLimits, WorkerConfig
 from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.steps import RowStep, StepPlan
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.odd_worker import answer
+from stentor.tests.engine.unkillable import SlowToDie, Unkillable, unkillable
 
 pytestmark = pytest.mark.anyio
 
@@ -91,9 +93,9 @@ class Played:
 
 
 @asynccontextmanager
-async def played() -> AsyncIterator[Played]:
+async def played(child: Child | None = None) -> AsyncIterator[Played]:
     pair = ChannelPair.create()
-    process = Child(subprocess.Popen(["sleep", "60"]), "worker")
+    process = child or Child(subprocess.Popen(["sleep", "60"]), "worker")
     try:
         pair.parent.watch(process.pid, process.pidfd)
         with Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid()) as worker:
@@ -215,6 +217,8 @@ class Stage:
     clock: Clock
     first: Played
     second: Played
+    lost: list[WorkerLost] = field(default_factory=list)
+    """What ended the loop."""
     seen: list[object] = field(default_factory=list)
 
     async def until(self, kind: type) -> None:
@@ -228,7 +232,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(factor: float = 0.0) -> AsyncIterator[Stage]:
+async def stage(factor: float = 0.0, child: Child | None = None) -> AsyncIterator[Stage]:
+    """``child`` is the first worker's process."""
     clock = Clock()
     config = RecoveryConfig(watchdog_seconds=10.0, watchdog_factor=factor)
     scheduler = Scheduler(
@@ -239,16 +244,24 @@ async def stage(factor: float = 0.0) -> AsyncIterator[Stage]:
         max_model_len=256,
         config=SchedulerConfig(),
     )
-    async with played() as first, played() as second:
+    async with played(child) as first, played() as second:
 
         async def start(on_progress: OnProgress) -> tuple[WorkerLife, WorkerReady]:
             return second.life, READY
 
         with both_ends() as (client, engine):
             loop = EngineLoop(engine, first.life, start, scheduler, config, clock=clock, sleep=clock.sleep)
+            on = Stage(loop, client, clock, first, second)
+
+            async def run() -> None:
+                try:
+                    await loop.run()
+                except WorkerLost as lost:
+                    on.lost.append(lost)
+
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(loop.run)
-                yield Stage(loop, client, clock, first, second)
+                tasks.start_soon(run)
+                yield on
                 tasks.cancel_scope.cancel()
 
 
@@ -264,7 +277,7 @@ async def test_a_step_that_is_overdue_ends_its_worker_and_the_next_one_goes_on()
         assert on.first.process.returncode is None, "it looks twice"
         await on.clock.move(0.3)
         await on.until(Stalled)
-        assert on.first.process.returncode == -9
+        assert await on.first.process.wait() == -9
         await on.until(EngineReady)
         on.seen.clear()
         (plan, *_) = await on.second.plans()
@@ -287,7 +300,7 @@ async def test_a_step_is_held_to_its_own_deadline_not_to_that_of_the_longer_one_
         for _ in range(32):
             await on.clock.move(1.0)
         await on.until(Stalled)
-        assert on.first.process.returncode == -9
+        assert await on.first.process.wait() == -9
 
 
 async def test_a_result_that_had_come_before_the_second_look_saves_the_worker() -> None:
@@ -322,6 +335,132 @@ async def test_a_client_that_does_not_read_is_not_the_workers_fault() -> None:
                 for plan in await on.first.plans():
                     on.first.send(answer(plan))
             await on.clock.move(3.0)
+        assert on.first.process.returncode is None
+
+
+async def hang(on: Stage) -> None:
+    """The first worker is given a step, and the watchdog decides to kill it."""
+    on.submit(3)
+    await on.first.plans()
+    await on.clock.move(10.1)
+    await on.clock.move(0.3)
+
+
+async def test_that_a_worker_hangs_is_told_before_it_is_dead() -> None:
+    with unkillable(SlowToDie) as child:
+        async with stage(child=child) as on:
+            await hang(on)
+            await on.until(Stalled)
+            assert child.returncode is None
+            assert not on.lost
+            assert not any(isinstance(each, EngineReady) for each in on.seen), "no other starts beside it"
+            child.let_die()
+            await on.until(EngineReady)
+            assert not on.lost
+
+
+async def test_that_a_worker_gave_up_is_told_before_it_is_dead() -> None:
+    with unkillable(SlowToDie) as child:
+        async with stage(child=child) as on:
+            on.submit(3)
+            await on.first.plans()
+            on.first.send(Failed("the worker failed in step 0: RuntimeError"))
+            await on.until(Stalled)
+            assert child.returncode is None
+            child.let_die()
+            await on.until(EngineReady)
+
+
+@pytest.mark.parametrize("end", ["hangs", "fails", "closes its end"])
+async def test_a_worker_that_cannot_be_killed_ends_the_engine_and_no_other_is_started_beside_it(
+    end: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_life, "_CLOSING_SECONDS", 0.0)
+    with unkillable(Unkillable) as child:
+        async with stage(child=child) as on:
+            if end == "hangs":
+                await hang(on)
+            else:
+                on.submit(3)
+                await on.first.plans()
+                on.first.send(Failed("no more")) if end == "fails" else on.first.worker.close()
+            with anyio.fail_after(5):
+                while not on.lost:
+                    await anyio.sleep(0.001)
+            while frames := on.client.try_receive():
+                on.seen += map(decode_client.decode, frames)
+    (lost,) = on.lost
+    assert lost.final
+    assert str(lost).endswith("the process does not die")
+    batches = [each for each in on.seen if isinstance(each, TokensBatch)]
+    assert [(each.rid, each.reason) for each in batches[-1].finished] == [(0, "error")]
+    assert not any(isinstance(each, EngineReady) for each in on.seen)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"the worker (pid {child.pid}) was killed and does not die; it is left behind"
+    ]
+
+
+@pytest.mark.parametrize("end", ["is silent", "refuses"])
+async def test_a_worker_that_cannot_be_killed_while_it_starts_is_lost_for_good(end: str) -> None:
+    starting = Starting()
+    with unkillable(Unkillable) as child:
+        async with played(child) as on, anyio.create_task_group() as tasks:
+            tasks.start_soon(starting.start, on.life)
+            await on.worker.receive()
+            if end == "refuses":
+                on.send(Failed("no such model"))
+            else:
+                await starting.clock.move(121.0)
+            with anyio.fail_after(5):
+                while starting.lost is None:
+                    await anyio.sleep(0.001)
+            assert not await on.life.end(5.0), "it is not waited for again"
+    assert starting.lost is not None
+    assert starting.lost.stuck
+    assert starting.lost.final
+
+
+async def test_a_message_to_a_worker_that_hangs_is_not_waited_for_any_longer_than_the_worker() -> None:
+    with unkillable(Unkillable) as child:
+        async with played(child) as on, anyio.create_task_group() as tasks:
+            plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, list(range(1 << 20)), True)])
+            tasks.start_soon(on.life.send, plan)
+            await anyio.wait_all_tasks_blocked()
+            on.life.kill("the worker process hung in a step: it was killed", hung=True)
+            with anyio.fail_after(5), pytest.raises(WorkerLost, match="does not die"):
+                await on.life.receive()
+
+
+async def test_masks_that_do_not_come_are_waited_for_no_longer_than_a_step() -> None:
+    async with stage() as on:
+        plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, [], True)], [0])
+        on.loop._watch.sent(plan)
+        on.loop._watch_wanted.set()
+        await on.clock.move(10.1)
+        await on.clock.move(0.3)
+        await on.until(Stalled)
+        assert await on.first.process.wait() == -9
+
+
+async def test_a_step_whose_masks_are_behind_what_the_client_does_not_read_is_nobodys_fault() -> None:
+    async with stage() as on:
+        on.loop._telling += 1
+        plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, [], True)], [0])
+        on.loop._watch.sent(plan)
+        on.loop._watch_wanted.set()
+        for _ in range(10):
+            await on.clock.move(5.0)
+        assert on.first.process.returncode is None
+
+
+async def test_masks_that_come_before_the_second_look_save_the_worker() -> None:
+    async with stage() as on:
+        plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, [], True)], [0])
+        on.loop._watch.sent(plan)
+        on.loop._watch_wanted.set()
+        await on.clock.move(10.1)
+        on.loop._watch.masked(0)
+        await on.clock.move(5.0)
         assert on.first.process.returncode is None
 
 

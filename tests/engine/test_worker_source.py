@@ -3,7 +3,10 @@
 import contextlib
 import json
 import os
+import select
 import signal
+import socket
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from stentor.engine import nursery_owner, process
+from stentor.engine import nursery, nursery_owner, process
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
 from stentor.engine.nursery_owner import Nursery
 from stentor.engine.process import Child, spawn
@@ -238,6 +241,35 @@ async def test_engines_share_a_nursery_and_each_ones_workers_end_with_it() -> No
         async with started(third) as (endpoint, _):
             assert (await facts_of(endpoint))["preloaded in"] == nursery.pid
         third.close()
+
+
+def test_a_nursery_waits_for_a_worker_that_cannot_be_killed_for_a_while_and_reaps_it_when_it_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nursery, "DYING_SECONDS", 0.0)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
+    owner, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    engine, engines_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker = subprocess.Popen(["sleep", "60"])
+    pidfd, (told, note) = os.pidfd_open(worker.pid), os.pipe()
+    serving = nursery._Nursery(ours)
+    serving._engines[engine.fileno()] = engine
+    serving._workers[pidfd] = nursery._Worker(worker.pid, pidfd, note, engine.fileno())
+    for fd in (pidfd, engine.fileno()):
+        serving._poll.register(fd, select.POLLIN)
+    serving._forget(engine.fileno())
+    assert list(serving._workers) == [pidfd]
+    assert not serving._engines
+    worker.kill()
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    owner.close()
+    assert serving.serve() is None
+    assert not serving._workers
+    assert process.STATUS.unpack(os.read(told, process.STATUS.size)) == (-signal.SIGKILL,)
+    worker.returncode = -signal.SIGKILL
+    os.close(told)
+    ours.close()
+    engines_end.close()
 
 
 async def test_a_nursery_that_died_is_started_again_for_the_next_engine() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from stentor.engine.scheduler import MAX_IN_FLIGHT
 from stentor.engine.worker.device_runner import DeviceRunner
 from stentor.engine.worker.pending import Pending
+from stentor.engine.worker.rows import with_forks
 from stentor.tests.engine.local import LocalEngine, model_config, never
 
 
@@ -27,7 +28,7 @@ class AheadEngine(LocalEngine):
         while True:
             self._clock += 1e-3
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
-                pending.append(self.device_runner.launch(plan))
+                pending.append(self.device_runner.launch(with_forks(plan)))
             if not pending:
                 assert not self.scheduler.has_work, "requests live and nothing can be planned"
                 return

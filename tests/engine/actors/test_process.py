@@ -12,10 +12,12 @@ import pytest
 
 import stentor
 import stentor.engine
+from stentor.engine import process as process_module
 from stentor.engine.channel import ChannelPair, PeerDied
-from stentor.engine.process import describe_exit, spawn
+from stentor.engine.process import Foster, describe_exit, spawn
 from stentor.tests.engine.channel.child_programs import MODULE
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors, other_side
+from stentor.tests.engine.unkillable import Unkillable, unkillable
 
 SOON = 10.0
 
@@ -106,6 +108,73 @@ async def test_a_cancelled_stop_leaves_no_child() -> None:
             await child.stop(3600)
         assert scope.cancelled_caught
         assert child.returncode == -signal.SIGKILL
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["aclose", "close", "stop", "kill_and_wait"])
+async def test_a_child_that_does_not_die_is_given_up_and_said_to_be(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    with unkillable(Unkillable) as child:
+        with anyio.fail_after(SOON):
+            match how:
+                case "aclose":
+                    assert not await child.aclose()
+                case "close":
+                    assert not child.close()
+                case "stop":
+                    assert await child.stop(0.0) is None
+                case _:
+                    assert not await child.kill_and_wait()
+            assert not await child.aclose(3600.0), "it is not waited for again"
+        assert child.given_up
+        assert (child.returncode, child.description) == (None, "killed, and does not die")
+        assert caplog.messages == [f"the worker (pid {child.pid}) was killed and does not die; it is left behind"]
+
+
+@pytest.mark.anyio
+async def test_a_child_is_waited_for_from_its_first_kill_on() -> None:
+    with unkillable(Unkillable) as child:
+        child.dying_seconds = 3600.0
+        child.kill()
+        assert child._killed_at is not None
+        child._killed_at -= 3600.0
+        with anyio.fail_after(SOON):
+            assert not await child.aclose(3600.0)
+
+
+def test_a_child_that_was_left_behind_is_reaped_once_it_has_died() -> None:
+    with unkillable(Unkillable) as child:
+        child.close()
+        child.let_die()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        with other_side("read_nothing"):
+            assert all(left.pid != child.pid for left in process_module._left_behind)
+        with pytest.raises(ChildProcessError):
+            os.waitpid(child.pid, os.WNOHANG)
+
+
+@pytest.mark.anyio
+async def test_a_parent_that_does_not_tell_how_a_child_ended_holds_no_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a nursery that was stopped."""
+    process = subprocess.Popen(["sleep", "60"])
+    told, note = os.pipe()
+    child = Foster(process.pid, os.pidfd_open(process.pid), told, "worker")
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    waits: list[float | None] = []
+    is_readable = process_module.is_readable
+
+    def noted(fd: int, seconds: float | None) -> bool:
+        waits.append(seconds)
+        return is_readable(fd, 0)
+
+    monkeypatch.setattr(process_module, "is_readable", noted)
+    assert child.returncode is None, "its parent may still say"
+    child._patience = 0.01
+    assert await child.wait() == -signal.SIGKILL
+    assert await child.aclose()
+    assert not [seconds for seconds in waits if seconds], "none of these blocks"
+    os.close(note)
+    process.wait()
 
 
 def test_a_wait_with_a_timeout_gives_up() -> None:

@@ -139,6 +139,24 @@ async def test_progress_ends_the_row_of_failures_however_short_the_life() -> Non
 
 
 @pytest.mark.anyio
+async def test_a_failure_that_is_excused_does_not_count() -> None:
+    supervisor = Supervisor(sleep=ManualTime().sleep)
+    starts = 0
+
+    async def child() -> None:
+        nonlocal starts
+        starts += 1
+        if 1 < starts < 6:
+            supervisor.children["child"].excuse()
+        raise OSError("broken")
+
+    with pytest.raises(ExceptionGroup):
+        async with supervisor:
+            supervisor.start("child", child, RestartPolicy(Restart.ON_FAILURE, max_failures=3))
+    assert starts == 3 + 4
+
+
+@pytest.mark.anyio
 async def test_a_hopeless_child_is_not_started_again() -> None:
     time = ManualTime()
 

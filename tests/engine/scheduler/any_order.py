@@ -29,6 +29,7 @@ def sizes(positions: st.SearchStrategy[int], **changes: st.SearchStrategy[Any]) 
         "max_mixed_prefill_tokens": st.sampled_from([1, 3, 64]),
         "max_prefill_chunk": st.sampled_from([1, 2, 5, 64]),
         "prefix_cache": st.booleans(),
+        "max_plan_bytes": st.sampled_from([1, 400, 1 << 20]),
     }
     return st.fixed_dictionaries({**drawn, **changes}).map(
         lambda each: {**each, "num_blocks": each["num_blocks"] // each["block_size"]}

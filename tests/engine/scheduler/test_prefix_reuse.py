@@ -1,3 +1,5 @@
+import pytest
+
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 
@@ -110,7 +112,7 @@ def test_the_least_recently_used_prefix_is_evicted_first() -> None:
     engine.check_clients()
 
 
-def test_a_preempted_request_counts_hits_when_it_returns_but_reports_those_of_its_first_admission() -> None:
+def test_a_preempted_request_that_finds_its_blocks_again_counts_and_reports_its_first_admission_alone() -> None:
     engine = Engine(block_size=2, num_blocks=12, max_num_seqs=2)
     first = engine.submit([1] * 5, max_tokens=18)
     second = engine.submit([2] * 5, max_tokens=18)
@@ -119,9 +121,29 @@ def test_a_preempted_request_counts_hits_when_it_returns_but_reports_those_of_it
         if engine.scheduler.stats().preemptions:
             break
     assert engine.scheduler.stats().preemptions == 1
-    assert engine.scheduler.stats().prefix_hits == 0
+    computed = engine.worker.computed_tokens
     engine.abort(first)
     engine.drain()
     engine.check_clients()
-    assert engine.scheduler.stats().prefix_hits > 0
+    stats = engine.scheduler.stats()
+    assert engine.worker.computed_tokens - computed < 5 + 17, "it did not find its blocks again"
+    assert (stats.prefix_queries, stats.prefix_hits) == (2 * 5, 0)
     assert cached(engine, second) == 0
+
+
+@pytest.mark.parametrize("dies", ["worker", "engine"])
+def test_a_request_that_goes_on_after_a_death_is_no_new_query_of_the_prefix_cache(dies: str) -> None:
+    engine = Engine(block_size=4)
+    engine.submit([1] * 9, max_tokens=8)
+    engine.step()
+    engine.step()
+    before = engine.scheduler.stats()
+    if dies == "worker":
+        engine.kill_worker()
+        assert before.prefix_queries == 9
+    else:
+        engine.kill_engine()
+    engine.drain()
+    engine.check_clients()
+    after = engine.scheduler.stats()
+    assert after.prefix_queries == (9 if dies == "worker" else 0)

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stentor.engine.pieces import PromptParts
 from stentor.engine.scheduler import Scheduler
 from stentor.protocols.actors import Finished, Resumed, Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
@@ -45,7 +46,7 @@ class Fresh:
 
 
 def _parts(batch: TokensBatch) -> tuple[list[object], ...]:
-    return batch.prompts, batch.tokens, batch.finished  # type: ignore[return-value]
+    return batch.prompts, batch.tokens, batch.finished, batch.parts  # type: ignore[return-value]
 
 
 def submit(seeds: tuple[int, ...] = (7,), **params: object) -> Submit:
@@ -117,7 +118,10 @@ def test_a_prompt_that_was_not_done_is_done_again_with_its_log_probabilities() -
     fresh = Fresh()
     fresh.submit(request, Resumed([[], [], []], [0], False))
     fresh.drain()
-    (prompt,) = fresh.batch.prompts
+    parts = PromptParts()
+    for part in fresh.batch.parts:
+        parts.add(part)
+    (prompt,) = map(parts.joined, fresh.batch.prompts)
     assert prompt.logprobs == [None, *(token_logprobs(PROMPT, place) for place in range(1, len(PROMPT)))]
     assert [fresh.tokens(0), fresh.tokens(1)] == [[], alone(request, 1, MAX_MODEL_LEN).tokens]
     assert sorted(end.index for end in fresh.batch.finished) == [1, 2]

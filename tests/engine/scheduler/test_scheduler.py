@@ -5,7 +5,7 @@ import pytest
 
 from stentor.engine.request import Choice
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import Submit, TokensBatch
+from stentor.protocols.actors import PromptPart, Submit, TokensBatch
 from stentor.protocols.config import SchedulerConfig
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import PromptLogprobs, StepResult, TokenLogprobs
@@ -315,7 +315,7 @@ def test_prompt_logprobs_that_do_not_come_end_the_request_with_an_error() -> Non
     assert plan is not None
     batch = scheduler.complete(StepResult(0, 0, [7], None, [], 0.0), 0.0)
     assert [(each.index, each.reason) for each in batch.finished] == [(0, "error"), (1, "error")]
-    assert "2 of 3 prompt tokens" in (batch.finished[0].message or "")
+    assert "end at 1 of 3 tokens" in (batch.finished[0].message or "")
     assert batch.tokens == []
     assert not scheduler.has_work
     scheduler.check_integrity()
@@ -344,7 +344,7 @@ def test_prompt_logprobs_of_a_row_that_was_lost_are_not_taken_for_those_of_the_n
     chunk_logprobs(scheduler, send=False)
     batch = chunk_logprobs(scheduler, send=True)
     assert batch.finished
-    assert "4 of 6 prompt tokens" in (batch.finished[0].message or "")
+    assert "end at 1 of 6 tokens" in (batch.finished[0].message or "")
 
 
 def test_prompt_logprobs_outside_the_step_or_the_prompt_are_an_error() -> None:
@@ -361,7 +361,8 @@ def test_prompt_logprobs_outside_the_step_or_the_prompt_are_an_error() -> None:
         with pytest.raises(ValueError, match=message):
             scheduler.complete(StepResult(0, 0, [7], None, [piece], 0.0), 0.0)
     batch = scheduler.complete(StepResult(0, 0, [7], None, [PromptLogprobs(0, 1, [entry] * 2)], 0.0), 0.0)
-    assert batch.prompts[0].logprobs == [None, entry, entry]
+    assert batch.parts == [PromptPart(0, 1, [entry] * 2)]
+    assert batch.prompts[0].logprobs == []
 
 
 # ---- aborts and ends

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.scheduler.suspicion import (
+from stentor.engine.suspicion import (
     DEATHS_TO_CONVICT,
     DEATHS_TO_SUSPECT,
+    FRESH_ALONE,
     PROOF_TOKENS,
     Flown,
     Suspicion,
@@ -49,6 +50,30 @@ def test_after_two_deaths_with_the_same_in_flight_what_was_new_runs_alone_and_th
         prove(suspicion, *group)
     assert groups == [{5}, {6}, {3, 4}, {1, 2}]
     assert suspicion.idle
+
+
+def test_where_many_were_new_their_halves_run_before_those_of_the_rest() -> None:
+    suspicion = Suspicion()
+    new = tuple(range(100, 100 + FRESH_ALONE + 1))
+    for _ in range(DEATHS_TO_SUSPECT):
+        suspicion.died(flown(1, 2, *new, fresh=new))
+    groups = []
+    while (group := suspicion.group) is not None:
+        groups.append(set(group))
+        prove(suspicion, *group)
+    assert groups == [{*new[4:]}, {*new[:4]}, {2}, {1}]
+
+
+def test_a_group_of_which_nothing_comes_makes_way_for_the_next() -> None:
+    suspicion = Suspicion()
+    for _ in range(DEATHS_TO_SUSPECT):
+        suspicion.died(flown(1, 2, 3, 4))
+    assert members(suspicion) == {3, 4}
+    suspicion.acquit_group()
+    assert members(suspicion) == {1, 2}
+    suspicion.acquit_group()
+    assert suspicion.idle
+    suspicion.acquit_group()
 
 
 def test_who_was_in_flight_at_one_of_two_deaths_is_not_searched() -> None:
@@ -240,6 +265,24 @@ def test_who_arrives_during_a_search_waits_for_its_end() -> None:
     engine.drain()
     engine.check_clients()
     assert all(engine.clients[rid].finished[0].reason == "length" for rid in [*early, late])
+
+
+def test_rows_that_make_way_in_a_search_are_no_preemptions() -> None:
+    engine = Engine(num_blocks=64, max_num_seqs=8, max_num_batched_tokens=64)
+    for rid in range(4):
+        engine.submit([1, 2, 3], max_tokens=20, seeds=[rid])
+    for _ in range(DEATHS_TO_SUSPECT):
+        engine.plan()
+        engine.kill_worker()
+    made_way = set()
+    while engine.scheduler._suspicion.group is not None:
+        running = {choice.request.rid for choice in engine.scheduler._rows.running}
+        engine.step()
+        made_way |= running - {choice.request.rid for choice in engine.scheduler._rows.running}
+    assert made_way, "every group ran to its end"
+    engine.drain()
+    engine.check_clients()
+    assert engine.scheduler.stats().preemptions == 0
 
 
 def test_an_abort_during_a_search_is_answered_at_once_and_the_search_goes_on() -> None:

@@ -5,13 +5,17 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from stentor.engine.process import Child, spawn
+from stentor.engine.speech import client as client_module
 from stentor.engine.speech.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.protocols.speech import StartSpeech, VoicePlace
 from stentor.tests.engine.speech.fake_voice import MODULE
+from stentor.tests.engine.unkillable import Unkillable
 
 pytestmark = pytest.mark.anyio
 
@@ -114,6 +118,33 @@ async def test_a_process_that_says_nothing_is_replaced(tmp_path: Path) -> None:
             await client.synthesize("hang", "one", 1.0)
         assert client.restarts >= 1
         await client.synthesize("fine", "one", 1.0)
+
+
+async def test_a_process_that_cannot_be_killed_ends_speech_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawned: list[Child] = []
+
+    def spawn_unkillable(*given: Any, **named: Any) -> Child:
+        child = spawn(*given, **named)
+        child.__class__ = Unkillable
+        spawned.append(child)
+        return child
+
+    monkeypatch.setattr(client_module, "spawn", spawn_unkillable)
+    try:
+        async with running(tmp_path, patience=0.01) as client:
+            await client.wait_started()
+            with anyio.fail_after(10), pytest.raises(SpeechUnavailable, match="the process does not die"):
+                await client.synthesize("hang", "one", 1.0)
+            assert client.failure is not None
+            assert not client.ready
+            with pytest.raises(SpeechUnavailable):
+                await client.synthesize("next", "one", 1.0)
+        assert len(spawned) == 1, "no other is started beside it"
+    finally:
+        for child in spawned:
+            os.kill(child.pid, signal.SIGKILL)
 
 
 async def test_a_process_that_dies_idle_is_replaced_at_once(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The real speech process with real voices."""
 
+import queue
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +12,11 @@ import pytest
 
 from stentor.engine.loading.hub import DEMO_SPEECH_MODEL, resolve_model
 from stentor.engine.models.vits import VitsSynthesizer
+from stentor.engine.speech import process
 from stentor.engine.speech.backend import Stop
 from stentor.engine.speech.client import SpeechClient
 from stentor.engine.speech.voices import Voices, read_voices
-from stentor.protocols.speech import StartSpeech
+from stentor.protocols.speech import StartSpeech, Synthesize
 from stentor.tests.engine.speech.tiny_vits import write_tiny_vits
 
 pytestmark = pytest.mark.anyio
@@ -57,3 +59,24 @@ async def test_piper_speaks_at_any_speed_and_stops_at_once(demo_model: object) -
         await client.synthesize("Yes.", name, 1.0)
         assert time.monotonic() - began < 2.0
         assert client.restarts == 0
+
+
+def test_a_process_that_is_idle_gives_back_once_what_it_has_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    asked = process._SpeechProcess.__new__(process._SpeechProcess)
+    asked._jobs = queue.SimpleQueue()
+    job = process._Job(Synthesize(1, "Hello.", "v", 1.0))
+
+    def grown_since(born: int) -> int:
+        looks.append(born)
+        asked._jobs.put(job)
+        return 0
+
+    monkeypatch.setattr(process, "grown_since", grown_since)
+    monkeypatch.setattr(process, "IDLE_SECONDS", 0.001)
+    assert asked._next_job(7) is job
+    assert looks == [7]
+    monkeypatch.setattr(process, "IDLE_SECONDS", 10.0)
+    asked._jobs.put(job)
+    assert asked._next_job(7) is job
+    assert looks == [7], "nothing is done between two sentences"

@@ -17,6 +17,7 @@ from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_runner import DeviceRunner, Launched
 from stentor.engine.worker.pending import Pending
+from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.runner import ModelRunner
 from stentor.kernels import AttentionBatch, force_variant
 from stentor.protocols.actors import Finished, Submit
@@ -167,6 +168,7 @@ class Pair:
     def turn(self) -> bool:
         """Launches what can be planned, then takes the oldest result; false when there is none."""
         while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(0.0)) is not None:
+            plan = with_forks(plan)
             self.plans.append(plan)
             if plan.masked:
                 self.flights.append(Flight(plan, self.runner.launch_forward(plan), None))

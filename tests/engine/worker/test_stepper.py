@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.channel import PeerDied
+from stentor.engine.worker import stepper
 from stentor.engine.worker.stepper import Ahead, InTurn
 from stentor.protocols.actors import Failed
 from stentor.protocols.steps import Masks, RowStep, StepPlan, StepResult
@@ -21,6 +22,13 @@ def _plan(step: int) -> StepPlan:
 
 def _masked(step: int) -> StepPlan:
     return StepPlan(0, step, [], [], [RowStep(0, 4, 1, [], True)], [0])
+
+
+class ForwardMark(threading.Event):
+    """Reached when it is set."""
+
+    def reached(self) -> bool:
+        return self.is_set()
 
 
 @dataclass
@@ -66,6 +74,10 @@ class ScriptedRunner:
     def launch_draw(self, flight: Flight, masks: Masks) -> Flight:
         self.masked.append(masks.step)
         return flight
+
+    def mark(self) -> ForwardMark:
+        self.forwarded = ForwardMark()
+        return self.forwarded
 
     def forward(self, plan: StepPlan) -> Flight:
         return self.launch(plan)
@@ -152,6 +164,29 @@ def test_a_launch_that_fails_is_told_after_the_results_before_it(
     steps.take(_plan(2))
     assert runner.launched == [0]
     assert "step 1 failed" in caplog.text
+
+
+def test_one_thread_alone_sends_also_where_a_step_does_not_end(
+    runner: ScriptedRunner, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stepper, "_END_SECONDS", 0.01)
+    senders: set[threading.Thread] = set()
+
+    def send(message: object) -> None:
+        senders.add(threading.current_thread())
+        outbox(message)
+
+    runner.broken_launch = {1}
+    steps = Ahead(runner, send)  # type: ignore[arg-type]
+    steps.take(_plan(0))
+    steps.take(_plan(1))
+    assert steps.failed
+    assert outbox.sent == [], "the ring belongs to the thread that waits for the device"
+    assert "the worker failed in step 1: RuntimeError; a step before it does not end" in caplog.messages
+    runner.gates[0].set()
+    said = Failed("the worker failed in step 1: RuntimeError")
+    assert outbox.wait_for(2) == [StepResult(0, 0, [], None, [], 0.0), said]
+    assert senders == {steps._thread}
 
 
 def test_steps_that_fail_in_both_halves_are_told_once(runner: ScriptedRunner, outbox: Outbox) -> None:
@@ -284,8 +319,11 @@ def test_what_comes_out_of_turn_ends_the_worker(
 
 
 class CountedTurns:
+    look_seconds = 0.002
+
     def __init__(self, outbox: Outbox) -> None:
         self.told: list[str] = []
+        self.wanted = False
         self._outbox = outbox
 
     def begin(self) -> None:
@@ -293,6 +331,9 @@ class CountedTurns:
 
     def end(self) -> None:
         self.told.append(f"end before result {len(self._outbox.sent)}")
+
+    def is_wanted(self) -> bool:
+        return self.wanted
 
     def breathe(self) -> None:
         raise AssertionError("only a long step has parts")
@@ -318,3 +359,50 @@ def test_the_device_is_ours_from_the_launch_of_a_step_to_its_end(
     outbox.wait_for(2)
     assert turns.told[2:] == [*between, "end before result 1"]
     steps.close()
+
+
+def test_a_step_that_waits_for_its_masks_lends_the_device_to_who_waits_for_it_once_its_forward_has_run(
+    runner: ScriptedRunner, outbox: Outbox
+) -> None:
+    turns = CountedTurns(outbox)
+    steps = Ahead(runner, outbox, turns)  # type: ignore[arg-type]
+    steps.take(_masked(0))
+    runner.forwarded.set()
+    assert steps.rest() == 0.002
+    assert turns.told == ["begin"], "nobody else wants it"
+    runner.forwarded.clear()
+    turns.wanted = True
+    assert steps.rest() == 0.002
+    assert turns.told == ["begin"], "the forward still runs"
+    runner.forwarded.set()
+    assert steps.rest() == 0.25
+    assert turns.told == ["begin", "end before result 0"]
+    assert steps.rest() == 0.25
+    runner.gates[0].set()
+    steps.mask(Masks(0, 0, [], []))
+    outbox.wait_for(1)
+    assert turns.told == ["begin", "end before result 0", "begin", "end before result 0"]
+    assert runner.masked == [0]
+    steps.take(_masked(1))
+    runner.gates[1].set()
+    steps.mask(Masks(0, 1, [], []))
+    outbox.wait_for(2)
+    assert turns.told[4:] == ["begin", "end before result 1"], "masks that come in time cost no turn"
+    steps.close()
+
+
+def test_a_device_that_breaks_while_masks_are_waited_for_ends_the_worker(
+    runner: ScriptedRunner, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = CountedTurns(outbox)
+    turns.wanted = True
+    steps = Ahead(runner, outbox, turns)  # type: ignore[arg-type]
+    steps.take(_masked(0))
+
+    def broken() -> bool:
+        raise RuntimeError("device")
+
+    monkeypatch.setattr(runner.forwarded, "reached", broken)
+    assert steps.rest() == 0.0
+    assert steps.failed
+    assert outbox.sent == [Failed("the worker failed between two steps: RuntimeError")]

@@ -104,3 +104,20 @@ def test_a_long_step_lets_others_in_between_its_parts_once_they_have_waited_for_
     assert peek(others.fd)[0].holds, "and goes on"
     turns.end()
     assert not peek(others.fd)[0].holds
+
+
+def test_a_step_between_its_halves_says_that_others_want_the_device_and_can_be_begun_once_more(
+    others: Members,
+) -> None:
+    turns = SharedDevice(Member(others.fd, 0))
+    turns.begin()
+    assert not turns.is_wanted()
+    child = others.start(1, "hold", 0.0)
+    until(turns.is_wanted)
+    turns.end()
+    assert line_of(child) == "held"
+    ended(child)
+    assert not turns.is_wanted(), "it is not ours"
+    turns.begin()
+    assert peek(others.fd)[0].holds
+    turns.end()

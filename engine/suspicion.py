@@ -1,22 +1,28 @@
-"""Which request kills its workers: a search by trial over plain data. No I/O, no clock."""
+"""Which request kills the processes that serve it: a search by trial over plain data. No I/O, no clock.
+
+The scheduler searches for one that kills workers, by the steps that were in flight, and the client for one that kills
+engines (:mod:`.trials`). A *server* is either here.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 PROOF_TOKENS: Final = 4
-"""Tokens that a choice must gain from one worker to be held harmless: prefill and decode have then both run, and the
+"""Tokens that a choice must gain from one server to be held harmless: prefill and decode have then both run, and the
 step that is prepared ahead too."""
 DEATHS_TO_SUSPECT: Final = 2
 DEATHS_TO_CONVICT: Final = 3
+FRESH_ALONE: Final = 8
+"""So many that were new at a death are tried one by one; if there are more, their halves are."""
 
 
 class Flown(NamedTuple):
-    """A choice in a step that was in flight when the worker died."""
+    """A choice that was being served when its server died."""
 
     rid: int
     choice: int
     fresh: bool
-    """It had just been admitted, or was still being prefilled: the last completed step was without it."""
+    """It had just come, or was still being prefilled: nothing that its server completed was with it."""
 
 
 class _Suspect:
@@ -27,26 +33,27 @@ class _Suspect:
     def __init__(self, fresh: bool) -> None:
         self.fresh = fresh
         self.deaths = 0
-        """Workers that died with it in flight."""
+        """Servers that died with it in flight."""
         self.alone = 0
         """Those of them that died with nothing else in flight."""
         self.gained: dict[int, int] = {}
-        """Tokens from the present worker, by choice, of those choices that were in flight at a death."""
+        """Tokens from the present server, by choice, of those choices that were in flight at a death."""
 
 
 class Suspicion:
     """Decides after each death who may run next, so that a request that always kills is found and the rest live on.
 
-    A request becomes a suspect when a worker dies with it in flight, and ceases to be one when each of its choices
-    that were in flight has ended or gained :data:`PROOF_TOKENS` tokens from one worker. One death alone changes
-    nothing: everybody runs again. Where :data:`DEATHS_TO_SUSPECT` workers died with one and the same suspect in
+    A request becomes a suspect when a server dies with it in flight, and ceases to be one when each of its choices
+    that were in flight has ended or gained :data:`PROOF_TOKENS` tokens from one server. One death alone changes
+    nothing: everybody runs again. Where :data:`DEATHS_TO_SUSPECT` servers died with one and the same suspect in
     flight, a *search* begins: only one :attr:`group` runs at a time, all others wait. First each suspect that was new
-    in its first fatal step runs alone, then the halves of the rest. A group proved harmless makes way for the next, a
-    group that kills is halved, and the search ends when no group is left.
+    when its first server died runs alone (or the halves of these, where they are many), then the halves of the rest. A
+    group proved harmless makes way for the next, a group that kills is halved, and the search ends when no group is
+    left.
 
-    A request is the culprit when :data:`DEATHS_TO_CONVICT` workers died with nothing but it in flight, before it was
+    A request is the culprit when :data:`DEATHS_TO_CONVICT` servers died with nothing but it in flight, before it was
     proved harmless. So one that kills whenever it runs, among n in flight, costs at most ``2 + log2(n) + 3`` deaths,
-    and no other request is ever failed unless three workers in a row died while it ran alone, each before it
+    and no other request is ever failed unless three servers in a row died while it ran alone, each before it
     had drawn :data:`PROOF_TOKENS` tokens: what random deaths do not do, and what a search cannot tell from poison.
     """
 
@@ -70,9 +77,9 @@ class Suspicion:
         return frozenset(self._groups[-1]) if self._groups else None
 
     def died(self, in_flight: Sequence[Flown]) -> int | None:
-        """The worker died; returns the request that is to be failed for it, if one is.
+        """The server died; returns the request that is to be failed for it, if one is.
 
-        ``in_flight`` is empty where the worker had nothing to do: then nobody can have killed it.
+        ``in_flight`` is empty where it had nothing to do: then nobody can have killed it.
         """
         for suspect in self._suspects.values():
             for index in suspect.gained:
@@ -115,11 +122,17 @@ class Suspicion:
         if all(count >= PROOF_TOKENS for count in suspect.gained.values()):
             self._acquit(rid)
 
+    def acquit_group(self) -> None:
+        """Nothing comes of the group that runs: it makes way for the next."""
+        for rid in self._groups[-1] if self._groups else ():
+            self._acquit(rid)
+
     def _begin(self) -> None:
         found = [rid for rid, suspect in self._suspects.items() if suspect.deaths >= DEATHS_TO_SUSPECT]
         fresh = [rid for rid in found if self._suspects[rid].fresh]
         rest = [rid for rid in found if not self._suspects[rid].fresh]
-        self._groups = [*_halves(rest), *([rid] for rid in reversed(fresh))]
+        newest = _halves(fresh) if len(fresh) > FRESH_ALONE else ([rid] for rid in reversed(fresh))
+        self._groups = [*_halves(rest), *newest]
 
     def _divide(self) -> None:
         self._groups.extend(_halves(self._groups.pop()))

@@ -1,0 +1,111 @@
+"""Which requests an engine is given, after engines were lost with some of them: the search of :mod:`.suspicion`, on the
+side of the client. No I/O, no clock."""
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from stentor.protocols.actors import TokensBatch
+
+from .journal import Journal
+from .stream import RequestStream
+from .suspicion import Flown, Suspicion
+
+MAX_SEARCH_DEATHS: Final = 32
+"""Engines that one search may cost: 2 + log2 of a million and 3, and some that chance takes."""
+
+
+class Verdict(NamedTuple):
+    """What the loss of an engine meant."""
+
+    culprit: int | None
+    """The request that it is due to."""
+    excused: bool
+    """Whether it has an explanation, or was risked to find one: then it says nothing of the engine."""
+    searching: bool
+    """Whether a search begins with it."""
+
+
+class Trials:
+    """What the engine at hand has been given, and what it may be.
+
+    An engine is given every request, until two engines were lost with the same ones: then one group of these at a time,
+    while all others wait. A group that has proved itself goes on beside those that follow. If the engine is lost with
+    both, the next one is given the group to be tried, and nobody else.
+
+    What explains one loss says nothing of the next: after ``max_culprits`` requests in a row that were to blame, with
+    nobody making progress between, it is taken to be the engine that is at fault.
+    """
+
+    def __init__(self, max_culprits: int) -> None:
+        self._max_culprits = max_culprits
+        self._suspicion = Suspicion()
+        self._given: dict[int, int] = {}
+        """By request that the engine at hand has: how many tokens had been delivered before."""
+        self._culprits = 0
+        """In a row."""
+        self._deaths = 0
+        """Of the search that goes on."""
+
+    @property
+    def group(self) -> frozenset[int] | None:
+        """Those that are tried, where there is a search."""
+        return self._suspicion.group
+
+    def has(self, rid: int) -> bool:
+        """Whether the engine at hand has been given a request."""
+        return rid in self._given
+
+    def admits(self, rid: int) -> bool:
+        """Whether it is to be given one that it has not got."""
+        group = self._suspicion.group
+        return rid not in self._given and (group is None or rid in group)
+
+    def give(self, stream: RequestStream) -> None:
+        self._given[stream.rid] = stream.delivered
+
+    def note(self, batch: TokensBatch, journal: Journal) -> bool:
+        """What the engine has yielded, once the journal knows of it. Whether that is progress: all that were in flight
+        at earlier losses have ended, or come further than anything fatal is taken to."""
+        suspicion = self._suspicion
+        if not suspicion.idle:
+            for gained in batch.tokens:
+                suspicion.gained(gained.rid, gained.index, len(gained.tokens))
+        self._end(((end.rid, end.index) for end in batch.finished), journal)
+        if not suspicion.idle or not (batch.tokens or any(end.reason in ("stop", "length") for end in batch.finished)):
+            return False
+        self._culprits = 0
+        return True
+
+    def withdrawn(self, choices: Iterable[tuple[int, int]], journal: Journal) -> None:
+        """Choices, by request and index, ended that the engine does not know of, or does not any more."""
+        self._end(choices, journal)
+
+    def acquit(self) -> None:
+        """Nothing comes of those that are tried: the next have their turn."""
+        self._suspicion.acquit_group()
+
+    def lost(self, journal: Journal, unsent: Callable[[int], bool]) -> Verdict:
+        """The engine at hand was lost, with those requests that it had been given and that had been sent."""
+        suspicion, given = self._suspicion, self._given
+        self._given = {}
+        in_flight = [
+            Flown(stream.rid, index, given[stream.rid] == stream.delivered)
+            for stream in journal
+            if stream.rid in given and not unsent(stream.rid)
+            for index in stream.open_indices
+        ]
+        searching = suspicion.group is not None
+        self._deaths = self._deaths + bool(in_flight) if searching else 0
+        by_intent = searching and bool(in_flight) and self._deaths <= MAX_SEARCH_DEATHS
+        culprit = suspicion.died(in_flight)
+        if culprit is not None:
+            self._deaths = 0
+            self._culprits += 1
+            return Verdict(culprit, self._culprits < self._max_culprits, False)
+        return Verdict(None, by_intent, not searching and suspicion.group is not None)
+
+    def _end(self, choices: Iterable[tuple[int, int]], journal: Journal) -> None:
+        for rid, index in choices:
+            self._suspicion.ended(rid, index)
+            if not journal.has(rid):
+                self._given.pop(rid, None)
