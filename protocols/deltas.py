@@ -15,8 +15,15 @@ class PromptProcessed(msgspec.Struct, frozen=True, gc=False):
 
     cached_tokens: int
     logprobs: list[TokenLogprobs | None] | None
+    """Of the prompt's first tokens; those of the rest follow as :class:`PromptLogprobs`."""
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, gc=False):
+    """Log-probabilities of the prompt tokens that follow those of the delta before."""
+
+    logprobs: list[TokenLogprobs | None]
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
@@ -78,4 +85,4 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     fault: Fault = ""
 
 
-Delta = PromptProcessed | Text | Reasoning | ToolCallStart | ToolCallArguments | ToolCallEnd | Finish
+Delta = PromptProcessed | PromptLogprobs | Text | Reasoning | ToolCallStart | ToolCallArguments | ToolCallEnd | Finish

@@ -10,6 +10,7 @@ from ..openai.errors import BadRequest
 from ..openai.sampling import Name, not_served
 from .content import Identifier, InputMessage, TextBlock
 from .errors import THREAD_UNSUPPORTED
+from .predefined import PREDEFINED, Predefined
 
 LEAST_BUDGET: Final = 1024
 """Tokens to think in, as Anthropic has it."""
@@ -48,6 +49,11 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool | None = None
     type: str | None = None
     allowed_callers: list[str] | None = None
+
+    @property
+    def predefined(self) -> Predefined | None:
+        """What it is to take, where Anthropic says that and not the client."""
+        return None if self.type is None else PREDEFINED.get(self.type)
 
 
 class AutoChoice(msgspec.Struct, tag="auto", tag_field="type", frozen=True):
@@ -159,9 +165,14 @@ class ConversationFields(msgspec.Struct, kw_only=True):
 
 
 def _check_tool(tool: Tool, where: str) -> None:
-    if tool.type not in (None, "custom"):
-        raise not_served(f"{where}.type", f"`{where}.type`: a tool that is not described by an `input_schema`")
-    if tool.input_schema is None:
+    if tool.predefined is not None:
+        if tool.name != tool.predefined.name:
+            said = f"`{where}.name` of a tool of type `{tool.type}` must be `{tool.predefined.name}`."
+            raise BadRequest(said, f"{where}.name", "invalid_value")
+    elif tool.type not in (None, "custom"):
+        said = f"`{where}.type`: the tool `{tool.name}` of type `{(tool.type or '')[:40]}`"
+        raise not_served(f"{where}.type", said)
+    elif tool.input_schema is None:
         raise BadRequest(f"`{where}.input_schema` is required.", f"{where}.input_schema", "missing_required_parameter")
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
         raise not_served(f"{where}.allowed_callers", f"`{where}.allowed_callers` without `direct`")

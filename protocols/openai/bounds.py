@@ -12,6 +12,10 @@ LIST_TOO_LONG: Final = "array_above_max_length"
 TEXT_TOO_LONG: Final = "string_above_max_length"
 OBJECT_TOO_LARGE: Final = "object_above_max_properties"
 NUMBER_TOO_LARGE: Final = "integer_above_max_value"
+ANSWER_TOO_LARGE: Final = "response_too_large"
+
+TOKEN_ID_BYTES: Final = 7
+TOKEN_TEXT_BYTES: Final = 4
 
 
 def at_most(value: int | None, most: int, field: str) -> None:
@@ -106,3 +110,75 @@ def _containers(values: Any) -> list[Any]:
 def too_deep(most: int, field: str | None) -> BadRequest:
     where = f"`{field}`" if field else "The JSON"
     return BadRequest(f"{where} is nested too deeply; this server allows {most} levels.", field)
+
+
+class AnswerSize(msgspec.Struct, frozen=True, kw_only=True):
+    """About how many bytes an answer can have. Tokens are taken to be as long as they are in most texts.
+
+    What is longer is found out while the answer is written.
+    """
+
+    n: int
+    """Choices of each prompt."""
+    prompts: int = 1
+    prompt_tokens: int
+    """Of all prompts."""
+    prompt_bytes: int
+    """Of what an answer repeats or tells of all prompts."""
+    repeated: bool = True
+    """Each choice has that of its own."""
+    most_tokens: int = 0
+    """That may be generated, of all prompts, for one choice of each."""
+    token_bytes: int = 0
+    """For each of them."""
+    scores: int | None = None
+    """Alternatives that are asked for at each token."""
+    scores_field: str = "logprobs"
+    tokens_field: str = "max_tokens"
+    prompt_field: str = "prompt"
+
+    @property
+    def fixed(self) -> int:
+        """Before anything has been generated."""
+        return self.prompt_bytes * (self.n if self.repeated else 1)
+
+    @property
+    def bytes(self) -> int:
+        return self.fixed + self.n * self.most_tokens * self.token_bytes
+
+    def check(self, most: int) -> None:
+        """Raises BadRequest that names what would have to be less."""
+        if self.bytes <= most:
+            return
+        scores = "" if self.scores is None else f", {self.scores} log-probabilities a token"
+        raise BadRequest(
+            f"The answer would have about {self.bytes} bytes ({self.prompts} prompts of {self.prompt_tokens} tokens "
+            f"together, n={self.n}, at most {self.most_tokens} tokens generated{scores}); this server writes at most "
+            f"{most}. Lower `{self._culprit(most)}`.",
+            self._culprit(most),
+            ANSWER_TOO_LARGE,
+        )
+
+    def _culprit(self, most: int) -> str:
+        if self.n > 1 and self.bytes // self.n <= most:
+            return "n"
+        if self.prompts > 1:
+            return self.prompt_field
+        if self.fixed <= most:
+            return self.tokens_field
+        return self.prompt_field if self.scores is None else self.scores_field
+
+
+def listed_bytes(top: int) -> int:
+    """Of a token's log-probabilities in the four lists of completions; its own are always among them."""
+    return 48 + 32 * (top + 1)
+
+
+def ranked_bytes(top: int) -> int:
+    """In ``prompt_logprobs``."""
+    return 80 * (top + 1)
+
+
+def described_bytes(top: int) -> int:
+    """As chat completions and responses have them."""
+    return 120 + 88 * top

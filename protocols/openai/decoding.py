@@ -1,9 +1,12 @@
 """From a request's bytes to its struct; whatever is wrong with them becomes a :class:`BadRequest`."""
 
 import re
+from collections.abc import Callable, Sequence
+from functools import cache, reduce
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from .bounds import LIST_TOO_LONG, depth_at_most, too_deep
 from .errors import BadRequest
@@ -11,16 +14,25 @@ from .limits import Limits
 from .locating import crowded_field, deep_field, half_a_character, path_at
 
 Request = TypeVar("Request", bound=msgspec.Struct)
+_Dropper = Callable[[Any], Any]
+"""Makes JSON without nulls where there may be none."""
 
 _PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING: Final = re.compile(r"missing required field `([^`]+)`")
 _MAX_SAID: Final = 200
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_NULL: Final = "got `null`"
+_VALUE_BYTES: Final = 72
+"""Of memory, for a comma: an integer or a short text, and its place in a list."""
+_OBJECT_BYTES: Final = 128
+"""And for a colon or an opening bracket."""
+_WIDE: Final = tuple(bytes([lead]) for lead in range(0xF0, 0xF5))
+"""Of which one begins each character that takes four bytes in memory; so may what is written as an escape."""
 _NOT_A_NUMBER: Final = re.compile(rb"-?(?:NaN|nan|Infinity|inf)")
 
 
 def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) -> Request:
-    """The request in ``body``.
+    """The request in ``body``. A null means what a missing field means, where the field's type has no null of its own.
 
     Raises BadRequest naming the field, also of bytes that are not UTF-8 or not JSON, as far as they
     lie in one.
@@ -32,11 +44,12 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
         raise _too_many_values(limits.max_json_values, crowded_field(body))
     try:
         # The decoder leaves strings of unknown fields unchecked.
-        body.decode("utf-8")
+        if not body.isascii():
+            body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _undecodable(f"is not valid UTF-8 (byte {error.start})", path_at(body, error.start)) from None
     try:
-        request = decoder.decode(body)
+        request = decode_json(decoder, body)
     except msgspec.ValidationError as error:
         raise _invalid_value(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -50,19 +63,129 @@ def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) 
 
 def too_many_values(body: bytes, limits: Limits) -> bool:
     """Whether decoding it would cost more than it may."""
-    opened = body.count(b"[") + body.count(b"{")
-    return 8 * (opened + body.count(b":")) + body.count(b",") > limits.max_json_values
+    return 8 * _opened(body) + body.count(b",") > limits.max_json_values
+
+
+def decoded_bytes(body: bytes, limits: Limits) -> int:
+    """What decoding it takes of memory at most: values, as far as they are decoded, and texts, in which one wide
+    character makes all others as wide, twice while it is read."""
+    ascii = body.isascii()
+    wide = b"\\u" in body or not (ascii or all(lead not in body for lead in _WIDE))  # a pattern takes 10 ms a megabyte
+    width = 7 if wide else 1 if ascii else 4
+    values = _OBJECT_BYTES * _opened(body) + _VALUE_BYTES * body.count(b",")
+    return width * len(body) + min(values, _VALUE_BYTES * limits.max_json_values)
+
+
+def _opened(body: bytes) -> int:
+    return body.count(b"[") + body.count(b"{") + body.count(b":")
 
 
 def converted(value: Any, type: Any, where: str, *, strict: bool = True) -> Any:
     """``value``, which stands at ``where`` in a request, as ``type``. Raises BadRequest naming the field.
 
-    What is not ``strict`` may write numbers and truth values as text.
+    What is not ``strict`` may write numbers and truth values as text. A null is as in :func:`decode`.
     """
     try:
         return msgspec.convert(value, type, strict=strict)
     except msgspec.ValidationError as error:
-        raise _invalid_value(str(error), where) from None
+        refused = error
+    try:
+        if _NULL in str(refused):
+            return msgspec.convert(without_nulls(value, type), type, strict=strict)
+    except msgspec.ValidationError as error:
+        refused = error
+    raise _invalid_value(str(refused), where)
+
+
+def decode_json(decoder: msgspec.json.Decoder[Request], body: bytes | str) -> Request:
+    """As ``decoder`` decodes, with its errors, but for a null, which is as in :func:`decode`.
+
+    Only a body that is refused for a null is read twice; all others cost what the decoder costs.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        if _NULL not in str(error):
+            raise
+    return msgspec.convert(without_nulls(msgspec.json.decode(body), decoder.type), decoder.type, str_keys=True)
+
+
+def without_nulls(value: Any, type: Any) -> Any:
+    """JSON without the fields that are null where ``type`` has no null, as deep as ``type`` says what they are."""
+    drop = _dropper_of(type)
+    return value if drop is None else drop(value)
+
+
+@cache
+def _dropper_of(type: Any) -> _Dropper | None:
+    return _dropper(inspect.type_info(type))
+
+
+def _dropper(kind: inspect.Type) -> _Dropper | None:
+    """None where there are no structs below, whatever the value: a long list of numbers is not gone through."""
+    match kind:
+        case inspect.Metadata():
+            return _dropper(kind.type)
+        case inspect.CollectionType():  # a list or the like
+            return _drop_in_list(_dropper(kind.item_type))
+        case inspect.DictType():
+            return _drop_in_dict(_dropper(kind.value_type))
+        case inspect.UnionType():
+            return _drop_in_any([drop for member in kind.types if (drop := _dropper(member)) is not None])
+        case inspect.StructType():
+            return _drop_in_struct(kind)
+        case _:
+            return None
+
+
+def _drop_in_list(drop: _Dropper | None) -> _Dropper | None:
+    if drop is None:
+        return None
+    return lambda value: [drop(item) for item in value] if isinstance(value, list) else value
+
+
+def _drop_in_dict(drop: _Dropper | None) -> _Dropper | None:
+    if drop is None:
+        return None
+    return lambda value: {name: drop(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _drop_in_any(drops: Sequence[_Dropper]) -> _Dropper | None:
+    """Each leaves alone what is not of its own type."""
+    return (lambda value: reduce(lambda left, drop: drop(left), drops, value)) if drops else None
+
+
+def _drop_in_struct(kind: inspect.StructType) -> _Dropper:
+    def drop_in(value: Any) -> Any:
+        if not isinstance(value, dict) or (kind.tag_field is not None and value.get(kind.tag_field) != kind.tag):
+            return value
+        drops, never_null = _fields_of(kind.cls)  # not before it is needed: a struct may hold others of its own kind
+        return {
+            name: item if (drop := drops.get(name)) is None else drop(item)
+            for name, item in value.items()
+            if item is not None or name not in never_null
+        }
+
+    return drop_in
+
+
+@cache
+def _fields_of(struct: type[msgspec.Struct]) -> tuple[dict[str, _Dropper | None], frozenset[str]]:
+    """What drops nulls below each of its fields, and the fields that have no null themselves."""
+    kind = inspect.type_info(struct)
+    assert isinstance(kind, inspect.StructType)
+    drops = {field.encode_name: _dropper(field.type) for field in kind.fields}
+    return drops, frozenset(field.encode_name for field in kind.fields if not _may_be_null(field.type))
+
+
+def _may_be_null(kind: inspect.Type) -> bool:
+    match kind:
+        case inspect.UnionType():
+            return any(map(_may_be_null, kind.types))
+        case inspect.Metadata():
+            return _may_be_null(kind.type)
+        case _:
+            return isinstance(kind, inspect.NoneType | inspect.AnyType | inspect.RawType)
 
 
 def converted_form(fields: dict[str, Any], type: type[Request]) -> Request:
@@ -90,7 +213,7 @@ def _invalid_value(text: str, where: str = "") -> BadRequest:
     if match is None and missing is None and not where:
         return BadRequest(f"The body must be a JSON object: {_plain(text)}.")
     param = match[1].split("[...]")[0] if match else ""
-    param = f"{where}.{param}" if where and param else where or param
+    param = f"{where}{'' if param.startswith('[') else '.'}{param}" if where and param else where or param
     said = _plain(text[: match.start()] if match else text)
     if missing is not None:
         param = f"{param}.{missing[1]}" if param else missing[1]

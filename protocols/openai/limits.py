@@ -49,13 +49,14 @@ class Limits(msgspec.Struct, frozen=True):
     max_grammar_chars: int = 1 << 18
     """Of a grammar for the answer, and of all its choices together."""
     max_answer_choices: int = 1 << 12
+    max_answer_bytes: int = 256 << 20
+    """Of an answer that does not stream, and of what a stream repeats of its prompts. What a request asks for is
+    estimated before anything is computed."""
 
 
 MAX_TOKEN_RULES: Final = 1 << 18
 """Entries of ``logit_bias``, and of each list of token ids, times the prompts of the request: every prompt has them of
 its own in the engine, and a hundred million would be there before anybody could look up."""
-MAX_PROMPT_LOGPROBS: Final = 1 << 23
-"""Log-probabilities of all prompts of a request: they are held until the answer is written, at some 100 bytes each."""
 MAX_SPEECH_CHARS: Final = 1 << 16
 """Of a text to be spoken: more than an hour of it."""
 MAX_TOOLS: Final = 1024

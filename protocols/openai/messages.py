@@ -38,7 +38,8 @@ def _check_message(message: dict[str, Any], where: str) -> None:
         _check_function(message["function_call"], f"{where}.function_call")
     content = message.get("content")
     if content is None:
-        if role != "assistant" or not any(message.get(field) for field in _INSTEAD_OF_CONTENT):
+        empty = "content" in message  # as what an assistant is shown to have said, whatever stands beside it
+        if role != "assistant" or not (empty or any(message.get(field) for field in _INSTEAD_OF_CONTENT)):
             raise BadRequest(f"`{where}.content` is required.", f"{where}.content", "missing_required_parameter")
     elif isinstance(content, list):
         if not content:

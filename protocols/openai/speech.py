@@ -42,8 +42,8 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
         """Raises BadRequest."""
         chars_at_most(self.input, limits.MAX_SPEECH_CHARS, "input")
         chars_at_most(self.instructions, limits.MAX_SPEECH_CHARS, "instructions")
-        if not self.input:
-            raise BadRequest("`input` is empty: there is nothing to say.", "input", "invalid_value")
+        if not self.input.strip():
+            raise BadRequest("`input` is blank: there is nothing to say.", "input", "invalid_value")
         if not math.isfinite(self.speed):
             raise BadRequest("`speed`: a number is expected.", "speed", "invalid_value")
 

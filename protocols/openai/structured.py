@@ -30,7 +30,7 @@ class JsonAnswer(msgspec.Struct, frozen=True):
     compact: bool = False
     """Without any white space."""
     closed: bool = False
-    """Objects have no properties but those that are named, unless the schema says otherwise."""
+    """Objects have no properties but those that are named, unless the schema says otherwise; for ``strict``, too."""
 
 
 class RegexAnswer(msgspec.Struct, frozen=True):
@@ -185,7 +185,10 @@ def _response_format(value: Any, limits: Limits) -> Answer | None:
             return JsonAnswer(field, ANY_OBJECT)
         case _JsonSchemaFormat(json_schema=described):
             where = f"{field}.json_schema.schema"
-            return json_answer(ANY_OBJECT if described.schema is None else described.schema, where, limits)
+            if described.schema is None:
+                return JsonAnswer(where, ANY_OBJECT)
+            answer = json_answer(described.schema, where, limits)
+            return msgspec.structs.replace(answer, closed=bool(described.strict))
         case _TagFormat():
             return _tags(value, field, limits)
     return None
@@ -216,7 +219,7 @@ def _structured_outputs(value: Any, limits: Limits) -> Answer | None:
         answer,
         whitespace_pattern=pattern,
         compact=said.disable_any_whitespace,
-        closed=said.disable_additional_properties,
+        closed=said.disable_additional_properties and kind == "json",
     )
 
 

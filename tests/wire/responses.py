@@ -18,6 +18,7 @@ PIECES: Final = {
     "response.custom_tool_call_input": "input",
     "response.mcp_call_arguments": "arguments",
     "response.code_interpreter_call_code": "code",
+    "response.shell_call_command": "command",
 }
 """What comes in deltas, and the field in which its ``done`` has the whole."""
 BEGINNINGS: Final = (
@@ -44,6 +45,7 @@ class _Stream:
         self._part: tuple[str, int] | None = None
         self._parts: dict[str, list[dict[str, Any]]] = {}
         self._pieces: dict[tuple[str, int], list[str]] = {}
+        self._commands: list[str] = []
         self._called: dict[int, dict[str, Any]] = {}
         """Calls by their places that the server has made, while others are written: they end when they are answered."""
 
@@ -56,6 +58,8 @@ class _Stream:
             self._begin(event)
         elif kind == "response.output_item.done":
             self._end(event)
+        elif stem == "response.shell_call_command":
+            self._take_command(verb, event)
         elif stem in PARTS:
             self._at(event)
             self._take_part(stem, verb, event)
@@ -96,7 +100,7 @@ class _Stream:
         if self._open is not None or event["output_index"] != len(self.items):
             raise WireError(f"item {event['output_index']} begins where {len(self.items)} is next or still open")
         self._open = event["item"]
-        self._parts, self._pieces, self._part = {}, {}, None
+        self._parts, self._pieces, self._part, self._commands = {}, {}, None, []
 
     def _end(self, event: dict[str, Any]) -> None:
         opened, item = self._open, event["item"]
@@ -106,6 +110,8 @@ class _Stream:
             raise WireError(f"item {event['output_index']} ends as another, or with a part open")
         if self._pieces:
             raise WireError(f"no done for the deltas of {next(iter(self._pieces))}")
+        if item["type"] == "shell_call" and item["action"]["commands"] != self._commands:
+            raise WireError(f"the commands of item {event['output_index']} are not those that came in its stream")
         for stem, parts in self._parts.items():
             if item["content" if stem == "response.content_part" else "summary"] != parts:
                 raise WireError(f"the parts of item {event['output_index']} are not those that came in its stream")
@@ -129,8 +135,24 @@ class _Stream:
             parts.append(event["part"])
             self._part = None
 
+    def _take_command(self, verb: str, event: dict[str, Any]) -> None:
+        """One after the other, each added before its pieces come; these events name no item."""
+        if self._open is None or event["output_index"] != len(self.items) or self._open["type"] != "shell_call":
+            raise WireError(f"{event['type']} for item {event['output_index']}, which is no shell call that is open")
+        if event["command_index"] != len(self._commands):
+            raise WireError(f"{event['type']} for command {event['command_index']}, and {len(self._commands)} is next")
+        place = ("response.shell_call_command", event["command_index"])
+        if verb == "added":
+            self._pieces[place] = [event["command"]]
+        elif place not in self._pieces:
+            raise WireError(f"{event['type']} for a command that was not added")
+        else:
+            self._take_piece("response.shell_call_command", verb, event)
+            if verb == "done":
+                self._commands.append(event["command"])
+
     def _take_piece(self, stem: str, verb: str, event: dict[str, Any]) -> None:
-        place = (stem, event.get("content_index", event.get("summary_index", 0)))
+        place = (stem, event.get("content_index", event.get("summary_index", event.get("command_index", 0))))
         within = WITHIN.get(stem)
         if within is not None and self._part != (within, place[1]):
             raise WireError(f"{event['type']} outside of its part {place[1]}")

@@ -113,7 +113,7 @@ def decode_event(message: bytes, limits: Limits) -> AnyClientEvent:
         event: AnyClientEvent = decode(_decoder, message, limits)
     except BadRequest as error:
         if error.param == "type":
-            kind = _envelope.decode(message).type
+            kind = _envelope_of(message).type
             if isinstance(kind, str):
                 raise BadRequest(f"`type`: there is no event `{kind[:80]}`.", "type", "invalid_value") from None
         raise
@@ -122,8 +122,13 @@ def decode_event(message: bytes, limits: Limits) -> AnyClientEvent:
 
 def event_id_of(message: bytes) -> str | None:
     """Of a message that could not be decoded as a whole."""
-    try:
-        found = _envelope.decode(message).event_id
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    found = _envelope_of(message).event_id
     return found if isinstance(found, str) and len(found) <= MAX_NAME_LENGTH else None
+
+
+def _envelope_of(message: bytes) -> _Envelope:
+    """What can be read of a message that is no event; it may be nested too deep even for that."""
+    try:
+        return _envelope.decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Envelope()

@@ -34,6 +34,8 @@ class RealtimeError(msgspec.Struct, frozen=True):
 
 class ErrorEvent(ServerEvent, tag="error", kw_only=True):
     error: RealtimeError
+    request_id: str | UnsetType = UNSET
+    """Of the handshake."""
 
 
 class SessionCreated(ServerEvent, tag="session.created", kw_only=True):

@@ -3,10 +3,15 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from ..bounds import chars_at_most, items_at_most
+from ..decoding import converted
 from ..errors import BadRequest
 from ..limits import MAX_NAME_LENGTH, Limits
 from ..sampling import not_served
+from . import client_tools
+from .tools import check_tools
 
 Item = dict[str, Any]
 NewId = Callable[[str], str]
@@ -19,6 +24,14 @@ PREFIXES: Final = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "local_shell_call": "lsh",
+    "local_shell_call_output": "lsho",
+    "shell_call": "sh",
+    "shell_call_output": "sho",
+    "apply_patch_call": "apc",
+    "apply_patch_call_output": "apco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
     "reasoning": "rs",
     "compaction": "cmp",
     "mcp_list_tools": "mcpl",
@@ -32,6 +45,14 @@ HOSTED_CALLS: Final = ("web_search_call", "code_interpreter_call")
 """Calls of tools that are OpenAI's own elsewhere, and the operator's here; of others' nothing is known that matters."""
 CALLS: Final = ("mcp_call", *HOSTED_CALLS)
 """Calls that a server has made, with what came of them."""
+CLIENT_CALLS: Final = ("function_call", "custom_tool_call", *client_tools.CALLS.values())
+"""Calls that the client answers, with an item that comes behind."""
+CLIENT_OUTPUTS: Final = (
+    *(f"{call}_output" for call in CLIENT_CALLS if call != "tool_search_call"),
+    "tool_search_output",
+)
+_LOADED: Final = ("function", "custom", "namespace")
+"""Types of the tools that a search can find."""
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _STATUSES: Final = ("in_progress", "completed", "incomplete")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
@@ -90,19 +111,36 @@ class _Reader:
             case "message":
                 return self._message()
             case "function_call":
-                return {
-                    "call_id": self._name("call_id"),
-                    "name": self._name("name"),
-                    "arguments": self._text("arguments"),
-                    "status": self._status(),
-                }
+                called = {"call_id": self._name("call_id"), "name": self._name("name"), **self._namespace()}
+                return {**called, "arguments": self._text("arguments"), "status": self._status()}
             case "custom_tool_call":
-                return {"call_id": self._name("call_id"), "name": self._name("name"), "input": self._text("input")}
+                called = {"call_id": self._name("call_id"), "name": self._name("name"), **self._namespace()}
+                return {**called, "input": self._text("input")}
             case "function_call_output" | "custom_tool_call_output":
                 output = self._item.get("output")
                 if not isinstance(output, str):
                     output = self._parts(output, "output", "input_text")
                 return {"call_id": self._name("call_id"), "output": output, "status": self._status()}
+            case "local_shell_call":
+                action = self._struct("action", client_tools.LocalShellAction)
+                return {"call_id": self._name("call_id"), "action": action, "status": self._status()}
+            case "local_shell_call_output":
+                return {"output": self._text("output"), "status": self._status()}
+            case "shell_call":
+                action = self._struct("action", client_tools.ShellAction)
+                return {"call_id": self._name("call_id"), "action": action, "status": self._status()}
+            case "shell_call_output":
+                return self._shell_output()
+            case "apply_patch_call":
+                operation = self._struct("operation", client_tools.PatchOperation)
+                status = "in_progress" if self._item.get("status") == "in_progress" else "completed"
+                return {"call_id": self._name("call_id"), "operation": operation, "status": status}
+            case "apply_patch_call_output":
+                return self._patch_output()
+            case "tool_search_call":
+                return {**self._searched(), "arguments": self._object("arguments", {})}
+            case "tool_search_output":
+                return {**self._searched(), "tools": self._loaded()}
             case "reasoning":
                 return self._reasoning()
             case "mcp_list_tools":
@@ -120,6 +158,51 @@ class _Reader:
                 return self._mcp_approval()
             case _:
                 return {"encrypted_content": self._text("encrypted_content")}
+
+    def _namespace(self) -> Item:
+        return {} if self._item.get("namespace") is None else {"namespace": self._name("namespace")}
+
+    def _struct(self, field: str, type: type[msgspec.Struct]) -> Item:
+        if self._item.get(field) is None:
+            raise self._missing(field)
+        found: Item = msgspec.to_builtins(converted(self._item[field], type, f"{self._where}.{field}"))
+        return found
+
+    def _shell_output(self) -> Item:
+        if self._item.get("output") is None:
+            raise self._missing("output")
+        output = converted(self._item["output"], list[client_tools.ShellOutput], f"{self._where}.output")
+        most = self._item.get("max_output_length")
+        if not isinstance(most, int | None) or isinstance(most, bool):
+            raise self._wrong("max_output_length", "must be an integer")
+        told = {"output": msgspec.to_builtins(output), "max_output_length": most}
+        return {"call_id": self._name("call_id"), **told, "status": self._status()}
+
+    def _patch_output(self) -> Item:
+        status = self._item.get("status")
+        if status not in ("completed", "failed"):
+            raise self._wrong("status", "must be completed or failed")
+        output = None if self._item.get("output") is None else self._text("output")
+        return {"call_id": self._name("call_id"), "output": output, "status": status}
+
+    def _searched(self) -> Item:
+        """What a search and its result have in common; one that the server ran may have no id of a call."""
+        execution = self._item.get("execution")
+        if execution not in (None, "server", "client"):
+            raise self._wrong("execution", "must be server or client")
+        call = None if self._item.get("call_id") is None else self._name("call_id")
+        return {"call_id": call, "execution": execution or "client", "status": self._status()}
+
+    def _loaded(self) -> list[dict[str, Any]]:
+        tools = self._item.get("tools")
+        if not isinstance(tools, list):
+            raise self._wrong("tools", "must be a list of tools")
+        check_tools(tools, f"{self._where}.tools")
+        for index, tool in enumerate(tools):
+            if tool["type"] not in _LOADED:
+                where = f"{self._where}.tools[{index}].type"
+                raise not_served(where, f"`{where}`: a search that finds a tool of type `{tool['type']}`")
+        return tools
 
     def _mcp_named(self) -> Item:
         fields = {"server_label": self._name("server_label"), "name": self._name("name")}
@@ -186,6 +269,8 @@ class _Reader:
         content = self._item.get("content")
         if isinstance(content, str):
             content = [{"type": target, "text": content}]
+        elif content is None and role == "assistant" and "content" in self._item:
+            content = []  # as chat has it
         return {"role": role, "status": self._status(), "content": self._parts(content, "content", target)}
 
     def _reasoning(self) -> Item:
@@ -194,6 +279,8 @@ class _Reader:
             item["content"] = content
         if self._item.get("encrypted_content") is not None:
             item["encrypted_content"] = self._text("encrypted_content")
+        if self._item.get("status") is not None:
+            item["status"] = self._status()
         return item
 
     def _plain_parts(self, field: str, kind: str) -> list[dict[str, Any]] | None:
@@ -231,6 +318,8 @@ class _Reader:
 
     def _id(self, kind: str) -> str:
         given = self._item.get("id")
+        if kind == "local_shell_call_output" and self._item.get("call_id") is not None:
+            return self._name("call_id")  # its id is that of the call
         if given is None:
             return self._new_id(PREFIXES[kind])
         return self._name("id")

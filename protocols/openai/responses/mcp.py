@@ -14,7 +14,8 @@ from ..limits import MAX_TOOL_DESCRIPTION
 from ..sampling import not_served
 
 MCP: Final = "mcp"
-HOSTED: Final = ("web_search", "web_search_preview", "code_interpreter")
+WEB_SEARCH: Final = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
+HOSTED: Final = (*WEB_SEARCH, "code_interpreter")
 """Types of tools that are the operator's servers ``browser`` and ``python``."""
 MAX_SERVERS: Final = 16
 MAX_TOOL_NAMES: Final = 1024
@@ -133,6 +134,8 @@ def _wrong(field: str, what: str) -> BadRequest:
 
 def runs_here(tool: Mapping[str, Any]) -> bool:
     """Whether a tool is one that the server runs, rather than the client."""
+    if tool["type"] in WEB_SEARCH and tool.get("external_web_access") is False:
+        return False  # the operator's server would reach out; there is nothing else to search
     return tool["type"] == MCP or tool["type"] in HOSTED
 
 
@@ -153,7 +156,9 @@ def shown(tool: dict[str, Any]) -> dict[str, Any]:
     if tool["type"] == "code_interpreter":
         return {"type": "code_interpreter", "container": {"type": "auto"}}
     if tool["type"] != MCP:
-        return {"type": tool["type"]}
+        # the type of a preview has no such field
+        told = {} if "preview" in tool["type"] else {"external_web_access": tool.get("external_web_access")}
+        return {"type": tool["type"], **{name: value for name, value in told.items() if value is not None}}
     names = ("server_label", "server_url", "server_description", "allowed_tools", "require_approval")
     kept = {name: value for name, value in without_secrets(tool).items() if name in names and value is not None}
     return {"type": MCP, **kept}

@@ -3,8 +3,10 @@
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ..chat import TokenLogprob
+from .client_tools import ApplyPatchCallItem, LocalShellCallItem, ShellCallItem, ToolSearchCallItem
 from .request import Metadata, Reasoning, ServiceTier, Status, TextConfig, TextFormat, Truncation
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -40,6 +42,7 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
     call_id: str
     name: str
     arguments: str = ""
+    namespace: str | UnsetType = UNSET
     status: ItemStatus = "in_progress"
 
 
@@ -48,6 +51,7 @@ class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call
     call_id: str
     name: str
     input: str = ""
+    namespace: str | UnsetType = UNSET
 
 
 CallKind = Literal["mcp_call", "web_search_call", "code_interpreter_call"]
@@ -99,6 +103,10 @@ OutputItem = (
     | ReasoningItem
     | FunctionCallItem
     | CustomToolCallItem
+    | LocalShellCallItem
+    | ShellCallItem
+    | ApplyPatchCallItem
+    | ToolSearchCallItem
     | McpListToolsItem
     | McpCallItem
     | WebSearchCallItem
