@@ -8,7 +8,11 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
+from stentor.protocols.openai.decoding import decode_json
+
 MAX_LINE_BYTES: Final = 64 << 20
+MAX_ANSWER_BYTES: Final = MAX_LINE_BYTES - (64 << 10)
+"""What else stands in the line has room beside it."""
 INVALID: Final = "invalid_request"
 """Of a line that is no request."""
 
@@ -80,7 +84,7 @@ def read_request(line: bytes, number: int) -> BatchRequest:
     """Line ``number``, counted from 1. Raises :class:`BadLine`."""
     where = f"line {number}"
     try:
-        request = _requests.decode(line)
+        request = decode_json(_requests, line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLine(f"{where}: expected an object with custom_id, method, url and body: {error}", _id(line)) from None
     if request.method != "POST":
@@ -98,7 +102,10 @@ def final(status: int) -> bool:
 
 
 def answered(request: BatchRequest, answer: Answer) -> bytes:
-    """The line that an answer becomes."""
+    """The line that an answer becomes; one that is too large for a line has failed."""
+    if len(answer.body) > MAX_ANSWER_BYTES:
+        message = f"The answer has {len(answer.body)} bytes; in a batch it may have {MAX_ANSWER_BYTES}."
+        return failed(request.custom_id, "response_too_large", message)
     body = msgspec.Raw(answer.body or b"null")
     return _line(BatchResult(_new_id(), request.custom_id, BatchResponse(answer.status, answer.request_id, body), None))
 

@@ -22,15 +22,6 @@ def insert(db: "sqlite3.Connection", row: batches.Stored) -> None:
     files.hold(db, row.input)
 
 
-def take_up(db: "sqlite3.Connection") -> list[str]:
-    """What a server that has ended left, in order of their beginning."""
-    files.release_all(db)
-    names = batches.unfinished(db)
-    for name in names:
-        files.hold(db, _row(db, name).input)
-    return names
-
-
 def change(db: "sqlite3.Connection", name: str, fields: Mapping[str, object], *, open: bool = True) -> Batch:
     """In one transaction: who cancels and who counts change the same object."""
     batch: Batch = msgspec.structs.replace(batch_decoder.decode(_row(db, name).object), **fields)

@@ -1,4 +1,7 @@
-"""Works off batches, one after another, a few requests at a time; goes on with those that an earlier server left.
+"""Works off batches, each owner's one after another; goes on with those that an earlier server left.
+
+Owners are served side by side: the lines of their batches take turns for the requests that are made at a time, so that
+a short batch of one need not wait for a long one of another.
 
 ::
 
@@ -7,11 +10,12 @@
         ▼               ▼               │ (with the answers there are)
       failed       cancelling ──────────┴──► cancelled, expired at its time, or failed
 
-What goes wrong with one batch fails that one alone; while the store cannot be used, all wait for it.
+What goes wrong with one batch fails that one alone, also where its owner's share of the store has no room for its
+answers; while the store cannot be used, all wait for it.
 """
 
-import contextlib
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -29,20 +33,24 @@ from stentor.protocols.openai.limits import Limits
 
 from ..door.keys import Caller
 from ..errors import INTERNAL, Overloaded
+from ..overload.fair_queue import FairSemaphore, Shares
 from ..store import batches, files
-from ..store.database import Database, StoreFailed
+from ..store.database import Database, StoreFailed, StoreFull
 from . import rows
 from .calls import answer, client_for
 from .input import ReadPart, check, part_reader, requests
-from .lines import BatchRequest, answered, failed
+from .lines import MAX_ANSWER_BYTES, BatchRequest, answered, failed
 
 if TYPE_CHECKING:
     import httpx
 
 logger = logging.getLogger(__name__)
 
-CONCURRENCY: Final = 32
-"""Requests of a batch that are made at a time."""
+LINES: Final = 64
+"""Requests of all batches that are made at a time; those of one owner are at most half of them, for the rule of
+:class:`..overload.fair_queue.Shares`."""
+_CHECKS: Final = 2
+"""Input files that are checked at a time: the names of all lines of one are in memory meanwhile."""
 _READ_AT_ONCE: Final = 32
 _FLUSH_SECONDS: Final = 0.5
 _FIRST_PAUSE: Final = 1.0
@@ -64,11 +72,20 @@ class BatchRunner:
         self._most = most
         self._caller = caller
         self._limits = limits
-        self._queue: deque[str] = deque()
+        self._places = Shares(most)
+        self._open: set[str] = set()
+        """Names of the batches that have a place."""
+        self._waiting: dict[str, deque[str]] = {}
+        """Batches that have not been begun, by owner, in their order."""
+        self._served: set[str] = set()
+        """Owners of whose batches one is worked on."""
         self._wanted = anyio.Event()
-        self._now: str | None = None
-        self._cancel: anyio.CancelScope | None = None
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        """Of batches whose requests are being made."""
         self._cancelled: set[str] = set()
+        # one waits per owner, and owners are keys
+        self._lines = FairSemaphore(LINES, sys.maxsize)
+        self._checks = FairSemaphore(_CHECKS, sys.maxsize)
 
     async def run(self, app: ASGIApp) -> None:
         """Until it is cancelled; what runs then is taken up by the next server on the same store.
@@ -77,42 +94,67 @@ class BatchRunner:
         """
         if self._store.durable:
             await self._insist(self._take_up)
-        while True:
-            while self._queue:
-                self._now = self._queue[0]
-                try:
-                    await self._insist(partial(self._see_to, app, self._now))
-                finally:
-                    self._now = None
-                self._cancelled.discard(self._queue.popleft())
-            self._wanted = anyio.Event()
-            await self._wanted.wait()
+        async with anyio.create_task_group() as tasks:
+            while True:
+                for owner in self._waiting.keys() - self._served:
+                    self._served.add(owner)
+                    tasks.start_soon(self._serve, app, owner)
+                self._wanted = anyio.Event()
+                await self._wanted.wait()
+
+    async def _serve(self, app: ASGIApp, owner: str) -> None:
+        """One batch of the owner after the other, until none waits."""
+        waiting = self._waiting[owner]
+        while waiting:
+            name = waiting.popleft()
+            try:
+                await self._insist(partial(self._see_to, app, name))
+            finally:
+                self._forget(owner, name)
+        del self._waiting[owner]
+        self._served.discard(owner)
 
     async def add(self, row: batches.Stored) -> None:
-        """Raises Overloaded where as many are open as may be, and StoreFailed."""
-        if len(self._queue) >= self._most:
-            raise Overloaded(
-                f"{len(self._queue)} batches are open, as many as this server keeps; try again later.",
-                "batches_full",
-                _MANY_SECONDS,
-            )
-        self._queue.append(row.id)
+        """Raises Overloaded where as many are open as may be, or the owner's are its share of them; and StoreFailed."""
+        places, owner = self._places, row.owner
+        if not places.fits(owner, alone=not row.salt):
+            if places.total < places.most:
+                told = f"{places.held(owner)} batches of this key are open, its share"
+            else:
+                told = f"{places.total} batches are open, as many as this server keeps"
+            raise Overloaded(f"{told}; try again later.", "batches_full", _MANY_SECONDS)
+        self._enter(owner, row.id)
         try:
-            await self._store.write(partial(rows.insert, row=row))
+            await self._store.write(partial(rows.insert, row=row), admitted=owner if row.salt else "")
         except BaseException:
-            with contextlib.suppress(ValueError):  # it has been looked at already
-                self._queue.remove(row.id)
+            if row.id in self._waiting.get(owner, ()):  # else it has been looked at already, and was not there
+                self._waiting[owner].remove(row.id)
+                self._forget(owner, row.id)
             raise
         self._wanted.set()
 
     async def cancel(self, owner: str, batch: str) -> Batch | None:
         """As it is then; None where there is none. One that has ended stays as it is."""
         found = await self._store.write(partial(rows.cancel, owner=owner, name=batch))
-        if found is not None and found.status == "cancelling" and batch in self._queue:
+        if found is not None and found.status == "cancelling" and batch in self._open:
             self._cancelled.add(batch)
-            if self._now == batch and self._cancel is not None:
-                self._cancel.cancel()
+            if batch in self._scopes:
+                self._scopes[batch].cancel()
         return found
+
+    def _enter(self, owner: str, name: str, *, first: bool = False) -> None:
+        self._places.take(owner)
+        self._open.add(name)
+        waiting = self._waiting.setdefault(owner, deque())
+        if first:
+            waiting.appendleft(name)
+        else:
+            waiting.append(name)
+
+    def _forget(self, owner: str, name: str) -> None:
+        self._places.give_back(owner)
+        self._open.discard(name)
+        self._cancelled.discard(name)
 
     # ---- whatever happens
 
@@ -130,7 +172,9 @@ class BatchRunner:
             pause = min(2 * pause, _LAST_PAUSE)
 
     async def _take_up(self) -> None:
-        self._queue.extendleft(reversed(await self._store.write(rows.take_up)))
+        for name, owner in reversed(await self._store.read(batches.unfinished)):
+            if name not in self._open:  # else it has been added meanwhile
+                self._enter(owner, name, first=True)
 
     async def _see_to(self, app: ASGIApp, name: str) -> None:
         """Raises StoreFailed, also in a group of errors."""
@@ -138,11 +182,15 @@ class BatchRunner:
             await self._work(app, name)
         except Exception as error:
             cause = first_cause(error)
-            if isinstance(cause, StoreFailed):
+            why = _FAILED
+            if isinstance(cause, StoreFull):
+                why = BatchError("store_full", str(cause))
+            elif isinstance(cause, StoreFailed):
                 raise
-            assert isinstance(cause, Exception)
-            logger.error("a batch failed", extra={"trace": trace_without_messages(cause)})
-            fields = {"status": "failed", "failed_at": _now(), "errors": BatchErrors([_FAILED])}
+            else:
+                assert isinstance(cause, Exception)
+                logger.error("a batch failed", extra={"trace": trace_without_messages(cause)})
+            fields = {"status": "failed", "failed_at": _now(), "errors": BatchErrors([why])}
             row = await self._store.read(partial(batches.load, batch=name))
             if row is not None and row.open:
                 await self._store.write(partial(rows.end, row=row, fields=fields, written=()))
@@ -158,7 +206,8 @@ class BatchRunner:
         read = part_reader(self._store, row.input)
         expired = False
         if caller is not None and batch.status == "validating" and name not in self._cancelled:
-            checked = await check(read, batch.endpoint, self._limits)
+            async with self._checks.slot(row.owner):
+                checked = await check(read, batch.endpoint, self._limits)
             if checked.errors:
                 await self._end(row, [], status="failed", errors=BatchErrors(checked.errors), failed_at=_now())
                 return
@@ -167,9 +216,14 @@ class BatchRunner:
             batch = await self._store.write(partial(rows.begin, name=name, fields=begun))
         done = await self._store.read(partial(batches.answered, batch=name))
         if caller is not None and batch.status == "in_progress" and name not in self._cancelled:
-            with anyio.CancelScope(deadline=anyio.current_time() + batch.expires_at - time.time()) as self._cancel:
-                await self._answer_all(client_for(app, caller), row, read, done)
-            expired = self._cancel.cancelled_caught
+            scope = anyio.CancelScope(deadline=anyio.current_time() + batch.expires_at - time.time())
+            self._scopes[name] = scope
+            try:
+                with scope:
+                    await self._answer_all(client_for(app, caller), row, read, done)
+            finally:
+                del self._scopes[name]
+            expired = scope.cancelled_caught
         await self._finalize(row, batch, done, _INPUT_GONE if caller is not None else _KEY_GONE, expired)
 
     async def _answer_all(
@@ -181,7 +235,6 @@ class BatchRunner:
     ) -> None:
         """Adds to ``done`` what is answered, as it is stored."""
         waiting: list[batches.Answer] = []
-        slots = anyio.Semaphore(CONCURRENCY)
 
         async def flush() -> None:
             taken = waiting.copy()
@@ -204,21 +257,21 @@ class BatchRunner:
             async def make(line: int, request: BatchRequest) -> None:
                 try:
                     given = await answer(client, request)
-                    good = given.status < 400
+                    good = given.status < 400 and len(given.body) <= MAX_ANSWER_BYTES
                     waiting.append(batches.Answer(line, good, answered(request, given)))
                 except Exception:
                     logger.exception("a request of a batch failed")
                     text = failed(request.custom_id, "server_error", "The server failed on this request.")
                     waiting.append(batches.Answer(line, False, text))
                 finally:
-                    slots.release()
+                    self._lines.release(row.owner)
 
             try:
                 async with anyio.create_task_group() as tasks, aclosing(requests(read, dict(done))) as left:
                     tasks.start_soon(flush_often)
                     async with anyio.create_task_group() as calls:
                         async for line, request in left:
-                            await slots.acquire()
+                            await self._lines.acquire(row.owner)
                             calls.start_soon(make, line, request)
                     tasks.cancel_scope.cancel()
             finally:

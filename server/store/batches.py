@@ -3,12 +3,12 @@
 Every function but those of the runner looks only at its caller's rows.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from .table import Table
+from .clock import NOW
+from .table import Part, Table
 
 if TYPE_CHECKING:
     import sqlite3
@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS batches (
 );
 CREATE INDEX IF NOT EXISTS batches_by_use ON batches (open, used);
 CREATE INDEX IF NOT EXISTS batches_by_number ON batches (number);
+CREATE INDEX IF NOT EXISTS batches_by_owner ON batches (owner, used);
 CREATE TABLE IF NOT EXISTS batch_answers (
     batch TEXT NOT NULL REFERENCES batches ON DELETE CASCADE,
     line INTEGER NOT NULL,
@@ -37,6 +38,9 @@ CREATE TABLE IF NOT EXISTS batch_answers (
 """,
     name="batches",
     held="open",
+    content="LENGTH({row}.object)",
+    columns="object",
+    parts=(Part("batch_answers", "batch", "LENGTH({row}.data)", "data"),),
 )
 
 
@@ -65,8 +69,8 @@ class Answer:
 
 def insert(db: "sqlite3.Connection", row: Stored) -> None:
     db.execute(
-        "INSERT INTO batches SELECT ?, ?, ?, COALESCE(MAX(number), 0) + 1, ?, 1, ?, ? FROM batches",
-        (row.id, row.owner, row.salt, time.time(), row.input, row.object),
+        f"INSERT INTO batches SELECT ?, ?, ?, COALESCE(MAX(number), 0) + 1, {NOW}, 1, ?, ? FROM batches",
+        (row.id, row.owner, row.salt, row.input, row.object),
     )
 
 
@@ -83,7 +87,7 @@ def load(db: "sqlite3.Connection", batch: str) -> Stored | None:
 
 def update(db: "sqlite3.Connection", batch: str, object_: bytes, *, open: bool = True) -> None:
     """Its answers are dropped once it has ended: they are in its files."""
-    db.execute("UPDATE batches SET object = ?, open = ?, used = ? WHERE id = ?", (object_, open, time.time(), batch))
+    db.execute(f"UPDATE batches SET object = ?, open = ?, used = {NOW} WHERE id = ?", (object_, open, batch))
     if not open:
         db.execute("DELETE FROM batch_answers WHERE batch = ?", (batch,))
 
@@ -124,6 +128,6 @@ def listed(db: "sqlite3.Connection", owner: str, *, limit: int, after: str | Non
     return [row[0] for row in rows]
 
 
-def unfinished(db: "sqlite3.Connection") -> list[str]:
-    """Of every caller, in order of their beginning."""
-    return [row[0] for row in db.execute("SELECT id FROM batches WHERE open ORDER BY number")]
+def unfinished(db: "sqlite3.Connection") -> list[tuple[str, str]]:
+    """(id, owner) of every caller's, in order of their beginning."""
+    return db.execute("SELECT id, owner FROM batches WHERE open ORDER BY number").fetchall()

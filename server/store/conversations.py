@@ -3,14 +3,14 @@
 An ``owner`` is the caller whose rows are looked at; a function without one is for ids that were found with it.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from .table import Table
+from .clock import NOW
+from .table import Part, Table
 
 if TYPE_CHECKING:
     import sqlite3
@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS conversations (
     metadata BLOB NOT NULL
 );
 CREATE INDEX IF NOT EXISTS conversations_by_use ON conversations (used);
+CREATE INDEX IF NOT EXISTS conversations_by_owner ON conversations (owner, used);
 CREATE TABLE IF NOT EXISTS conversation_items (
     conversation TEXT NOT NULL REFERENCES conversations ON DELETE CASCADE,
     place INTEGER NOT NULL,
@@ -35,6 +36,9 @@ CREATE TABLE IF NOT EXISTS conversation_items (
 CREATE UNIQUE INDEX IF NOT EXISTS conversation_items_by_id ON conversation_items (conversation, id);
 """,
     name="conversations",
+    content="LENGTH({row}.metadata)",
+    columns="metadata",
+    parts=(Part("conversation_items", "conversation", "LENGTH({row}.data)", "data"),),
 )
 
 Item = dict[str, Any]
@@ -49,8 +53,8 @@ class Stored:
 
 def insert(db: "sqlite3.Connection", owner: str, row: Stored, given: Sequence[Item]) -> None:
     db.execute(
-        "INSERT INTO conversations VALUES (?, ?, ?, ?, ?)",
-        (row.id, owner, row.created, time.time(), msgspec.json.encode(row.metadata)),
+        f"INSERT INTO conversations VALUES (?, ?, ?, {NOW}, ?)",
+        (row.id, owner, row.created, msgspec.json.encode(row.metadata)),
     )
     append(db, row.id, given)
 
@@ -65,8 +69,8 @@ def find(db: "sqlite3.Connection", owner: str, conversation: str) -> Stored | No
 def update(db: "sqlite3.Connection", conversation: str, metadata: dict[str, str]) -> None:
     """The owner must have been looked at, as by all that follow."""
     db.execute(
-        "UPDATE conversations SET metadata = ?, used = ? WHERE id = ?",
-        (msgspec.json.encode(metadata), time.time(), conversation),
+        f"UPDATE conversations SET metadata = ?, used = {NOW} WHERE id = ?",
+        (msgspec.json.encode(metadata), conversation),
     )
 
 
@@ -76,7 +80,7 @@ def delete(db: "sqlite3.Connection", owner: str, conversation: str) -> bool:
 
 def append(db: "sqlite3.Connection", conversation: str, added: Sequence[Item]) -> None:
     """Behind those that are there; an item that is there already stays where it is. Nothing, where it is gone."""
-    if db.execute("UPDATE conversations SET used = ? WHERE id = ?", (time.time(), conversation)).rowcount:
+    if db.execute(f"UPDATE conversations SET used = {NOW} WHERE id = ?", (conversation,)).rowcount:
         place = db.execute(
             "SELECT COALESCE(MAX(place), -1) + 1 FROM conversation_items WHERE conversation = ?", (conversation,)
         ).fetchone()[0]
@@ -94,6 +98,14 @@ def items(db: "sqlite3.Connection", conversation: str) -> list[Item]:
 
 def count(db: "sqlite3.Connection", conversation: str) -> int:
     row = db.execute("SELECT COUNT(*) FROM conversation_items WHERE conversation = ?", (conversation,)).fetchone()
+    return int(row[0])
+
+
+def items_bytes(db: "sqlite3.Connection", conversation: str) -> int:
+    """Of all items, found without loading them."""
+    row = db.execute(
+        "SELECT COALESCE(SUM(LENGTH(data)), 0) FROM conversation_items WHERE conversation = ?", (conversation,)
+    ).fetchone()
     return int(row[0])
 
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from .clock import NOW
 from .table import Table
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ CREATE TABLE IF NOT EXISTS files (
 );
 CREATE INDEX IF NOT EXISTS files_by_use ON files (held, used);
 CREATE INDEX IF NOT EXISTS files_by_number ON files (number);
+CREATE INDEX IF NOT EXISTS files_by_owner ON files (owner, used);
 CREATE TABLE IF NOT EXISTS file_parts (
     file TEXT NOT NULL REFERENCES files ON DELETE CASCADE,
     place INTEGER NOT NULL,
@@ -37,6 +39,15 @@ CREATE TABLE IF NOT EXISTS file_parts (
 """,
     name="files",
     held="held",
+    content="{row}.size + {row}.size / 32",  # its parts do not fill their pages
+    columns="size",
+    # what was being written is dropped, but for what batches read; those that are open hold their input
+    on_open="""
+DELETE FROM files WHERE held > 0 AND id NOT IN (SELECT input FROM batches);
+UPDATE files SET held = 0 WHERE held > 0;
+UPDATE files SET held = (SELECT COUNT(*) FROM batches WHERE open AND input = files.id)
+    WHERE id IN (SELECT input FROM batches WHERE open);
+""",
 )
 _COLUMNS: Final = "id, created, size, purpose, name"
 
@@ -51,34 +62,35 @@ class Stored:
     name: str
 
 
-def begin(db: "sqlite3.Connection", owner: str, file: str, purpose: str, name: str) -> None:
-    """An empty file, which nothing deletes until :func:`finish`."""
-    now = time.time()
+def begin(db: "sqlite3.Connection", owner: str, file: str, purpose: str, name: str, *, size: int = 0) -> None:
+    """A file of ``size`` bytes, or more, whose parts are still to come; nothing deletes it until :func:`finish`.
+
+    Its room is made now: it is known at once whether there is enough.
+    """
     db.execute(
-        "INSERT INTO files SELECT ?, ?, COALESCE(MAX(number), 0) + 1, ?, ?, 1, 0, ?, ? FROM files",
-        (file, owner, int(now), now, purpose, name),
+        f"INSERT INTO files SELECT ?, ?, COALESCE(MAX(number), 0) + 1, ?, {NOW}, 1, ?, ?, ? FROM files",
+        (file, owner, int(time.time()), size, purpose, name),
     )
 
 
 def append(db: "sqlite3.Connection", file: str, place: int, data: bytes) -> None:
-    """Part ``place``, counted from 0; all but the last have :data:`PART_BYTES`."""
-    db.execute("INSERT INTO file_parts VALUES (?, ?, ?)", (file, place, data))
-    db.execute("UPDATE files SET size = size + ? WHERE id = ?", (len(data), file))
+    """Part ``place``, counted from 0; all but the last have :data:`PART_BYTES`. Nothing, where its owner deleted it."""
+    size = place * PART_BYTES + len(data)
+    if db.execute("UPDATE files SET size = MAX(size, ?) WHERE id = ?", (size, file)).rowcount:
+        db.execute("INSERT INTO file_parts VALUES (?, ?, ?)", (file, place, data))
 
 
-def finish(db: "sqlite3.Connection", file: str) -> None:
-    db.execute("UPDATE files SET held = held - 1, used = ? WHERE id = ?", (time.time(), file))
+def finish(db: "sqlite3.Connection", file: str) -> Stored | None:
+    """As it is then; None where its owner deleted it."""
+    row = db.execute(
+        f"UPDATE files SET held = held - 1, used = {NOW} WHERE id = ? RETURNING {_COLUMNS}", (file,)
+    ).fetchone()
+    return None if row is None else Stored(*row)
 
 
 def hold(db: "sqlite3.Connection", file: str) -> None:
     """Nothing but its owner deletes it until as many calls of :func:`finish` have come."""
     db.execute("UPDATE files SET held = held + 1 WHERE id = ?", (file,))
-
-
-def release_all(db: "sqlite3.Connection") -> None:
-    """Of a server that has ended: what was being written is dropped, what was held is not."""
-    db.execute("DELETE FROM files WHERE held AND id NOT IN (SELECT input FROM batches)")
-    db.execute("UPDATE files SET held = 0")
 
 
 def find(db: "sqlite3.Connection", owner: str, file: str) -> Stored | None:
@@ -88,7 +100,7 @@ def find(db: "sqlite3.Connection", owner: str, file: str) -> Stored | None:
 
 def touch(db: "sqlite3.Connection", file: str) -> None:
     """It is used now."""
-    db.execute("UPDATE files SET used = ? WHERE id = ?", (time.time(), file))
+    db.execute(f"UPDATE files SET used = {NOW} WHERE id = ?", (file,))
 
 
 def part(db: "sqlite3.Connection", file: str, place: int) -> bytes | None:

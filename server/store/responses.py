@@ -3,14 +3,14 @@
 An ``owner`` is the caller whose rows are looked at; a function without one is for ids that were found with it.
 """
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from .table import Table
+from .clock import NOW
+from .table import Part, Table
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS responses (
     request BLOB
 );
 CREATE INDEX IF NOT EXISTS responses_by_use ON responses (open, used);
+CREATE INDEX IF NOT EXISTS responses_by_owner ON responses (owner, used);
 CREATE TABLE IF NOT EXISTS response_items (
     response TEXT NOT NULL REFERENCES responses ON DELETE CASCADE,
     place INTEGER NOT NULL,
@@ -48,6 +49,14 @@ CREATE TABLE IF NOT EXISTS response_events (
 """,
     name="responses",
     held="open",
+    content="LENGTH({row}.object) + COALESCE(LENGTH({row}.request), 0)",
+    columns="object, request",
+    parts=(
+        Part("response_items", "response", "LENGTH({row}.data)", "data"),
+        Part("response_events", "response", "LENGTH({row}.events) + LENGTH({row}.steps)", "events, steps"),
+    ),
+    # those that ended with the server that ran them: nobody waits for their end
+    on_open="DELETE FROM responses WHERE open AND NOT background;",
 )
 
 Item = dict[str, Any]
@@ -74,18 +83,8 @@ class Stored:
 def insert(db: "sqlite3.Connection", row: Stored, given: Sequence[Item]) -> None:
     """With its input items."""
     db.execute(
-        "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            row.id,
-            row.owner,
-            time.time(),
-            row.open,
-            row.background,
-            row.events,
-            row.previous,
-            row.object,
-            row.request,
-        ),
+        f"INSERT INTO responses VALUES (?, ?, {NOW}, ?, ?, ?, ?, ?, ?)",
+        (row.id, row.owner, row.open, row.background, row.events, row.previous, row.object, row.request),
     )
     _insert_items(db, row.id, False, given)
 
@@ -93,8 +92,7 @@ def insert(db: "sqlite3.Connection", row: Stored, given: Sequence[Item]) -> None
 def finish(db: "sqlite3.Connection", response: str, object_: bytes, output: Sequence[Item]) -> bool:
     """False where it has been deleted meanwhile."""
     changed = db.execute(
-        "UPDATE responses SET open = 0, object = ?, request = NULL, used = ? WHERE id = ?",
-        (object_, time.time(), response),
+        f"UPDATE responses SET open = 0, object = ?, request = NULL, used = {NOW} WHERE id = ?", (object_, response)
     )
     if not changed.rowcount:
         return False
@@ -145,8 +143,45 @@ def chain(db: "sqlite3.Connection", owner: str, response: str, most: int) -> lis
         if len(found) > most:
             return None
         following = row.previous
-    db.executemany("UPDATE responses SET used = ? WHERE id = ?", [(time.time(), name) for name in names])
+    db.executemany(f"UPDATE responses SET used = {NOW} WHERE id = ?", [(name,) for name in names])
     return found
+
+
+def chain_bytes(db: "sqlite3.Connection", owner: str, response: str, most: int) -> int | None:
+    """Of all that :func:`chain` would load, found without doing so; None where it returns None."""
+    size = count = 0
+    following: str | None = response
+    while following is not None:
+        row = db.execute(
+            "SELECT previous, open, (SELECT COUNT(*) FROM response_items WHERE response = responses.id), "
+            "(SELECT COALESCE(SUM(LENGTH(data)), 0) FROM response_items WHERE response = responses.id) "
+            "FROM responses WHERE id = ? AND owner = ?",
+            (following, owner),
+        ).fetchone()
+        if row is None or row[1]:
+            return None
+        following, count, size = row[0], count + row[2], size + row[3]
+        if count > most:
+            return None
+    return int(size)
+
+
+def items_bytes(db: "sqlite3.Connection", response: str) -> int:
+    """Of its input items; the response's owner must have been looked at."""
+    row = db.execute(
+        "SELECT COALESCE(SUM(LENGTH(data)), 0) FROM response_items WHERE response = ? AND output = 0", (response,)
+    ).fetchone()
+    return int(row[0])
+
+
+def item_bytes(db: "sqlite3.Connection", owner: str, item: str) -> int | None:
+    """Of what :func:`find_item` finds."""
+    row = db.execute(
+        "SELECT LENGTH(data) FROM response_items JOIN responses ON responses.id = response "
+        "WHERE response_items.id = ? AND owner = ? ORDER BY used DESC LIMIT 1",
+        (item, owner),
+    ).fetchone()
+    return None if row is None else int(row[0])
 
 
 def find_item(db: "sqlite3.Connection", owner: str, item: str) -> Item | None:
@@ -165,7 +200,8 @@ def delete(db: "sqlite3.Connection", owner: str, response: str) -> bool:
 def add_events(db: "sqlite3.Connection", response: str, first: int, events: bytes, steps: bytes) -> None:
     """A stretch of them, whose first has the sequence number ``first``; ``steps`` are the tokens they came from."""
     db.execute(
-        "INSERT OR REPLACE INTO response_events SELECT id, ?, ?, ? FROM responses WHERE id = ?",
+        "INSERT INTO response_events SELECT id, ?, ?, ? FROM responses WHERE id = ? "
+        "ON CONFLICT DO UPDATE SET events = excluded.events, steps = excluded.steps",
         (first, events, steps, response),
     )
 
@@ -201,8 +237,3 @@ def load(db: "sqlite3.Connection", response: str) -> Stored | None:
 def drop(db: "sqlite3.Connection", response: str) -> None:
     """Whoever's it is."""
     db.execute("DELETE FROM responses WHERE id = ?", (response,))
-
-
-def drop_orphans(db: "sqlite3.Connection") -> None:
-    """Those that ended with the server that ran them: nobody waits for their end."""
-    db.execute("DELETE FROM responses WHERE open AND NOT background")

@@ -1,41 +1,177 @@
-"""What one kind of object is kept in, and which of its rows goes first."""
+"""What one kind of object is kept in, what it is charged for, and which of its rows goes first."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     import sqlite3
 
+CHARGES: Final = """
+CREATE TABLE IF NOT EXISTS charges (
+    kind TEXT NOT NULL,
+    id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (kind, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS owners (
+    owner TEXT PRIMARY KEY,
+    bytes INTEGER NOT NULL,
+    grew REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS charge_made AFTER INSERT ON charges BEGIN
+    INSERT INTO owners VALUES (NEW.owner, NEW.bytes, (SELECT now FROM clock))
+    ON CONFLICT (owner) DO UPDATE SET bytes = bytes + excluded.bytes, grew = excluded.grew;
+END;
+CREATE TRIGGER IF NOT EXISTS charge_changed AFTER UPDATE OF bytes ON charges WHEN NEW.bytes <> OLD.bytes BEGIN
+    UPDATE owners SET
+        bytes = bytes + NEW.bytes - OLD.bytes,
+        grew = CASE WHEN NEW.bytes > OLD.bytes THEN (SELECT now FROM clock) ELSE grew END
+    WHERE owner = NEW.owner;
+END;
+CREATE TRIGGER IF NOT EXISTS charge_ended AFTER DELETE ON charges BEGIN
+    UPDATE owners SET bytes = bytes - OLD.bytes WHERE owner = OLD.owner;
+    DELETE FROM owners WHERE owner = OLD.owner AND bytes <= 0;
+END;
+"""
+"""What every row of a :class:`Table` takes, with what belongs to it, and the sums by owner, with the time at which one
+grew last. Triggers keep them, so that no statement can forget it."""
+
+_ROW_BYTES: Final = 384
+"""Of a row beside its contents: its head, and its entries in indexes."""
+_PAGE_BYTES: Final = 4096
+
+
+class Row(NamedTuple):
+    """One that may be deleted."""
+
+    used: float
+    kind: "Table"
+    id: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that belong to those of a table, and go with them."""
+
+    name: str
+    parent: str
+    """The column with the id of the row that they belong to."""
+    content: str
+    """The bytes of a row's contents, in SQL, with ``{row}`` for its name."""
+    columns: str
+    """That ``content`` is made of."""
+
 
 @dataclass(frozen=True)
 class Table:
-    """Of rows with an ``id`` and the time when they were ``used`` last, by ``time.time()``."""
+    """Of rows with an ``id``, an ``owner``, and the time when they were ``used`` last, by :mod:`.clock`."""
 
     schema: str
     """Statements that make it, and what belongs to it, where they are not there."""
     name: str | None = None
-    """None where nothing of it is ever deleted for its age."""
+    """None where nothing of it is ever deleted for its age or size, nor counted."""
     held: str | None = None
-    """The column that is true of rows that may not go."""
+    """The column that is above 0 in rows that may not go."""
+    content: str = "0"
+    """As in :class:`Part`."""
+    columns: str = "id"
+    parts: tuple[Part, ...] = ()
+    on_open: str = ""
+    """Statements that put in order what a server left that has ended."""
+
+    @property
+    def triggers(self) -> str:
+        """Statements that make what keeps the charges of its rows."""
+        if self.name is None:
+            return ""
+        name = self.name
+        change = f"UPDATE charges SET bytes = bytes + {{}} WHERE kind = '{name}' AND id = {{}}"
+        new, old = (_charged(self.content, row) for row in ("NEW", "OLD"))
+        made = [
+            ("INSERT", "", f"INSERT INTO charges VALUES ('{name}', NEW.id, NEW.owner, {new})"),
+            ("DELETE", "", f"DELETE FROM charges WHERE kind = '{name}' AND id = OLD.id"),
+            ("UPDATE", self.columns, change.format(f"{new} - ({old})", "NEW.id")),
+        ]
+        statements = [_trigger(name, *each) for each in made]
+        for part in self.parts:
+            new, old = (_charged(part.content, row) for row in ("NEW", "OLD"))
+            statements += [
+                _trigger(part.name, "INSERT", "", change.format(new, f"NEW.{part.parent}")),
+                _trigger(part.name, "DELETE", "", change.format(f"-({old})", f"OLD.{part.parent}")),
+                _trigger(part.name, "UPDATE", part.columns, change.format(f"{new} - ({old})", f"NEW.{part.parent}")),
+            ]
+        return "".join(statements)
+
+    def charge_all(self, db: "sqlite3.Connection") -> None:
+        """Charges rows that were there before anything was charged."""
+        if self.name is None:
+            return
+        sums = "".join(
+            f" + COALESCE((SELECT SUM({_charged(part.content, 'part')}) FROM {part.name} AS part "
+            f"WHERE part.{part.parent} = own.id), 0)"
+            for part in self.parts
+        )
+        db.execute(
+            f"INSERT OR REPLACE INTO charges SELECT '{self.name}', own.id, own.owner, "
+            f"{_charged(self.content, 'own')}{sums} FROM {self.name} AS own"
+        )
+
+    def newest(self, db: "sqlite3.Connection") -> float | None:
+        """When a row was last used; None where there is none."""
+        used = None if self.name is None else db.execute(f"SELECT MAX(used) FROM {self.name}").fetchone()[0]
+        return None if used is None else float(used)
 
     def expire(self, db: "sqlite3.Connection", before: float) -> None:
         """Deletes what has not been used since ``before``."""
         if self.name is not None:
-            also = "" if self.held is None else f"NOT {self.held} AND "
-            db.execute(f"DELETE FROM {self.name} WHERE {also}used < ?", (before,))
+            db.execute(f"DELETE FROM {self.name} WHERE {self._evictable}used < ?", (before,))
 
-    def oldest(self, db: "sqlite3.Connection") -> float | None:
-        """When what would be deleted next was used last; None where nothing may be deleted."""
+    def evictable(self, db: "sqlite3.Connection", owner: str) -> Iterator[Row]:
+        """Rows of the owner that may be deleted for others, those first that were used longest ago.
+
+        Not those that the transaction has used itself.
+        """
         if self.name is None:
-            return None
-        row = db.execute(f"SELECT MIN(used) FROM {self.name}{self._where}").fetchone()
-        return None if row[0] is None else float(row[0])
+            return
+        rows = db.execute(
+            f"SELECT used, id FROM {self.name} WHERE {self._evictable}owner = ? AND used <> (SELECT now FROM clock) "
+            "ORDER BY used",
+            (owner,),
+        )
+        for used, name in rows:
+            size = db.execute("SELECT bytes FROM charges WHERE kind = ? AND id = ?", (self.name, name)).fetchone()[0]
+            yield Row(used, self, name, size)
 
-    def drop_oldest(self, db: "sqlite3.Connection") -> None:
-        """Deletes it."""
-        first = f"SELECT id FROM {self.name}{self._where} ORDER BY used LIMIT 1"
-        db.execute(f"DELETE FROM {self.name} WHERE id = ({first})")
+    def held_bytes(self, db: "sqlite3.Connection") -> dict[str, int]:
+        """What is charged for rows that may not go, by owner."""
+        if self.held is None:
+            return {}
+        return dict(
+            db.execute(
+                f"SELECT owner, SUM(bytes) FROM charges WHERE kind = '{self.name}' AND id IN "
+                f"(SELECT id FROM {self.name} WHERE {self.held} > 0) GROUP BY owner"
+            )
+        )
+
+    def drop(self, db: "sqlite3.Connection", row: str) -> None:
+        db.execute(f"DELETE FROM {self.name} WHERE id = ?", (row,))
 
     @property
-    def _where(self) -> str:
-        return "" if self.held is None else f" WHERE NOT {self.held}"
+    def _evictable(self) -> str:
+        return "" if self.held is None else f"{self.held} = 0 AND "
+
+
+def _charged(content: str, row: str) -> str:
+    """About what the pages of a row take: what is longer than a quarter of a page seldom shares one."""
+    size = f"({content.format(row=row)})"
+    pages = f"({size} + {_PAGE_BYTES - 1}) / {_PAGE_BYTES} * {_PAGE_BYTES}"
+    return f"{_ROW_BYTES} + CASE WHEN {size} <= {_PAGE_BYTES // 4} THEN {size} ELSE {pages} END"
+
+
+def _trigger(table: str, event: str, columns: str, statement: str) -> str:
+    of = f" OF {columns}" if columns else ""
+    name = f"{table}_charged_on_{event.lower()}"
+    return f"CREATE TRIGGER IF NOT EXISTS {name} AFTER {event}{of} ON {table} BEGIN {statement}; END;\n"

@@ -207,7 +207,7 @@ async def test_a_server_whose_store_fails_at_first_takes_up_what_was_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "_FIRST_PAUSE", 0.01)
-    failed = failing_once(files.release_all, monkeypatch, files)
+    failed = failing_once(batches.unfinished, monkeypatch, batches)
     state = fake_state(store=make_store(StoreConfig(path=tmp_path / "store.db")))
     async with served(state) as client:
         await next_one_is_answered(client)

@@ -1,5 +1,7 @@
 """Uploads by clients that mean no good: odd names, slow ones, too many at a time."""
 
+import errno
+import sqlite3
 from collections.abc import AsyncIterator
 
 import anyio
@@ -7,7 +9,9 @@ import httpx
 import pytest
 
 from stentor.protocols.openai.limits import Limits
-from stentor.server.config import OverloadConfig
+from stentor.server.config import OverloadConfig, StoreConfig
+from stentor.server.store import files
+from stentor.server.store.opening import make_store
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import in_memory, on_loopback
 
@@ -74,11 +78,11 @@ async def test_an_upload_that_does_not_come_in_time_is_given_up() -> None:
     async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
         answer = await client.post("/v1/files", content=slowly(), headers=HEADERS)
         assert (answer.status_code, answer.json()["error"]["code"]) == (408, "request_timeout")
-    assert state.bodies.bytes == 0
+    assert state.memory.bytes == 0
 
 
-async def test_uploads_share_the_room_that_all_bodies_have() -> None:
-    state = fake_state(overload=OverloadConfig(max_held_body_bytes=300_000))
+async def test_uploads_share_the_room_of_all_that_is_held() -> None:
+    state = fake_state(overload=OverloadConfig(max_inflight_bytes=600_000))
     whole = form(b"x", b"y" * 250_000)
     half = anyio.Event()
 
@@ -96,13 +100,13 @@ async def test_uploads_share_the_room_that_all_bodies_have() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(first)
             with anyio.fail_after(5):
-                while not state.bodies.bytes:
+                while not state.memory.bytes:
                     await anyio.sleep(0.01)
             refused = await client.post("/v1/files", content=form(b"x", b"y" * 290_000), headers=HEADERS)
             half.set()
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "bodies_full")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "memory_full")
         assert answers[0].status_code == 200
-    assert state.bodies.bytes == 0
+    assert state.memory.bytes == 0
 
 
 async def test_what_a_client_did_not_finish_is_not_kept() -> None:
@@ -117,7 +121,7 @@ async def test_what_a_client_did_not_finish_is_not_kept() -> None:
             with pytest.raises(OSError, match="gone"):
                 await client.post("/v1/files", content=broken(), headers=HEADERS)
         with anyio.fail_after(5):
-            while state.bodies.bytes:
+            while state.memory.bytes:
                 await anyio.sleep(0.01)
     async with in_memory(state) as client:
         assert (await client.get("/v1/files")).json()["data"] == []
@@ -131,3 +135,59 @@ async def test_files_are_read_while_nothing_can_be_written() -> None:
         assert (await client.get(f"/v1/files/{name}/content")).content == b"hello"
         refused = await client.post("/v1/files", content=form(b"x"), headers=HEADERS)
         assert (refused.status_code, refused.json()["error"]["code"]) == (500, "store_failed")
+
+
+async def test_a_full_disk_is_told_as_such_and_leaves_nothing_behind() -> None:
+    state = fake_state()
+    async with in_memory(state) as client:
+        await client.post("/v1/files", content=form(b"x"), headers=HEADERS)
+        await state.store.read(
+            lambda db: db.execute(
+                f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 100}"
+            ).fetchone()
+        )
+        refused = await client.post("/v1/files", content=form(b"y", b"y" * 900_000), headers=HEADERS)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
+        assert refused.headers["x-should-retry"] == "false"
+        (kept,) = (await client.get("/v1/files")).json()["data"]
+        assert kept["filename"] == "x"
+        assert (await client.delete(f"/v1/files/{kept['id']}")).status_code == 200
+
+
+async def test_a_full_disk_under_a_large_upload_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", full)
+    state = fake_state()
+    async with in_memory(state) as client:
+        refused = await client.post("/v1/files", content=form(b"y", b"y" * 3_000_000), headers=HEADERS)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
+        assert (await client.get("/v1/files")).json()["data"] == []
+    assert state.memory.bytes == 0
+
+
+async def test_a_file_that_the_store_has_no_room_for_is_refused_before_any_of_it_is_kept() -> None:
+    state = fake_state(store=make_store(StoreConfig(max_bytes=500_000)))
+    async with in_memory(state) as client:
+        await client.post("/v1/files", content=form(b"x", b"x" * 300_000), headers=HEADERS)
+        refused = await client.post("/v1/files", content=form(b"y", b"y" * 900_000), headers=HEADERS)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (507, "store_full")
+        (kept,) = (await client.get("/v1/files")).json()["data"]
+        assert (kept["filename"], kept["bytes"]) == ("x", 300_000)
+
+
+async def test_a_file_that_is_deleted_while_it_is_kept_is_not_said_to_be_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = fake_state()
+    finish = files.finish
+
+    def deleted_first(db: sqlite3.Connection, file: str) -> files.Stored | None:
+        files.delete(db, "", file)
+        return finish(db, file)
+
+    monkeypatch.setattr(files, "finish", deleted_first)
+    async with in_memory(state) as client:
+        refused = await client.post("/v1/files", content=form(b"x"), headers=HEADERS)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "file_not_found")
