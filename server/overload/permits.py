@@ -13,6 +13,7 @@ from typing import Final
 
 from ..config import OverloadConfig
 from ..errors import Overloaded
+from .memory_budget import MemoryBudget, MemoryShare
 
 LEAST_SECONDS: Final = 1
 MOST_SECONDS: Final = 60
@@ -21,14 +22,18 @@ _RATE_SECONDS: Final = 30.0
 
 
 class Permit:
-    """The place of one request in the queue. Closing it gives back whatever it still holds; so does nothing else."""
+    """The place of one request in the queue, and what it holds until its end. Closing it gives back whatever it still
+    holds; of its place so does nothing else."""
 
-    __slots__ = ("_closed", "_queue", "_tokens", "_waits")
+    __slots__ = ("_closed", "_queue", "_tokens", "_waits", "memory")
 
-    def __init__(self, queue: "AdmissionQueue") -> None:
+    def __init__(self, queue: "AdmissionQueue", memory: MemoryShare, waits: bool = True) -> None:
+        """``waits``: otherwise it is that of a request which no engine is asked for, and holds nothing."""
         self._queue = queue
+        self.memory: Final = memory
+        """Until the last byte of the response: prompts and parameters, here and in the engine, and what was loaded."""
         self._tokens = 0
-        self._waits = True
+        self._waits = waits
         self._closed = False
 
     def take(self, tokens: int) -> None:
@@ -51,6 +56,7 @@ class Permit:
     def close(self) -> None:
         """The request is over. May be called again."""
         self._closed = True
+        self.memory.close()
         self._give_back(self._tokens)
         self._leave()
 
@@ -76,8 +82,11 @@ class AdmissionQueue:
         self.tokens = 0
         """Prompt tokens of those among them whose prompts are known."""
 
-    def enter(self) -> Permit:
-        """Raises Overloaded where as many wait as may."""
+    def enter(self, memory: MemoryShare | None = None) -> Permit:
+        """``memory`` is what the request holds, to be given back with its permit; None counts nothing.
+
+        Raises Overloaded where as many wait as may.
+        """
         if self._max_requests and self.requests >= self._max_requests:
             raise Overloaded(
                 f"{self.requests} requests are waiting, as many as this server lets wait; try again later.",
@@ -87,7 +96,11 @@ class AdmissionQueue:
         if self.requests == 0:
             self._departures.begin()
         self.requests += 1
-        return Permit(self)
+        return Permit(self, memory or MemoryBudget(0).share())
+
+    def pass_by(self) -> Permit:
+        """For a request that no engine is asked for."""
+        return Permit(self, MemoryBudget(0).share(), waits=False)
 
     def _check_tokens(self, tokens: int, own: int) -> None:
         if not self._max_tokens or self.tokens == own or self.tokens + tokens <= self._max_tokens:

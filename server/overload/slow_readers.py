@@ -47,8 +47,8 @@ DEFAULT_LIMITS: Final = ReaderLimits()
 class ReaderWatch:
     """Drops one connection whose client takes next to nothing of what waits for it.
 
-    It is judged only while nothing more is written to it: paused, or closing. Then what waits can only become less,
-    and it is enough to look now and then whether it has.
+    It is judged only while nothing more is made for it: paused, closing, or sent what has been made before. Then what
+    waits can only become less, and it is enough to look now and then whether it has.
     """
 
     def __init__(
@@ -57,9 +57,12 @@ class ReaderWatch:
         transport: asyncio.Transport,
         limits: ReaderLimits,
         request_id: Callable[[], str] = str,
+        to_come: Callable[[], int] = int,
     ) -> None:
-        """``request_id`` gives that of the response under way, for the log."""
+        """``request_id`` gives that of the response under way, for the log; ``to_come``, how many bytes of it are made
+        but not written yet."""
         self._request_id = request_id
+        self._to_come = to_come
         self._loop = loop
         self._transport = transport
         self._limits = limits
@@ -83,7 +86,8 @@ class ReaderWatch:
 
     def resume(self) -> None:
         self._paused = False
-        self._waiting = None
+        if not self._to_come():
+            self._waiting = None
 
     def stop(self) -> None:
         """The connection is gone."""
@@ -99,10 +103,11 @@ class ReaderWatch:
         closing = self._transport.is_closing()
         if closing and not buffered:
             return
-        if not buffered or not (self._paused or closing):
+        to_come = self._to_come()
+        if not buffered or not (self._paused or closing or to_come):
             self._waiting = None
         else:
-            waiting = buffered + self._unacknowledged()
+            waiting = buffered + self._unacknowledged() + to_come
             now = self._loop.time()
             if self._waiting is None or waiting <= self._waiting - self._least(self._waiting):
                 self._waiting, self._since = waiting, now

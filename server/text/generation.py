@@ -1,22 +1,24 @@
 """One request on the engine, seen as typed deltas: engine events in, text, tokens and endings out."""
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, Protocol, Self, assert_never
 
 import msgspec
 
 from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Thinking
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed
+from stentor.protocols.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.sampling import SamplingParams
 
+from ..overload.turns import SLICE_ENTRIES, LoopTurns
 from ..parsing.interface import Parser
 from .choice import Choice
 from .detokenizer import PROMPT_TAIL
 from .parsed import Parsed
 from .pool import TokenizerPool
+from .slices import EngineEvent, entries, slices_of
 from .stop import StopMatcher, compiled_stops
 
-EngineEvent = PromptDone | ChoiceTokens | Finished
 Observer = Callable[[list[Delta]], None]
 
 
@@ -80,14 +82,22 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Generation:
     """The deltas of one request: an async iterator of one batch per engine batch.
 
+    Log-probabilities may come by the hundred thousand: those of a prompt do at once, and those of a client's tokens
+    while it reads none. Such a batch is given out in slices, with a turn of the event loop between them.
+
     Ends once every choice has had its :class:`~stentor.protocols.deltas.Finish`. Use it under
     ``contextlib.aclosing``: closing it, or cancelling an iteration, aborts what still runs.
     """
 
-    __slots__ = ("_choices", "_observe", "_open", "_stream")
+    __slots__ = ("_choices", "_observe", "_open", "_prompt_done", "_scored", "_slices", "_stream", "_turns")
 
     def __init__(
-        self, client: Submitter, pool: TokenizerPool, request: GenerationRequest, observe: Observer | None
+        self,
+        client: Submitter,
+        pool: TokenizerPool,
+        request: GenerationRequest,
+        observe: Observer | None,
+        turns: LoopTurns,
     ) -> None:
         params = request.params
         stops = compiled_stops(request.stop) if request.stop else None
@@ -117,6 +127,10 @@ class Generation:
         ]
         self._open = len(self._choices)
         self._observe = observe
+        self._turns = turns
+        self._scored = params.logprobs is not None or params.prompt_logprobs is not None
+        self._slices: deque[list[EngineEvent]] = deque()
+        self._prompt_done = False
         self._stream: Final = client.submit(
             request.prompt,
             params,
@@ -134,7 +148,15 @@ class Generation:
     async def __anext__(self) -> list[Delta]:
         while self._open:
             try:
-                deltas = self._take(await self._stream.__anext__())
+                if self._slices:
+                    await self._turns.take()
+                    events = self._slices.popleft()
+                else:
+                    events = await self._stream.__anext__()
+                    if self._scored and sum(map(entries, events)) > SLICE_ENTRIES:
+                        self._slices.extend(slices_of(events))
+                        continue
+                deltas = self._take(events)
             except StopAsyncIteration:
                 deltas = self._end_unfinished()
             except BaseException:
@@ -168,7 +190,10 @@ class Generation:
                     choice = self._choices[index]
                     if choice.open:
                         self._finish(choice, event, deltas)
+                case PromptDone() if self._prompt_done:
+                    deltas.append(PromptLogprobs(event.logprobs or []))
                 case PromptDone():
+                    self._prompt_done = True
                     deltas.append(
                         PromptProcessed(event.cached_tokens, event.logprobs, event.queue_seconds, event.prefill_seconds)
                     )
@@ -200,11 +225,17 @@ class Generation:
 
 
 def generate(
-    client: Submitter, pool: TokenizerPool, request: GenerationRequest, observe: Observer | None = None
+    client: Submitter,
+    pool: TokenizerPool,
+    request: GenerationRequest,
+    observe: Observer | None = None,
+    turns: LoopTurns | None = None,
 ) -> Generation:
     """Submits a request and returns its deltas, one batch per engine batch; ``observe`` sees each before it is read.
+
+    Work that takes long is done in ``turns``.
 
     Raises :class:`stentor.engine.client.EngineUnavailable` at once when the engine takes no
     requests, and ``ValueError`` for an empty stop string. What is returned must be closed.
     """
-    return Generation(client, pool, request, observe)
+    return Generation(client, pool, request, observe, turns or LoopTurns())

@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from ..overload.fair_queue import FairSemaphore, QueueFull, current_owner
 from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
-from .errors import TemplatesWait, TextTooLong
+from .errors import TemplatesWait, TextTooLarge, TextTooLong
 from .limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 from .template_process import Job, TemplateProcess
 from .tokenizer import Tokenizer
@@ -20,6 +23,42 @@ INLINE_CHARS: Final = 200
 """Shorter texts are encoded where they are: that takes less time than a hop to a thread and back."""
 
 
+ENCODING_BYTES: Final = 256
+"""Of memory, for a token while its text is encoded: in the library, with its text and its place, and in our list. Words
+that have been seen before take some 70."""
+DEFAULT_ENCODING_BYTES: Final = 1 << 29
+"""For all texts that are encoded at the same time, where nobody named another bound."""
+
+
+class EncodingRoom:
+    """Memory for texts that are being encoded. For threads: each waits until there is room for its texts."""
+
+    def __init__(self, most: int = DEFAULT_ENCODING_BYTES) -> None:
+        """``most`` in bytes."""
+        self._most = most
+        self._changed = threading.Condition()
+        self.held = 0
+
+    @contextlib.contextmanager
+    def hold(self, tokenizer: Tokenizer, texts: Sequence[str], field: str) -> Iterator[None]:
+        """While the block encodes ``texts``. Raises :class:`~.errors.TextTooLarge` where there is never room."""
+        size = ENCODING_BYTES * sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+        if size > self._most:  # were each byte a token; so they are counted, a piece at a time
+            tokens = sum(map(tokenizer.count_in_pieces, texts))
+            size = ENCODING_BYTES * tokens
+            if size > self._most:
+                raise TextTooLarge(tokens, self._most // ENCODING_BYTES, field)
+        with self._changed:
+            self._changed.wait_for(lambda: self.held + size <= self._most)
+            self.held += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.held -= size
+                self._changed.notify_all()
+
+
 class TokenizerPool:
     """A model's tokenizer and chat template, for the event loop.
 
@@ -27,7 +66,8 @@ class TokenizerPool:
     the pool at a time; further callers wait, and a job whose caller has gone is skipped if it has
     not begun.
 
-    Templates that requests bring are rendered one at a time, apart from all that, and ``max_foreign`` of them wait.
+    Templates that requests bring are rendered one at a time, apart from all that, and ``max_foreign`` of them wait;
+    owners take turns.
     """
 
     def __init__(
@@ -39,7 +79,9 @@ class TokenizerPool:
         max_foreign: int = DEFAULT_WAITING,
         render_seconds: float = DEFAULT_SECONDS,
         render_chars: int = DEFAULT_CHARS,
+        room: EncodingRoom | None = None,
     ) -> None:
+        """``room`` is shared with other pools."""
         self.tokenizer: Final = tokenizer
         self.detokenizers: Final = Detokenizers(tokenizer)
         self.chat_template: Final = ChatTemplate(
@@ -49,30 +91,42 @@ class TokenizerPool:
         # a thread of its own: it waits for its process, and nobody else shall wait with it
         self._foreign = TemplateProcess(tokenizer.special_tokens, render_seconds, render_chars)
         self._foreign_executor = ThreadPoolExecutor(1, thread_name_prefix="template")
-        self._foreign_turn = asyncio.Semaphore(1)
+        self._foreign_turns = FairSemaphore(1, max_foreign)
         self._max_foreign = max_foreign
-        self._foreign_waiting = 0
         self._places = asyncio.Semaphore(max_pending)
+        self.room: Final = room or EncodingRoom()
 
-    async def encode(self, text: str, add_special_tokens: bool = True, *, most_tokens: int | None = None) -> list[int]:
-        """Token ids of a text.
+    async def encode(
+        self, text: str, add_special_tokens: bool = True, *, most_tokens: int | None = None, field: str = "prompt"
+    ) -> list[int]:
+        """Token ids of a text, which stands in ``field`` of a request.
 
         A text that cannot have as few as ``most_tokens`` may be refused before it costs anything: then
-        raises :class:`~.errors.TextTooLong`. One that is not refused can still have more.
+        raises :class:`~.errors.TextTooLong`. One that is not refused can still have more. Raises
+        :class:`~.errors.TextTooLarge` where there is no memory for it.
         """
         if len(text) <= INLINE_CHARS:
             return self.tokenizer.encode(text, add_special_tokens)
-        return await self._run(lambda: self._encode(text, add_special_tokens, most_tokens))
+        return await self._run(lambda: self._encode(text, add_special_tokens, most_tokens, field))
+
+    async def encode_packed(self, text: str, add_special_tokens: bool = True, *, field: str = "prompt") -> "array[int]":
+        """As :meth:`encode`, in 4 bytes a token: what is to be kept for a while."""
+        return await self._run(lambda: self._encode_packed(text, add_special_tokens, field))
 
     async def encode_batch(
-        self, texts: Sequence[str], add_special_tokens: bool = True, *, most_tokens: int | None = None
+        self,
+        texts: Sequence[str],
+        add_special_tokens: bool = True,
+        *,
+        most_tokens: int | None = None,
+        field: str = "prompt",
     ) -> list[list[int]]:
-        """Token ids of each text; ``most_tokens`` as in :meth:`encode`, for each."""
+        """Token ids of each text; ``most_tokens`` as in :meth:`encode`, for each, and the errors of it."""
         if sum(map(len, texts)) <= INLINE_CHARS:
             return [self.tokenizer.encode(text, add_special_tokens) for text in texts]
         for text in texts:
             self._check_length(text, most_tokens)
-        return await self._run(lambda: self.tokenizer.encode_batch(texts, add_special_tokens))
+        return await self._run(lambda: self._encode_all(texts, add_special_tokens, field))
 
     async def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
@@ -137,20 +191,30 @@ class TokenizerPool:
         return await self._run(job)
 
     async def _render_foreign(self, job: Job) -> str:
-        if self._foreign_waiting > self._max_foreign:  # one of them is being rendered
-            raise TemplatesWait(self._max_foreign)
-        self._foreign_waiting += 1
+        owner = current_owner.get()
         try:
-            return await self._run(lambda: self._foreign.render(job), self._foreign_executor, self._foreign_turn)
-        finally:
-            self._foreign_waiting -= 1
+            await self._foreign_turns.acquire(owner)
+        except QueueFull:
+            raise TemplatesWait(self._max_foreign) from None
+        release = partial(self._foreign_turns.release, owner)
+        return await self._submit(lambda: self._foreign.render(job), self._foreign_executor, release)
 
     def _encode_chat(self, text: str, add_special_tokens: bool, most_tokens: int | None) -> list[int]:
         return self._encode(text, add_special_tokens and not self._brings_bos(text), most_tokens)
 
-    def _encode(self, text: str, add_special_tokens: bool, most_tokens: int | None) -> list[int]:
+    def _encode(
+        self, text: str, add_special_tokens: bool, most_tokens: int | None, field: str = "messages"
+    ) -> list[int]:
         self._check_length(text, most_tokens)
-        return self.tokenizer.encode(text, add_special_tokens)
+        return self._encode_all([text], add_special_tokens, field)[0]
+
+    def _encode_packed(self, text: str, add_special_tokens: bool, field: str) -> "array[int]":
+        with self.room.hold(self.tokenizer, [text], field):
+            return array("I", self.tokenizer.encode(text, add_special_tokens))
+
+    def _encode_all(self, texts: Sequence[str], add_special_tokens: bool, field: str) -> list[list[int]]:
+        with self.room.hold(self.tokenizer, texts, field):
+            return self.tokenizer.encode_batch(texts, add_special_tokens)
 
     def _check_length(self, text: str, most_tokens: int | None) -> None:
         if most_tokens is None or len(text) <= most_tokens:
@@ -163,26 +227,24 @@ class TokenizerPool:
         bos = self.tokenizer.bos_token
         return bool(bos) and text.startswith(bos or "")
 
-    async def _run(
-        self,
-        job: Callable[[], T],
-        executor: ThreadPoolExecutor | None = None,
-        places: asyncio.Semaphore | None = None,
-    ) -> T:
+    async def _run(self, job: Callable[[], T]) -> T:
+        await self._places.acquire()
+        return await self._submit(job, self._executor, self._places.release)
+
+    async def _submit(self, job: Callable[[], T], executor: ThreadPoolExecutor, release: Callable[[], None]) -> T:
+        """``release`` gives back the place that the job takes."""
         loop = asyncio.get_running_loop()
-        places = places or self._places
-        await places.acquire()
         held = [job]  # the executor keeps what it was given until a thread comes to it, also where nobody waits for it
         try:
-            future = (executor or self._executor).submit(lambda: held[0]())
+            future = executor.submit(lambda: held[0]())
         except BaseException:
-            places.release()
+            release()
             raise
 
         def done(_: object) -> None:
             held.clear()
             with contextlib.suppress(RuntimeError):  # the loop has closed, and with it everyone who waited
-                loop.call_soon_threadsafe(places.release)
+                loop.call_soon_threadsafe(release)
 
         # the place is taken until the job has really ended, whether or not its caller still waits
         future.add_done_callback(done)

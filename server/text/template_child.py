@@ -5,6 +5,7 @@ import socket
 import sys
 from typing import Final
 
+from stentor.engine.freed_memory import grown_since, resident_bytes
 from stentor.engine.process import become_child
 
 from ..child_link import receive, send
@@ -14,8 +15,8 @@ from .template_process import Answer, Job, Setup
 
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
-GROWN: Final = 256 << 20
-"""Bytes resident after a job, from which on a child is replaced."""
+GROWN: Final = 64 << 20
+"""Bytes that a job may leave behind; a child that has grown by more is replaced."""
 
 
 def main() -> int:
@@ -28,14 +29,15 @@ def main() -> int:
             template = ChatTemplate(
                 None, setup.special_tokens, max_seconds=setup.max_seconds, max_chars=setup.max_chars
             )
+            born = resident_bytes()
             send(connection, Answer())
             while True:
-                send(connection, _answer(template, receive(connection, Job)))
+                send(connection, _answer(template, receive(connection, Job), born))
         except OSError:
             return 0  # the owner is gone, or has no more use for us
 
 
-def _answer(template: ChatTemplate, job: Job) -> Answer:
+def _answer(template: ChatTemplate, job: Job, born: int) -> Answer:
     text, error = "", None
     try:
         text = template.render(
@@ -49,13 +51,7 @@ def _answer(template: ChatTemplate, job: Job) -> Answer:
         )
     except TemplateError as refusal:
         error = str(refusal)
-    return Answer(text, error, last=_resident() > GROWN)
-
-
-def _resident() -> int:
-    # not ru_maxrss, which a process inherits from the one that started it
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+    return Answer(text, error, last=grown_since(born) > GROWN)
 
 
 if __name__ == "__main__":

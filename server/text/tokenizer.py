@@ -1,14 +1,34 @@
 """One model's tokenizer: the ``tokenizers`` library's own, with what serving needs around it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from tokenizers import Tokenizer as Backend
 
 from .pieces import DecoderShape, byte_level_bytes, byte_token_value, decoder_shape
 
+_PIECE_CHARS: Final = 1 << 14
+
 ChatTemplates = str | dict[str, str] | None
+
+
+Value = TypeVar("Value")
+
+
+class _Cached(dict[int, Value]):
+    """What is made of a token, filled as ids turn up."""
+
+    def __init__(self, make: Callable[[int], Value], most: int) -> None:
+        super().__init__()
+        self._make = make
+        self._most = most
+
+    def __missing__(self, id: int) -> Value:
+        value = self._make(id)
+        if len(self) < self._most:
+            self[id] = value
+        return value
 
 
 class Tokenizer:
@@ -43,6 +63,12 @@ class Tokenizer:
         self.pad_token_id: Final = self._id_of(self.pad_token)
         self.unk_token_id: Final = self._id_of(self.unk_token)
 
+        self._bytes: Final = _Cached(self.token_bytes, self.vocab_size)
+        self._names: Final = _Cached(self.token_to_text, self.vocab_size)
+        self.bytes_of: Final[Callable[[int], bytes]] = self._bytes.__getitem__
+        """:meth:`token_bytes`, which is remembered: for tokens that come again and again."""
+        self.name_of: Final[Callable[[int], str]] = self._names.__getitem__
+        """:meth:`token_to_text`, likewise."""
         self._adds_bos = self.bos_token_id is not None and backend.encode("").ids[:1] == [self.bos_token_id]
 
     @property
@@ -88,6 +114,11 @@ class Tokenizer:
         if not add_special_tokens:
             return [encoding.ids for encoding in batch]
         return [self._single_bos(text, encoding.ids) for text, encoding in zip(texts, batch, strict=True)]
+
+    def count_in_pieces(self, text: str) -> int:
+        """How many tokens ``text`` has, and one more at most for each place where it is cut: in little memory."""
+        pieces = (text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS))
+        return sum(len(self.encode(piece, False)) for piece in pieces)
 
     def _single_bos(self, text: str, ids: list[int]) -> list[int]:
         brings_own = self._adds_bos and text.startswith(self.bos_token or "")

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from stentor.server.http_protocol import HttpProtocol, chunk_writer
 from stentor.server.overload.slow_readers import ReaderLimits
+from stentor.server.whole_answer import WholeAnswer
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import on_loopback, until
 
@@ -227,3 +228,21 @@ async def test_the_request_of_a_client_that_is_dropped_is_aborted_in_the_engine(
             await until(lambda: engine.live == 0 and state.live_requests == 0)
     (line,) = [record for record in caplog.records if "did not read" in record.getMessage()]
     assert getattr(line, "request_id", "") == "slow"
+
+
+async def test_an_answer_that_is_sent_in_pieces_is_judged_by_all_that_is_left_of_it() -> None:
+    dropped = Dropped()
+    answer = WholeAnswer([bytes(16 << 20)])
+
+    async def whole(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await answer(scope, receive, send)
+
+    # as much as keeps a stream for ever, and at that pace 20 s for all of it
+    async with connected(whole, ReaderLimits(BUFFER, 0.5, dropped)) as client:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(5):
+            while dropped.count == 0:
+                with suppress(ConnectionError):
+                    await loop.sock_recv(client, BUFFER // 2)
+                await asyncio.sleep(0.02)

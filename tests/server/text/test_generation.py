@@ -13,8 +13,9 @@ from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Thinkin
 from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import TokenLogprobs
-from stentor.server.text.generation import EngineEvent, GenerationRequest, generate
+from stentor.server.text.generation import GenerationRequest, generate
 from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.slices import EngineEvent
 from stentor.tests.fakes import EOS, byte_tokenizer
 
 POOL_TOKENIZER = byte_tokenizer()

@@ -28,8 +28,9 @@ from stentor.server.parsing.interface import Tool
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.text.detokenizer import Detokenizers
-from stentor.server.text.generation import EngineEvent, GenerationRequest, generate
+from stentor.server.text.generation import GenerationRequest, generate
 from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.slices import EngineEvent
 from stentor.server.text.tokenizer import Tokenizer
 from stentor.tests.fakes import EOS, byte_tokenizer
 from stentor.tests.server.text.test_generation import Script, ends

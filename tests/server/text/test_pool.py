@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stentor.server.text.errors import TemplateError, TextTooLong
+from stentor.server.text.errors import TemplateError, TextTooLarge, TextTooLong
 from stentor.server.text.loading import load_tokenizer
-from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
+from stentor.server.text.pool import ENCODING_BYTES, INLINE_CHARS, EncodingRoom, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer
 
 USER = {"role": "user", "content": "Hi"}
@@ -255,3 +255,48 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(demo_gguf: Path)
             pool.close()
 
     asyncio.run(run())
+
+
+def test_texts_are_encoded_while_there_is_memory_for_all_of_them_and_wait_otherwise() -> None:
+    tokenizer = byte_tokenizer()
+    room = EncodingRoom(ENCODING_BYTES * 1000)
+    first_in, go, second_in = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        with room.hold(tokenizer, ["x" * 600], "prompt"):
+            first_in.set()
+            assert go.wait(10)
+
+    def second() -> None:
+        with room.hold(tokenizer, ["x" * 200, "é" * 150], "prompt"):
+            second_in.set()
+
+    threads = [threading.Thread(target=target) for target in (first, second)]
+    threads[0].start()
+    assert first_in.wait(10)
+    with room.hold(tokenizer, ["x" * 400], "prompt"):
+        assert room.held == ENCODING_BYTES * 1000
+    threads[1].start()
+    assert room.held == ENCODING_BYTES * 600
+    assert not second_in.is_set()
+    go.set()
+    assert second_in.wait(10)
+    for thread in threads:
+        thread.join()
+    assert room.held == 0
+
+
+def test_a_text_of_few_tokens_is_counted_before_it_is_refused_for_its_length() -> None:
+    tokenizer = byte_tokenizer()
+    room = EncodingRoom(ENCODING_BYTES * 1000)
+    with pytest.raises(TextTooLarge, match="1001 tokens"), room.hold(tokenizer, ["x" * 1001], "prompt"):
+        pass
+    setattr(tokenizer, "count_in_pieces", lambda text: len(text) // 4)  # noqa: B010  # as of words
+    with room.hold(tokenizer, ["x" * 4000], "prompt"):
+        assert room.held == ENCODING_BYTES * 1000
+
+
+def test_tokens_are_counted_in_pieces_with_one_more_at_most_for_each_cut() -> None:
+    tokenizer = byte_tokenizer()
+    assert tokenizer.count_in_pieces("é" * 20_000) == 40_000
+    assert tokenizer.count_in_pieces("") == 0

@@ -1,0 +1,154 @@
+"""One budget for the bytes that the server holds for its clients, counted before they are taken.
+
+::
+
+    MemoryBudget       of the server
+      MemoryShare      of one request or connection: what it holds is given back when it is closed
+
+What is counted is memory, not what came over the wire: a body with what decoding it makes of it, prompts as lists of
+tokens, items that are loaded from the store, messages of a WebSocket that nobody has taken yet. What cannot be known
+before it is there is estimated from above, by the constants below, which were measured with CPython 3.11 on 64 bits.
+"""
+
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.sampling import SamplingParams
+
+from ..errors import Overloaded
+
+FREE_BYTES: Final = 64 << 10
+"""Of the share of a request, not counted, so that an ordinary one costs next to none: 128 MiB of 2,048 that wait."""
+RESERVED: Final = 8
+"""One part in so many of the budget is for small shares: who fills the rest with large ones keeps nobody else out."""
+SMALL: Final = 128
+"""A share is small up to this part of the budget."""
+TOKEN_BYTES: Final = 100
+"""Of a token of a prompt: 40 in a list of the server's, 40 in the engine's, the rest for frames between them."""
+STORED_FACTOR: Final = 6
+"""Of stored JSON: as it is read, decoded, and as the prompt that is made of it, where a character takes 4 bytes."""
+
+_LARGEST: Final = 1 << 30
+_LEAST: Final = 64 << 20
+_PART_OF_MEMORY: Final = 4
+_RETRY_SECONDS: Final = 2
+_TUPLE_BYTES: Final = 56
+
+
+class MemoryFull(Overloaded):
+    """The rest of what comes is not read."""
+
+    def __init__(self, held: int) -> None:
+        message = f"{held} bytes are being held for requests, as many as this server holds; try again later."
+        super().__init__(message, "memory_full", _RETRY_SECONDS)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "connection": "close"}
+
+
+class MemoryBudget:
+    """For the event loop. Owned by the server's state; only its shares change it."""
+
+    def __init__(self, most: int) -> None:
+        """``most`` in bytes; 0 is no bound."""
+        self._most: float = most or math.inf
+        self.bytes = 0
+        """Held, less what is free of each share."""
+
+    def share(self, free: int = FREE_BYTES) -> "MemoryShare":
+        """Until it is closed, or the block around it ends. Its first ``free`` bytes are not counted."""
+        return MemoryShare(self, free)
+
+    def _change(self, by: int, own: int, field: str | None) -> None:
+        if by > 0:
+            small = own + by <= self._most / SMALL
+            room = self._most * (1 if small else 1 - 1 / RESERVED)
+            if own + by > room:
+                raise _never(own + by, int(room), field)
+            if self.bytes + by > room:
+                raise MemoryFull(self.bytes)
+        self.bytes += by
+
+
+class MemoryShare:
+    """What one client's doing takes up."""
+
+    __slots__ = ("_budget", "_closed", "_counted", "_free", "size")
+
+    def __init__(self, budget: MemoryBudget, free: int) -> None:
+        self._budget = budget
+        self._free = free
+        self._closed = False
+        self._counted = 0
+        self.size = 0
+        """All that it holds, what is free of it included."""
+
+    def add(self, size: int, field: str | None = None) -> int:
+        """Counts so many more bytes; returns how many the share has by now.
+
+        Raises MemoryFull, or BadRequest (413) naming ``field`` where so many never fit. A share that has been closed
+        counts nothing.
+        """
+        if self._closed:
+            return self.size
+        counted = max(0, self.size + size - self._free)
+        self._budget._change(counted - self._counted, self._counted, field)
+        self.size += size
+        self._counted = counted
+        return self.size
+
+    def set(self, size: int) -> None:
+        """As :meth:`add`, where so many are held from now on."""
+        self.add(size - self.size)
+
+    def close(self) -> None:
+        """May be called again."""
+        self.set(0)
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def params_bytes(params: SamplingParams) -> int:
+    """Of what a request may make large in them, in the server and as the engine has it again."""
+    entries = len(params.logit_bias) + len(params.allowed_token_ids or ()) + len(params.banned_token_ids)
+    sequences = sum(map(len, params.banned_sequences))
+    return TOKEN_BYTES * (entries + sequences) + 2 * _TUPLE_BYTES * len(params.banned_sequences)
+
+
+def default_budget(memory: int | None = None) -> int:
+    """A quarter of the memory that there is, and no more than 1 GiB: the rest is for weights, KV cache and audio."""
+    memory = memory_limit() if memory is None else memory
+    return max(_LEAST, min(_LARGEST, memory // _PART_OF_MEMORY))
+
+
+def memory_limit(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes of memory of this machine, or of the container (cgroup v2 or v1) where that is less."""
+    total = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemTotal:"))
+    memory = int(total.split()[1]) * 1024
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        file = cgroup / name
+        if file.exists() and (text := file.read_text().strip()) != "max":
+            memory = min(memory, int(text))
+    return memory
+
+
+def _never(wanted: int, most: int, field: str | None) -> BadRequest:
+    what = f"`{field}`" if field else "The request"
+    return BadRequest(
+        f"{what} takes some {wanted >> 20} MiB of memory here, and this server lets one request hold {most >> 20} MiB; "
+        "send less.",
+        field,
+        "request_too_large",
+        413,
+    )

@@ -1,0 +1,58 @@
+"""Engine events with many log-probabilities, cut into slices that are each written in a few milliseconds."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.steps import TokenLogprobs
+
+from ..overload.turns import SLICE_ENTRIES
+
+EngineEvent = PromptDone | ChoiceTokens | Finished
+
+
+def entries(event: EngineEvent) -> int:
+    """Log-probabilities that an event brings."""
+    if isinstance(event, Finished) or not event.logprobs:
+        return 0
+    return len(event.logprobs) * _per_token(event.logprobs)
+
+
+def slices_of(events: Sequence[EngineEvent]) -> Iterator[list[EngineEvent]]:
+    """The same events with at most :data:`..overload.turns.SLICE_ENTRIES` at a time, or one token's.
+
+    Those of a prompt become several :class:`.PromptDone`, each with the log-probabilities of its next tokens.
+    """
+    some: list[EngineEvent] = []
+    held = 0
+    for event in events:
+        for part in _parts(event):
+            more = entries(part)
+            if some and held + more > SLICE_ENTRIES:
+                yield some
+                some, held = [], 0
+            some.append(part)
+            held += more
+    if some:
+        yield some
+
+
+def _parts(event: EngineEvent) -> Iterator[EngineEvent]:
+    if isinstance(event, Finished) or entries(event) <= SLICE_ENTRIES:
+        yield event
+        return
+    assert event.logprobs is not None
+    step = max(1, SLICE_ENTRIES // _per_token(event.logprobs))
+    for start in range(0, len(event.logprobs), step):
+        end = start + step
+        if isinstance(event, PromptDone):
+            yield msgspec.structs.replace(event, logprobs=event.logprobs[start:end])
+        else:
+            yield ChoiceTokens(event.rid, event.index, event.tokens[start:end], event.logprobs[start:end])
+
+
+def _per_token(logprobs: Sequence[TokenLogprobs | None]) -> int:
+    """As many at each token, but at the first of a prompt."""
+    last = logprobs[-1]
+    return 1 if last is None else 1 + len(last.top)
