@@ -1,6 +1,6 @@
 import { call, keyInUse, useKey } from "./api.js";
 import { startChat } from "./chat.js";
-import { startVoice } from "./voice.js";
+import { leaveVoice, startVoice } from "./voice.js";
 
 const element = (id) => document.getElementById(id);
 const tabs = [...document.querySelectorAll("[role=tab]")];
@@ -12,6 +12,7 @@ function show(tab) {
     each.tabIndex = chosen ? 0 : -1;
     element(each.getAttribute("aria-controls")).hidden = !chosen;
   }
+  if (tab.id !== "voice-tab") leaveVoice();
   history.replaceState(null, "", `${location.pathname}${location.search}#${tab.getAttribute("aria-controls")}`);
 }
 

@@ -5,8 +5,12 @@ import { call, events } from "./api.js";
 const element = (id) => document.getElementById(id);
 const messages = element("chat-messages");
 const input = element("chat-input");
-let conversation = [];
-let running = null;
+let conversation = begun();
+
+// What Clear puts in place of the one before: an answer that is still being made belongs to its own.
+function begun() {
+  return { said: [], answering: null };
+}
 
 // A bubble; text goes into its `said`.
 export function bubble(list, role, name) {
@@ -45,7 +49,7 @@ function request() {
   const tokens = element("chat-tokens").value;
   return {
     model: element("chat-model").value,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation],
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation.said],
     stream: true,
     stream_options: { include_usage: true },
     ...(temperature === "" ? {} : { temperature: Number(temperature) }),
@@ -62,40 +66,51 @@ function figures(began, first, usage) {
 }
 
 async function send(text) {
-  conversation.push({ role: "user", content: text });
-  bubble(messages, "user", "You").querySelector(".said").textContent = text;
+  const mine = conversation;
+  const question = bubble(messages, "user", "You");
+  question.querySelector(".said").textContent = text;
+  mine.said.push({ role: "user", content: text });
   const answer = bubble(messages, "assistant live", element("chat-model").value);
   const said = answer.querySelector(".said");
-  running = new AbortController();
+  mine.answering = new AbortController();
   busy(true);
   const began = performance.now();
   let first = null;
   let usage = null;
   let content = "";
+  let failure = null;
   try {
-    const response = await call("v1/chat/completions", { body: request(), signal: running.signal });
+    const response = await call("v1/chat/completions", { body: request(), signal: mine.answering.signal });
     for await (const chunk of events(response)) {
       usage = chunk.usage ?? usage;
-      const delta = chunk.choices[0]?.delta ?? {};
+      const choice = chunk.choices[0];
+      const delta = choice?.delta ?? {};
       const thought = delta.reasoning_content ?? delta.reasoning;
       if (thought) thoughtsOf(answer).append(thought);
       if (delta.content) said.append(delta.content);
       if (thought || delta.content) first ??= performance.now();
+      if (choice?.finish_reason === "length") answer.classList.add("limited");
       content += delta.content ?? "";
       follow(messages);
     }
   } catch (error) {
     if (error.name === "AbortError") answer.classList.add("cut");
-    else bubble(messages, "wrong", "Error").querySelector(".said").textContent = error.message;
-  } finally {
-    if (content) conversation.push({ role: "assistant", content });
-    else conversation.pop(); // a question without an answer would be asked again with the next
-    answer.classList.remove("live");
-    if (!answer.textContent.trim()) answer.remove();
-    figures(began, first, usage);
-    running = null;
-    busy(false);
+    else failure = error;
   }
+  mine.answering = null;
+  if (mine !== conversation) return; // it has been cleared away
+  answer.classList.remove("live");
+  if (failure) bubble(messages, "wrong", "Error").querySelector(".said").textContent = failure.message;
+  if (content) {
+    mine.said.push({ role: "assistant", content });
+  } else {
+    mine.said.pop(); // a question without an answer would be asked again with the next
+    if (!answer.querySelector("details")) answer.remove();
+    question.classList.add("unanswered");
+    if (!input.value) input.value = text; // to be sent again
+  }
+  figures(began, first, usage);
+  busy(false);
 }
 
 function busy(is) {
@@ -109,7 +124,7 @@ export function startChat() {
   element("chat-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = input.value.trim();
-    if (!text || running) return;
+    if (!text || conversation.answering) return;
     input.value = "";
     send(text);
   });
@@ -118,10 +133,11 @@ export function startChat() {
     event.preventDefault();
     element("chat-form").requestSubmit();
   });
-  element("chat-stop").addEventListener("click", () => running?.abort());
+  element("chat-stop").addEventListener("click", () => conversation.answering?.abort());
   element("chat-clear").addEventListener("click", () => {
-    running?.abort();
-    conversation = [];
+    conversation.answering?.abort();
+    conversation = begun();
     messages.replaceChildren();
+    busy(false);
   });
 }

@@ -70,6 +70,7 @@ export class Player {
     player.node.connect(context.destination);
     player.waiting = [];
     player.pending = 0;
+    player.samples = new Map(); // of each item, that were put in
     player.node.port.onmessage = ({ data }) => {
       if (data.began) onBegan(data.began);
       if (data.drained) {
@@ -85,11 +86,17 @@ export class Player {
   push(item, pcm) {
     const samples = Float32Array.from(pcm, (sample) => sample / 32768);
     this.pending += samples.length;
+    this.samples.set(item, (this.samples.get(item) ?? 0) + samples.length);
     this.node.port.postMessage({ item, samples }, [samples.buffer]);
   }
 
   get playing() {
     return this.pending > 0;
+  }
+
+  // How many milliseconds of an item have been heard, if it has not been stopped and nothing is left to play.
+  heard(item) {
+    return Math.floor(((this.samples.get(item) ?? 0) * 1000) / RATE);
   }
 
   // Falls silent; tells which item was being played, and how many milliseconds of it have been heard.

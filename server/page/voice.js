@@ -11,6 +11,7 @@ const log = new EventLog(element("voice-log-list"), element("voice-log-count"), 
 
 let session = null;
 let source = null;
+let opening = 0; // counts up with each session that is begun or ended: what was opened for an earlier one is closed
 let player = null;
 let bubbles = new Map(); // by item
 let dropped = new Set(); // items whose audio is not to be played any more
@@ -21,6 +22,9 @@ let interruptedAt = null;
 let latencies = [];
 let turns = 0;
 let silence = null; // milliseconds that end a turn, where they are fixed
+let hushed = Promise.resolve(); // once the last interruption has been told to the server
+
+const SETTINGS = ["voice", "transcription", "modality", "turns", "silence", "instructions"].map((name) => `voice-${name}`);
 
 function state(text) {
   element("voice-state").textContent = text;
@@ -60,6 +64,17 @@ function settings() {
   };
 }
 
+// What has been changed in a session counts from here on. It cannot have another chat model, nor another voice once one
+// has been heard.
+function change() {
+  session?.send({ type: "session.update", session: settings() });
+}
+
+function fix(fixed) {
+  element("voice-model").disabled = fixed;
+  if (!fixed) element("voice-voice").disabled = false;
+}
+
 // The bubble of an item, made when it is first heard of.
 function said(item, role) {
   let message = bubbles.get(item);
@@ -84,13 +99,23 @@ function complain(text) {
 }
 
 // Falls silent, and tells the server how much of the answer has been heard.
-async function hush() {
+function hush() {
+  hushed = hushed.then(silenceNow);
+}
+
+async function silenceNow() {
   if (!player?.playing) return;
   const { item, unfinished, ms } = await player.stop();
-  if (!item || !unfinished) return;
+  if (item && unfinished) truncate(item, ms);
+}
+
+// Keeps what was heard of an answer: the server knows which words those are.
+function truncate(item, ms) {
+  if (dropped.has(item)) return;
   dropped.add(item);
   said(item, "assistant").classList.add("cut");
   session?.send({ type: "conversation.item.truncate", item_id: item, content_index: 0, audio_end_ms: ms });
+  session?.send({ type: "conversation.item.retrieve", item_id: item });
   if (interruptedAt !== null) {
     element("voice-interruption").textContent = milliseconds(performance.now() - interruptedAt);
     interruptedAt = null;
@@ -134,13 +159,29 @@ const HANDLERS = {
       element("voice-latency").textContent = milliseconds(latencies.at(-1));
       element("voice-median").textContent = milliseconds(median(latencies));
     }
-    if (!dropped.has(item_id)) player.push(item_id, fromBase64(delta));
+    if (dropped.has(item_id)) return;
+    player.push(item_id, fromBase64(delta));
+    element("voice-voice").disabled = true;
   },
-  "response.done": ({ response }) => {
+  "conversation.item.retrieved": ({ item }) => {
+    if (!dropped.has(item.id)) return;
+    write(item.id, "assistant", item.content[0]?.transcript ?? "", { whole: true, done: true });
+  },
+  "response.done": async ({ response }) => {
     responding = false;
     element("voice-quiet").disabled = !player?.playing;
     element("voice-count").textContent = ++turns;
     for (const { id } of response.output) bubbles.get(id)?.classList.remove("live");
+    const last = bubbles.get(response.output.findLast(({ type }) => type === "message")?.id);
+    if (response.status_details?.reason === "max_output_tokens") last?.classList.add("limited");
+    if (response.status === "cancelled") {
+      last?.classList.add("cut");
+      const opened = session;
+      await hushed;
+      // what had been heard to its end before the rest of it came
+      const spoken = response.output.filter(({ content }) => content?.[0]?.type === "output_audio");
+      if (session === opened) for (const { id } of spoken) truncate(id, player.heard(id));
+    }
     if (response.status === "failed") complain(response.status_details?.error?.message ?? "The answer failed.");
     if (!player?.playing) state("Listening …");
   },
@@ -148,6 +189,7 @@ const HANDLERS = {
 };
 
 function words(item, delta) {
+  if (dropped.has(item)) return;
   if (endOfWords !== null) {
     element("voice-words").textContent = milliseconds(performance.now() - endOfWords);
     endOfWords = null;
@@ -162,7 +204,12 @@ function heard(piece) {
 }
 
 async function begin(open) {
-  await end();
+  end();
+  const mine = opening;
+  const isMine = (opened) => {
+    if (mine !== opening) opened.close();
+    return mine === opening;
+  };
   for (const id of ["voice-start", "voice-file-button"]) element(id).disabled = true;
   state("Connecting …");
   log.clear();
@@ -171,7 +218,7 @@ async function begin(open) {
   for (const id of ["latency", "median", "words", "interruption"]) element(`voice-${id}`).textContent = "–";
   element("voice-count").textContent = "0";
   try {
-    player = await Player.open({
+    const speaker = await Player.open({
       onBegan: () => state("Speaking …"),
       onDrained: () => {
         if (!responding) {
@@ -180,8 +227,10 @@ async function begin(open) {
         }
       },
     });
+    if (!isMine(speaker)) return;
+    player = speaker;
     let opened = null; // what comes of a session that has been ended here is no longer of interest
-    session = opened = await Session.open(element("voice-model").value, {
+    opened = await Session.open(element("voice-model").value, {
       onEvent: (event) => {
         if (session !== opened) return;
         log.add(event, false);
@@ -194,17 +243,24 @@ async function begin(open) {
         end();
       },
     });
-    session.send({ type: "session.update", session: settings() });
-    source = await open();
+    if (!isMine(opened)) return;
+    session = opened;
+    change();
+    const microphone = await open();
+    if (!isMine(microphone)) return;
+    source = microphone;
     state("Listening …");
     for (const id of ["voice-end", "voice-input", "voice-send"]) element(id).disabled = false;
+    fix(true);
   } catch (error) {
+    if (mine !== opening) return;
     complain(error.message);
-    await end();
+    end();
   }
 }
 
-async function end() {
+function end() {
+  opening++;
   const [oldSource, oldSession, oldPlayer] = [source, session, player];
   source = session = player = null;
   responding = false;
@@ -215,7 +271,13 @@ async function end() {
   for (const id of ["voice-start", "voice-file-button"]) element(id).disabled = false;
   for (const message of bubbles.values()) message.classList.remove("live");
   element("voice-level").value = 0;
+  fix(false);
   state("Not connected");
+}
+
+// Whoever goes to another tab is not listened to there.
+export function leaveVoice() {
+  if (element("voice-start").disabled) end();
 }
 
 export function startVoice() {
@@ -235,6 +297,7 @@ export function startVoice() {
   element("voice-turns").addEventListener("change", ({ target }) => {
     element("voice-silence").disabled = target.value !== "server_vad";
   });
+  for (const id of SETTINGS) element(id).addEventListener("change", change);
   element("voice-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = element("voice-input").value.trim();

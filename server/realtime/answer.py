@@ -36,7 +36,7 @@ from stentor.protocols.openai.realtime.server import (
     TranscriptDone,
 )
 
-from ..responses.ids import random_id
+from ..responses.ids import SHORT_ID, short_id
 from .conversation import Conversation, Entry
 
 Emit = Callable[[ServerEvent], None]
@@ -77,7 +77,7 @@ class Answer:
     def write(self, text: str) -> Entry:
         """More of what the model says. Returns its message; of an answer that has ended, one that nobody is told of."""
         if self.ended:
-            return Entry(MessageItem(random_id("item"), "assistant", [], "incomplete"))
+            return Entry(MessageItem(short_id("item"), "assistant", [], "incomplete"))
         entry = self._message or self._open_message()
         id = entry.item.id
         self._written[id].append(text)
@@ -100,7 +100,7 @@ class Answer:
 
     def _open_message(self) -> Entry:
         part = Part("audio", transcript="") if self._speaks else Part("text", "")
-        entry = Entry(MessageItem(random_id("item"), "assistant", [], "in_progress"))
+        entry = Entry(MessageItem(short_id("item"), "assistant", [], "in_progress"))
         self._message = entry
         place = self._add(entry)
         self._emit(ContentPartAdded(response_id=self.id, item_id=entry.item.id, output_index=place, part=part))
@@ -115,7 +115,9 @@ class Answer:
         if self.ended:
             return
         self.leave_message()
-        entry = Entry(FunctionCallItem(random_id("item"), call_id or random_id("call"), name, status="in_progress"))
+        if not call_id or len(call_id) > SHORT_ID:
+            call_id = short_id("call")
+        entry = Entry(FunctionCallItem(short_id("item"), call_id, name, status="in_progress"))
         self._call = entry
         self._add(entry)
 

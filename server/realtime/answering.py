@@ -20,7 +20,7 @@ from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 
 from ..door.keys import Caller
-from ..responses.ids import random_id
+from ..responses.ids import short_id
 from ..state import ServerState
 from .answer import Answer, Emit
 from .conversation import Conversation, Entry
@@ -127,7 +127,7 @@ class Answering:
             where = f"response.input[{index}]"
             reference = read_reference(item, where)
             if reference is not None:
-                entries.append(self._conversation.find(reference, f"{where}.id"))
+                entries.append(self._conversation.find(reference, Event.RESPOND, f"{where}.id"))
                 continue
             given = read_item(item, where, self._state.limits)
             entry = Entry(given.item)
@@ -135,7 +135,7 @@ class Answering:
                 heard.append((entry, given.audio))
             entries.append(entry)
         for entry, audio in heard:  # once nothing else can be wrong
-            entry.turn = self._ears_now().turn_of(random_id("item"), audio)
+            entry.turn = self._ears_now().turn_of(short_id("item"), audio)
             entry.turn.forget_audio()
         return entries
 
@@ -157,7 +157,7 @@ class Answering:
     ) -> None:
         self._machine.take(Event.RESPOND_ASIDE if aside else Event.RESPOND)
         response = Response(
-            id=random_id("resp"),
+            id=short_id("resp"),
             output=[],
             conversation_id=None if aside else self._conversation.id,
             output_modalities=session.output_modalities,
@@ -230,6 +230,11 @@ class Answering:
             )
         self._machine.take(Event.CANCEL)
         self._cancel(self._response, "client_cancelled")
+
+    def cancel_making(self, entry: Entry) -> None:
+        """Ends the response of the conversation where it is still making that item."""
+        if entry.open:
+            self._cancel(self._response, "client_cancelled")
 
     def interrupt(self) -> bool:
         """Ends the response of the conversation because somebody speaks; returns whether there was one."""

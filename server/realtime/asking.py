@@ -40,7 +40,7 @@ def chat_request(session: RealtimeSession, entries: Sequence[Entry]) -> ChatRequ
     }
     if session.tools:
         fields["tools"] = chat_tools(session.tools)
-        fields["tool_choice"] = chat_choice(session.tool_choice)
+        fields["tool_choice"] = chat_choice(session.tool_choice, session.tools)
         if session.parallel_tool_calls is not UNSET:
             fields["parallel_tool_calls"] = session.parallel_tool_calls
     if session.reasoning:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 
+from stentor.protocols.openai.decoding import decoded_bytes
 from stentor.protocols.openai.errors import BadRequest, ErrorBody
 from stentor.protocols.openai.realtime import server as told
 from stentor.protocols.openai.realtime.client import (
@@ -48,7 +49,7 @@ from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSessio
 from ..door.keys import Caller
 from ..errors import describe
 from ..observe.realtime_figures import SessionFigures
-from ..responses.ids import random_id
+from ..responses.ids import short_id
 from ..state import ServerState
 from .answering import Answering
 from .conversation import Conversation, Entry
@@ -105,7 +106,7 @@ class Connection:
         self._open_ears = open_ears
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
-        self._conversation = Conversation(random_id("conv"), state.limits, audio)
+        self._conversation = Conversation(short_id("conv"), state.limits, audio)
         self._ears: Ears | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
@@ -153,8 +154,8 @@ class Connection:
         """Handles one message; what is wrong with it is told. Returns whether it brought audio."""
         event_id = None
         try:
-            with self._state.bodies.share() as share:
-                share.add(len(message))
+            with self._state.memory.share() as share:
+                share.add(len(message) + decoded_bytes(message, self._state.limits))
                 event = self._dialect.decode(message, self._state.limits)
                 event_id = event.event_id
                 await self._handle(event)
@@ -245,9 +246,9 @@ class Connection:
     def _create_item(self, event: ItemCreate) -> None:
         self._machine.check(Event.CREATE_ITEM)
         given = read_item(event.item, "item", self._state.limits)
-        given.item.id = given.item.id or random_id("item")
+        given.item.id = given.item.id or short_id("item")
         if isinstance(given.item, FunctionCallItem):
-            given.item.call_id = given.item.call_id or random_id("call")
+            given.item.call_id = given.item.call_id or short_id("call")
         entry = Entry(given.item)
         if given.audio is not None:
             self._conversation.check_insert(entry, event.previous_item_id)  # or it would be heard for nothing
@@ -260,12 +261,14 @@ class Connection:
 
     def _truncate(self, event: ItemTruncate) -> None:
         self._machine.check(Event.TRUNCATE_ITEM)
-        self._conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
-        self._emit(
-            told.ItemTruncated(
-                item_id=event.item_id, content_index=event.content_index, audio_end_ms=event.audio_end_ms
-            )
-        )
+        entry = self._conversation.check_truncate(event.item_id, event.content_index)
+        end_ms = event.audio_end_ms
+        if entry.open:
+            # by its own clock the client may have played a little more of it than has been sent
+            end_ms = min(end_ms, math.ceil(entry.spoken.duration_ms))
+            self._answering.cancel_making(entry)
+        self._conversation.truncate(event.item_id, event.content_index, end_ms)
+        self._emit(told.ItemTruncated(item_id=event.item_id, content_index=event.content_index, audio_end_ms=end_ms))
 
     # ---- what is heard
 

@@ -18,10 +18,19 @@ from stentor.protocols.openai.realtime.given import encode_audio
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 
 from .held_audio import AudioShare, unbounded
+from .machine import Event
 from .pacing import SpokenText
 from .parts import Turn
 
 ROOT: Final = "root"
+DUPLICATE_ITEM: Final = "item_create_duplicate_item_id"
+_CODES: Final = {
+    Event.CREATE_ITEM: "item_create_invalid_previous_item_id",
+    Event.RETRIEVE_ITEM: "item_retrieve_invalid_item_id",
+    Event.DELETE_ITEM: "item_delete_invalid_item_id",
+    Event.TRUNCATE_ITEM: "item_truncate_invalid_item_id",
+}
+"""Of an item that is not there, by what was asked of it: clients match these."""
 MAX_KEPT_AUDIO: Final = 4 << 20
 """Bytes of the client's audio that a conversation keeps; what was said first is forgotten first."""
 
@@ -100,7 +109,7 @@ class Conversation:
         """The place that :meth:`insert` would give it. Raises BadRequest."""
         if entry.item.id in self._by_id:
             shown = entry.item.id[:80]
-            raise BadRequest(f"`item.id`: there is an item `{shown}` already.", "item.id", "item_already_exists")
+            raise BadRequest(f"`item.id`: there is an item `{shown}` already.", "item.id", DUPLICATE_ITEM)
         if isinstance(entry.item, FunctionCallOutputItem):
             self._check_call(entry.item)
         self.check_room(entry.size)
@@ -108,7 +117,7 @@ class Conversation:
             return 0
         if previous is None:
             return len(self._entries)
-        return self._entries.index(self.find(previous, "previous_item_id")) + 1
+        return self._entries.index(self.find(previous, Event.CREATE_ITEM, "previous_item_id")) + 1
 
     def append(self, entry: Entry) -> str | None:
         """As :meth:`insert`, of what the session itself brings: there is always room for it."""
@@ -156,11 +165,12 @@ class Conversation:
                 "string_above_max_length",
             )
 
-    def find(self, id: str, field: str = "item_id") -> Entry:
-        """Raises BadRequest."""
+    def find(self, id: str, asked: Event, field: str = "item_id") -> Entry:
+        """The item that ``asked`` names in ``field``. Raises BadRequest."""
         entry = self._by_id.get(id)
         if entry is None:
-            raise BadRequest(f"`{field}`: the conversation has no item `{id[:80]}`.", field, "item_not_found")
+            code = _CODES.get(asked, "item_not_found")
+            raise BadRequest(f"`{field}`: the conversation has no item `{id[:80]}`.", field, code)
         return entry
 
     def before(self, entry: Entry) -> str | None:
@@ -175,7 +185,7 @@ class Conversation:
 
     def delete(self, id: str) -> None:
         """Raises BadRequest, also for an item that is still being made."""
-        entry = self.find(id)
+        entry = self.find(id, Event.DELETE_ITEM)
         if entry.open:
             raise BadRequest(
                 f"`item_id`: the item `{id[:80]}` is still being made; cancel its response first.",
@@ -188,9 +198,9 @@ class Conversation:
         self._dropped.discard(id)
         self._forget_audio_of(entry)
 
-    def truncate(self, id: str, content_index: int, audio_end_ms: int) -> None:
-        """Takes the end off an answer's audio, and off its transcript what was said there. Raises BadRequest."""
-        entry = self.find(id)
+    def check_truncate(self, id: str, content_index: int) -> Entry:
+        """The item whose audio :meth:`truncate` would shorten. Raises BadRequest where there is none."""
+        entry = self.find(id, Event.TRUNCATE_ITEM)
         item = entry.item
         if not isinstance(item, MessageItem) or item.role != "assistant":
             raise BadRequest("`item_id`: only messages of the assistant can be truncated.", "item_id", "invalid_value")
@@ -201,10 +211,18 @@ class Conversation:
         part = item.content[content_index]
         if part.type != "output_audio":
             raise BadRequest("`content_index`: this part is no audio.", "content_index", "invalid_value")
-        if entry.open:
-            raise BadRequest(
-                "`item_id`: the item is still being made; cancel its response first.", "item_id", "item_in_progress"
-            )
+        return entry
+
+    def truncate(self, id: str, content_index: int, audio_end_ms: int) -> None:
+        """Takes the end off an answer's audio, and off its transcript what was said there. Raises BadRequest.
+
+        The item has been made: of one that is open, the rest of the response would follow.
+        """
+        entry = self.check_truncate(id, content_index)
+        item = entry.item
+        assert isinstance(item, MessageItem)
+        assert not entry.open
+        part = item.content[content_index]
         lasts = math.ceil(entry.spoken.duration_ms)
         if audio_end_ms > lasts:
             raise BadRequest(
@@ -233,7 +251,7 @@ class Conversation:
 
     def retrieved(self, id: str) -> Item:
         """The item with the audio that is still there. Raises BadRequest."""
-        entry = self.find(id)
+        entry = self.find(id, Event.RETRIEVE_ITEM)
         item = entry.item
         if not isinstance(item, MessageItem) or entry.turn is None:
             return item

@@ -5,7 +5,6 @@ the same event loop.
 """
 
 import math
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,6 +24,7 @@ from stentor.protocols.openai.realtime.session import (
 )
 
 from ..audio.prompt_resample import PromptResampler
+from ..responses.ids import short_id
 from . import turns
 from .completeness import wait_ms
 from .formats import HEARD, Wire, to_ms, to_ticks
@@ -85,7 +85,7 @@ class _Arriving(NamedTuple):
 
 
 def new_item_id() -> str:
-    return f"item_{secrets.token_hex(12)}"
+    return short_id("item")
 
 
 class SessionEars:

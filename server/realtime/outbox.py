@@ -6,13 +6,15 @@ from typing import Final, Protocol
 
 import anyio
 import msgspec
+from msgspec import UNSET
 
 from stentor.protocols.openai.errors import ErrorBody
 from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.realtime.client import AnyClientEvent, decode_event
 from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError, ServerEvent
 
-from ..responses.ids import random_id
+from ..observe.request import current_request_id
+from ..responses.ids import short_id
 
 MAX_EVENTS: Final = 512
 MAX_BYTES: Final = 1 << 20
@@ -54,7 +56,7 @@ class Outbox:
 
     def put(self, event: ServerEvent) -> None:
         """Never waits: it is told as it is now."""
-        event.event_id = random_id("event")
+        event.event_id = short_id("event")
         message = self._dialect.encode(event)
         if message is not None:
             self.put_message(message)
@@ -68,7 +70,8 @@ class Outbox:
 
     def tell(self, error: ErrorBody, event_id: str | None = None) -> None:
         """``event_id`` is that of the client's event that is at fault."""
-        self.put(ErrorEvent(error=RealtimeError(error.type, error.code, error.message, error.param, event_id)))
+        told = RealtimeError(error.type, error.code, error.message, error.param, event_id)
+        self.put(ErrorEvent(error=told, request_id=current_request_id() or UNSET))
 
     async def room(self) -> None:
         """Returns when more may be put; at once, when nobody reads any more."""

@@ -8,19 +8,18 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
-from ..audio.vad import prepare
 from ..auth import caller_of, secret_of
+from ..catalogue import Kind
 from ..door.keys import Caller
 from ..errors import describe
 from ..observe.realtime_figures import SessionKind
-from ..responses.ids import random_id
+from ..responses.ids import short_id
 from ..state import ServerState
 from ..transcription.languages import code_of
 from ..transcription.streaming import StreamingTranscriptionModel
@@ -41,6 +40,7 @@ BETA_SUBPROTOCOL: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "realtime=v1"
 _LINGER_SECONDS: Final = 5.0
 """For what is still to be told when a session ends."""
+_SHOWN_CHARS: Final = 80
 _BAD_DATA: Final = 1003
 _POLICY: Final = 1008
 
@@ -68,10 +68,25 @@ class ServedModels:
             self._state.speech.voice(name, field)
 
     def chat_model(self, name: str | None, field: str) -> str:
-        return self._state.catalogue.resolve(name, "chat", field)
+        return self._served(name, "chat", field)
 
     def transcription_model(self, name: str | None, field: str) -> str:
-        return self._state.catalogue.resolve(name, "transcription", field)
+        return self._served(name, "transcription", field)
+
+    def _served(self, name: str | None, kind: Kind, field: str) -> str:
+        """Raises BadRequest. A name that no model has stands for the one of its kind: every client of the Realtime API
+        sends OpenAI's names by default, and a session says which model it has."""
+        known = self._state.catalogue
+        only = known.of_kind(kind)
+        if only is None or name is None or name in known:
+            return known.resolve(name, kind, field)
+        logger.warning(
+            "a realtime session asked for the %s model %r, which is not served: it has %r",
+            kind,
+            name[:_SHOWN_CHARS],
+            only.names[0],
+        )
+        return only.names[0]
 
     def language(self, name: str, field: str) -> str:
         model = self._state.transcription
@@ -97,8 +112,6 @@ class RealtimeServing:
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end."""
         with self._state.metrics.server.websocket():
-            if self._state.transcription is not None:
-                await anyio.to_thread.run_sync(prepare)  # once it takes a moment
             offered: Sequence[str] = socket.scope.get("subprotocols", ())
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
             beta = BETA_SUBPROTOCOL in offered or socket.headers.get("openai-beta") == _BETA_HEADER
@@ -193,7 +206,7 @@ class RealtimeServing:
         """Raises BadRequest."""
         query, rules = socket.query_params, self.rules
         model = query.get("model") or None
-        id, expires_at = random_id("sess"), int(time.time() + self.max_seconds)
+        id, expires_at = short_id("sess"), int(time.time() + self.max_seconds)
         secret = secret_of(socket.scope)
         if secret is not None:
             session = _sessions.decode(secret.session)
@@ -207,8 +220,9 @@ class RealtimeServing:
                 )
             return msgspec.structs.replace(session, id=id, expires_at=expires_at)
         known = self._state.catalogue
-        if query.get("intent") == "transcription" or (model and known.find(model).kind == "transcription"):
-            if model and known.find(model).kind != "transcription":
+        named = known.find(model).kind if model and model in known else None
+        if query.get("intent") == "transcription" or named == "transcription":
+            if named == "chat":
                 model = None  # which names the model of a session that it would otherwise be
             return rules.transcription(id, expires_at, model)
         return rules.realtime(id, model, expires_at)

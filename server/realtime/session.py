@@ -296,7 +296,7 @@ def check_tools(session: RealtimeSession, limits: Limits, where: str) -> None:
         "tool_choice": f"{where}.tool_choice",
     }
     with renamed(names):
-        tool_use(_Offer(chat_tools(session.tools), chat_choice(session.tool_choice)), limits)
+        tool_use(_Offer(chat_tools(session.tools), chat_choice(session.tool_choice, session.tools)), limits)
 
 
 class _Offer(msgspec.Struct):

@@ -6,7 +6,6 @@ it ends when nothing has come for a while, and what comes then is another's; so 
 what follows after the model has said its end.
 """
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from stentor.protocols.audio import SAMPLE_RATE
 
 from ..errors import Unavailable
 from ..observe.realtime_figures import PassFigures
+from ..task_scope import TaskScope
 from ..transcription.streaming import BYTES_A_SECOND, Piece, StreamingTranscriptionModel, Stretch, Written
 from .formats import HEARD
 from .hearing import MIN_HEARD_MS, OnGuess, Tell, TurnHearing
@@ -184,15 +184,13 @@ class StreamedTurn:
         """One request; returns what another one must hear."""
         with self._transcriber.passes.one("stream") as observed:
             stretch = self._stretch = self._transcriber.begin(logprobs=self._hearing.logprobs)
-            feeding = asyncio.create_task(self._feed(stretch))
             try:
-                async with contextlib.aclosing(stretch.pieces()) as pieces:
-                    async for piece in pieces:
-                        self._write(piece)
+                async with TaskScope("feeds of streams") as feeding:
+                    feeding.start(self._feed(stretch))
+                    async with contextlib.aclosing(stretch.pieces()) as pieces:
+                        async for piece in pieces:
+                            self._write(piece)
             finally:
-                feeding.cancel()
-                with anyio.CancelScope(shield=True):
-                    await asyncio.gather(feeding, return_exceptions=True)
                 observed.audio_seconds = stretch.size / BYTES_A_SECOND
                 self._stretch = None
             return stretch.left

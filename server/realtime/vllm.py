@@ -22,6 +22,7 @@ import anyio
 import anyio.abc
 import msgspec
 
+from stentor.protocols.openai.decoding import decode_json
 from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import describe
@@ -164,7 +165,7 @@ class VllmSession:
 
     async def _take(self, text: bytes) -> None:
         try:
-            message = _messages.decode(text)
+            message = decode_json(_messages, text)
         except msgspec.ValidationError as error:
             raise _Refused(f"Invalid event: {error}", "processing_error") from None
         except (msgspec.DecodeError, RecursionError):

@@ -3,8 +3,10 @@
 The server wants a key, so that what the page sends it with is tried too; a browser can set no header on a WebSocket.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,11 @@ def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address:
     with visiting(f"{address}/#voice", wish, KEY) as page:
         expect(page.locator("#status")).to_contain_text("3 models")
         page.fill("#voice-instructions", "Tell long stories, in many sentences.")
+        events: list[dict[str, Any]] = []
+        page.on(
+            "websocket",
+            lambda socket: socket.on("framereceived", lambda message: events.append(json.loads(message))),
+        )
         page.click("#voice-log summary")
         page.check("#voice-log-audio")
         page.click("#voice-start")
@@ -92,6 +99,19 @@ def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(address:
         assert int(page.locator("#voice-interruption").inner_text().removesuffix(" ms")) < 200
         told = page.locator("#voice-log-list li[data-type='conversation.item.truncated'] code").first
         expect(told).to_contain_text("audio_end_ms", timeout=SECONDS)
+        # of an answer that was interrupted the page shows what was heard, and not what was still to be said
+        kept = page.locator("#voice-log-list li[data-type='conversation.item.retrieved']").first
+        expect(kept).to_be_visible(timeout=SECONDS)
+        item = next(event["item"] for event in events if event["type"] == "conversation.item.retrieved")
+        written = "".join(
+            event["delta"]
+            for event in events
+            if event["type"] == "response.output_audio_transcript.delta" and event["item_id"] == item["id"]
+        )
+        shown = page.locator("#voice-messages .assistant.cut .said").first.inner_text()
+        assert shown.strip() == item["content"][0]["transcript"].strip()
+        assert len(shown.strip()) < len(written.strip())
+        assert written.strip().startswith(shown.strip())
         assert page.locator("#voice-messages .wrong").count() == 0
         page.click("#voice-end")
         expect(page.locator("#voice-state")).to_have_text("Not connected")

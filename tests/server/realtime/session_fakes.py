@@ -31,7 +31,7 @@ from stentor.server.realtime.parts import (
 )
 from stentor.server.realtime.serving import ServedModels
 from stentor.server.realtime.session import SessionRules
-from stentor.server.responses.ids import random_id
+from stentor.server.responses.ids import short_id
 from stentor.server.speech.model import SpeechModel
 from stentor.server.state import ServerState
 from stentor.server.text.pool import TokenizerPool
@@ -113,14 +113,14 @@ class FakeEars:
             sign = chr(byte)
             detects = self.input.turn_detection is not None
             if sign == "<" and self.item is None and detects:
-                self.item = random_id("item")
+                self.item = short_id("item")
                 found.append(SpeechStarted(self.item, self.now))
             elif sign == ">" and self.item is not None:
                 item, self.item = self.item, None
                 found.append(SpeechStopped(item, self.now, self._turn(item)))
             elif sign == "~" and self.item is None and detects and self.idle_from is not None:
                 self.idle_from = None
-                item = random_id("item")
+                item = short_id("item")
                 found.append(TimedOut(item, 0, self.now, FakeTurn(item, b"", self.gate, False)))
             elif sign not in "<>~":
                 self.buffer += bytes([byte])
@@ -134,7 +134,7 @@ class FakeEars:
     def commit(self) -> FakeTurn:
         if not self.buffer:
             raise BadRequest("The buffer is empty.", None, "input_audio_buffer_commit_empty")
-        item, self.item = self.item or random_id("item"), None
+        item, self.item = self.item or short_id("item"), None
         return self._turn(item)
 
     def clear(self) -> None:

@@ -270,6 +270,89 @@ async def test_a_truncated_answer_is_remembered_as_far_as_it_was_heard() -> None
         assert "second" not in prompt
 
 
+async def test_truncating_an_answer_that_is_still_being_made_cancels_it() -> None:
+    async with session(" ".join(f"This is sentence number {number} of many." for number in range(40))) as running:
+        running.say(type="response.create")
+        item = (await running.until("response.output_audio.delta"))["item_id"]
+        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=100)
+        done = (await running.until("response.done"))["response"]
+        assert (done["status"], done["status_details"]["reason"]) == ("cancelled", "client_cancelled")
+        assert (await running.until("conversation.item.truncated"))["audio_end_ms"] == 100
+        running.say(type="conversation.item.retrieve", item_id=item)
+        part = (await running.until("conversation.item.retrieved"))["item"]["content"][0]
+        assert "This is sentence".startswith(part["transcript"].strip())
+        running.say(type="response.create")
+        await running.until("response.done")
+        assert "number" not in prompt_of(engine_of(running))
+
+
+async def test_an_open_answer_is_truncated_no_later_than_what_was_sent_of_it() -> None:
+    async with session(" ".join(f"This is sentence number {number} of many." for number in range(40))) as running:
+        running.say(type="response.create")
+        item = (await running.until("response.output_audio.delta"))["item_id"]
+        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=10**6)
+        sent = (await running.until("conversation.item.truncated"))["audio_end_ms"]
+        assert 0 < sent <= 40 * SECONDS_A_SENTENCE * 1000
+        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=sent + 1)
+        assert (await running.until("error"))["error"]["param"] == "audio_end_ms"  # its end is known by now
+
+
+async def test_a_truncation_that_is_refused_cancels_nothing() -> None:
+    async with session(output_modalities=["text"]) as running:
+        running.say(type="response.create")
+        item = (await running.until("response.output_item.added"))["item"]["id"]
+        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=0)
+        await running.until("error")
+        await running.settle(200)
+        assert [each["response"]["status"] for each in running.sent if each["type"] == "response.done"] == ["completed"]
+
+
+async def test_no_id_is_longer_than_clients_keep() -> None:
+    def ids(value: Any) -> set[str]:
+        if isinstance(value, list):
+            return set().union(*map(ids, value))
+        if not isinstance(value, dict):
+            return set()
+        own = {each for name, each in value.items() if name.endswith("id") and isinstance(each, str)}
+        return own.union(*map(ids, value.values()))
+
+    async with session() as running:
+        hear(running, "<hello>")
+        await running.until("response.done")
+    found = ids(running.sent)
+    assert {name.partition("_")[0] for name in found} == {"sess", "item", "resp", "event", "conv"}
+    assert max(map(len, found)) <= 32
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({"type": "conversation.item.retrieve"}, "item_retrieve_invalid_item_id"),
+        ({"type": "conversation.item.delete"}, "item_delete_invalid_item_id"),
+        (
+            {"type": "conversation.item.truncate", "content_index": 0, "audio_end_ms": 0},
+            "item_truncate_invalid_item_id",
+        ),
+    ],
+)
+async def test_an_item_that_is_not_there_has_a_code_for_what_was_asked_of_it(event: dict[str, Any], code: str) -> None:
+    async with session() as running:
+        running.say(**event, item_id="gone")
+        error = (await running.until("error"))["error"]
+        assert (error["code"], error["param"]) == (code, "item_id")
+
+
+async def test_a_transcription_model_of_another_name_is_the_one_that_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = {"model": "gpt-4o-mini-transcribe"}
+    async with session(instructions="Be brief.", audio={"input": {"transcription": other}}) as running:
+        updated = [each for each in running.sent if each["type"] == "session.updated"][-1]["session"]
+        assert updated["audio"]["input"]["transcription"]["model"] == "fake-whisper"
+        assert updated["instructions"] == "Be brief."
+    assert "'gpt-4o-mini-transcribe', which is not served" in caplog.text
+
+
 async def test_the_voice_stays_once_it_has_been_heard() -> None:
     async with session(audio={"output": {"voice": "ann"}}) as running:
         running.say(type="response.create")
@@ -383,7 +466,7 @@ async def test_audio_of_an_item_that_is_refused_is_not_heard(monkeypatch: pytest
     async with session() as running:
         for _ in range(2):
             running.say(type="conversation.item.create", item=item)
-        assert (await running.until("error"))["error"]["code"] == "item_already_exists"
+        assert (await running.until("error"))["error"]["code"] == "item_create_duplicate_item_id"
         new = {**item, "id": "another"}
         running.say(type="response.create", response={"input": [new, {**new, "content": []}]})
         assert (await running.until("error"))["error"]["param"] == "response.input[1].content"

@@ -11,6 +11,7 @@ from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, F
 from stentor.server.realtime import conversation as module
 from stentor.server.realtime.asking import chat_request, whole_calls
 from stentor.server.realtime.conversation import Conversation, Entry
+from stentor.server.realtime.machine import Event
 from stentor.server.realtime.parts import Transcript
 from stentor.tests.server.realtime.test_session import BEGUN
 
@@ -55,7 +56,7 @@ def test_items_stand_where_they_are_put() -> None:
         conversation.insert(message("x"), "e")
     conversation.delete("b")
     assert ids(conversation) == ["a", "c", "d"]
-    assert conversation.before(conversation.find("c")) == "a"
+    assert conversation.before(conversation.find("c", Event.RETRIEVE_ITEM)) == "a"
 
 
 def test_characters_are_counted_as_items_come_change_and_go() -> None:
@@ -90,7 +91,7 @@ def test_audio_that_was_said_first_is_forgotten_first(monkeypatch: pytest.Monkey
     item = conversation.retrieved("c")
     assert isinstance(item, MessageItem)
     assert item.content[0].audio == encode_audio(b"ccccc")
-    assert conversation.retrieved("a") is conversation.find("a").item
+    assert conversation.retrieved("a") is conversation.find("a", Event.RETRIEVE_ITEM).item
 
 
 @pytest.mark.parametrize("text", ["A", "A===", "!!!!", "AAA\n"])

@@ -34,6 +34,7 @@ KEYED = {"authorization": "Bearer secret"}
 BETA_EXTENSIONS = {
     "Session": frozenset({"object", "expires_at", "include"}),
     "ResponseFunctionCallArgumentsDoneEvent": frozenset({"name"}),
+    "ErrorEvent": frozenset({"request_id"}),
 }
 
 
@@ -76,16 +77,28 @@ async def test_browsers_bring_their_key_among_the_subprotocols() -> None:
             (event,) = await told(socket, "session.created")
             assert event["session"]["model"] == "fake"
         for wrong in (["realtime"], ["realtime", "openai-insecure-api-key.guess"], ["openai-insecure-api-key."]):
-            with pytest.raises(websockets.exceptions.InvalidStatus, match="403"):
+            with pytest.raises(websockets.exceptions.InvalidStatus, match="401"):
                 async with opened(address, subprotocols=[Subprotocol(name) for name in wrong]):
                     pass
 
 
-async def test_an_unknown_model_is_told_and_the_connection_ends() -> None:
-    async with serving(answering()) as address, opened(address, "?model=nobody") as socket:
+async def test_a_model_of_another_name_is_the_one_that_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(answering()) as address, opened(address, "?model=gpt-realtime") as socket:
+        (event,) = await told(socket, "session.created")
+        assert event["session"]["model"] == "fake/model"
+        await say(socket, type="session.update", session={"type": "realtime", "model": "gpt-realtime"})
+        (event,) = await told(socket, "session.updated")
+        assert event["session"]["model"] == "fake/model"
+        body = {"session": {"type": "realtime", "model": "gpt-realtime"}}
+        assert (await made(address, body)).json()["session"]["model"] == "fake/model"
+    assert "'gpt-realtime', which is not served" in caplog.text
+
+
+async def test_a_model_of_another_kind_is_told_and_the_connection_ends() -> None:
+    async with serving(voice_state()) as address, opened(address, "?model=fake-voice") as socket:
         (error,) = await told(socket, "error")
         Ledger().take(error)
-        assert (error["error"]["code"], error["error"]["param"]) == ("model_not_found", "model")
+        assert (error["error"]["code"], error["error"]["param"]) == ("model_not_supported", "model")
         with pytest.raises(websockets.exceptions.ConnectionClosed):
             await socket.recv()
         assert socket.close_code == 1008
@@ -172,7 +185,7 @@ async def test_a_client_secret_opens_sessions_of_its_kind_and_nothing_else() -> 
                     headers={"authorization": f"Bearer {secret.value}"},
                 )
                 assert answer.status_code == 401
-        with pytest.raises(websockets.exceptions.InvalidStatus, match="403"):
+        with pytest.raises(websockets.exceptions.InvalidStatus, match="401"):
             async with connect(
                 f"ws://{address}/v1/responses",
                 proxy=None,
@@ -201,7 +214,7 @@ async def test_secrets_expire_and_are_bounded() -> None:
         async with opened(address, additional_headers=headers) as socket:
             await told(socket, "session.created")
             now[0] += 600
-            with pytest.raises(websockets.exceptions.InvalidStatus, match="403"):
+            with pytest.raises(websockets.exceptions.InvalidStatus, match="401"):
                 async with opened(address, additional_headers=headers):
                     pass
             await say(socket, type="response.create")  # a session outlives its secret
@@ -247,7 +260,7 @@ async def test_what_secrets_configure_is_bounded(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_secret_that_is_no_good_opens_nothing_even_where_no_key_is_needed() -> None:
     async with serving(answering()) as address:
-        with pytest.raises(websockets.exceptions.InvalidStatus, match="403"):
+        with pytest.raises(websockets.exceptions.InvalidStatus, match="401"):
             async with opened(address, additional_headers={"authorization": "Bearer ek_made_up"}):
                 pass
 
@@ -258,7 +271,6 @@ async def test_a_secret_that_is_no_good_opens_nothing_even_where_no_key_is_neede
         ({"expires_after": {"seconds": 5}}, "expires_after.seconds"),
         ({"expires_after": {"seconds": 7201}}, "expires_after.seconds"),
         ({"expires_after": {"anchor": "now"}}, "expires_after.anchor"),
-        ({"session": {"type": "realtime", "model": "nobody"}}, "session.model"),
         ({"session": {"type": "realtime", "output_modalities": ["audio"]}}, "session.output_modalities"),
         ({"session": {"type": "realtime", "voice": "x"}}, "session.voice"),
         ({"session": {"type": "transcription"}}, "model"),

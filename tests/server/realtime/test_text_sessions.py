@@ -276,6 +276,21 @@ async def test_a_mistake_is_told_with_its_field_and_the_session_goes_on(event: d
         assert (await running.until("response.done"))["response"]["status"] == "completed"
 
 
+@pytest.mark.parametrize("kind", ['"conversation.item.create"', "{}"], ids=["item", "type"])
+async def test_what_is_nested_too_deep_is_told_as_an_error_of_the_client(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = "[" * 50_000 + "]" * 50_000
+    async with session() as running:
+        running.inbox.put_nowait(f'{{"type": {kind.format(deep)}, "item": {deep}}}'.encode())
+        running.inbox.put_nowait(f'{{"type": {deep}}}'.encode())
+        for _ in range(2):
+            assert (await running.until("error"))["error"]["type"] == "invalid_request_error"
+        running.say(type="response.create")
+        assert (await running.until("response.done"))["response"]["status"] == "completed"
+    assert not caplog.records
+
+
 async def test_a_conversation_that_is_too_long_loses_its_beginning() -> None:
     async with session("Yes.", model_len=400) as running:
         for number in range(12):

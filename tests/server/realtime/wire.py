@@ -10,8 +10,10 @@ from stentor.tests.wire.validate import WireError, check_event
 EXTENSIONS: Final[Mapping[str, frozenset[str]]] = {
     "RealtimeSessionCreateRequest": frozenset({"id", "object", "expires_at"}),
     "RealtimeTranscriptionSessionCreateRequest": frozenset({"id", "object", "expires_at"}),
+    "RealtimeErrorEvent": frozenset({"request_id"}),
 }
-"""What the API adds to a session that it tells of; the SDK's type is that of a session which is asked for."""
+"""What the API adds to a session that it tells of; the SDK's type is that of a session which is asked for. And of ours:
+which request failed."""
 
 
 class _Item:

@@ -1,0 +1,130 @@
+"""What the page does with a conversation that is cleared, fails, is cut or changed; in Chromium, without a model."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stentor.tests.browser.visitor import CHROMIUM, browser_flags, missing
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.responses.test_socket import serving
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(missing(speech=False)), reason=missing(speech=False)),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+KEEP_STREAMS = """
+window.streams = [];
+const devices = navigator.mediaDevices;
+const open = devices.getUserMedia.bind(devices);
+devices.getUserMedia = async (wanted) => {
+  const stream = await open(wanted);
+  window.streams.push(stream);
+  return stream;
+};
+"""
+"""So that a test sees whether the page has let go of the microphone."""
+
+
+@asynccontextmanager
+async def visiting(engine: FakeEngine, tab: str = "chat") -> AsyncIterator["Page"]:
+    from playwright.async_api import async_playwright, expect
+
+    async with serving(fake_state(engine)) as address, async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
+        page = await (await browser.new_context(permissions=["microphone"])).new_page()
+        await page.add_init_script(KEEP_STREAMS)
+        await page.goto(f"http://{address}/#{tab}")
+        await expect(page.locator("#status")).to_contain_text(" at 127.0.0.1")
+        yield page
+        await browser.close()
+
+
+async def ask(page: "Page", text: str) -> None:
+    await page.fill("#chat-input", text)
+    await page.click("#chat-send")
+
+
+def prompt_of(engine: FakeEngine) -> str:
+    return bytes(token for token in engine.streams[-1].prompt if token < 256).decode()
+
+
+async def test_an_answer_that_was_cleared_away_is_not_told_to_the_model() -> None:
+    from playwright.async_api import expect
+
+    engine = FakeEngine(answer=says("word ", repeat=True), max_model_len=2048, delay=0.02)
+    async with visiting(engine) as page:
+        said = page.locator("#chat-messages .assistant .said")
+        await ask(page, "First?")
+        await expect(said).to_contain_text("word word")
+        await page.click("#chat-clear")
+        await page.fill("#chat-tokens", "3")
+        await ask(page, "Second?")
+        await expect(page.locator("#chat-send")).to_be_enabled()
+        assert prompt_of(engine) == "<user>Second?\n<assistant>"
+        assert await page.locator("#chat-messages .said").all_inner_texts() == ["Second?", "wor"]
+        assert await page.locator("#chat-messages .message.cut").count() == 0
+
+
+async def test_a_question_that_failed_can_be_sent_again_and_leaves_no_empty_answer() -> None:
+    from playwright.async_api import expect
+
+    async with visiting(FakeEngine(answer=says("Yes."))) as page:
+        await page.fill("#chat-tokens", "100000")
+        await ask(page, "Is it?")
+        await expect(page.locator("#chat-messages .wrong .said")).to_contain_text("100000")
+        assert await page.locator("#chat-messages .assistant").count() == 0
+        await expect(page.locator("#chat-messages .user.unanswered .said")).to_have_text("Is it?")
+        assert await page.input_value("#chat-input") == "Is it?"
+        await page.fill("#chat-tokens", "100")
+        await page.click("#chat-send")
+        await expect(page.locator("#chat-messages .assistant .said")).to_have_text("Yes.")
+
+
+async def test_an_answer_that_the_token_limit_cut_says_so() -> None:
+    from playwright.async_api import expect
+
+    async with visiting(FakeEngine(answer=says("Yes indeed."))) as page:
+        await page.fill("#chat-tokens", "3")
+        await ask(page, "Is it?")
+        await expect(page.locator("#chat-messages .assistant.limited .said")).to_have_text("Yes")
+        await page.fill("#chat-tokens", "100")
+        await ask(page, "Is it?")
+        await expect(page.locator("#chat-messages .assistant:not(.limited) .said")).to_have_text("Yes indeed.")
+
+
+async def test_the_microphone_is_let_go_of_when_the_tab_is_left() -> None:
+    from playwright.async_api import expect
+
+    async with visiting(FakeEngine(), "voice") as page:
+        await page.click("#voice-start")
+        await expect(page.locator("#voice-end")).to_be_enabled()
+        assert await page.evaluate("streams.flatMap((s) => s.getTracks()).map((t) => t.readyState)") == ["live"]
+        await page.click("#chat-tab")
+        await expect(page.locator("#voice-state")).to_have_text("Not connected")
+        assert await page.evaluate("streams.flatMap((s) => s.getTracks()).map((t) => t.readyState)") == ["ended"]
+
+
+async def test_settings_that_are_changed_in_a_session_count_from_the_next_answer() -> None:
+    from playwright.async_api import expect
+
+    engine = FakeEngine(answer=says("Yes."), max_model_len=2048)
+    async with visiting(engine, "voice") as page:
+        await page.fill("#voice-instructions", "Be brief.")
+        await page.click("#voice-start")
+        await expect(page.locator("#voice-send")).to_be_enabled()
+        await expect(page.locator("#voice-model")).to_be_disabled()
+        await page.fill("#voice-instructions", "Be long.")
+        await page.fill("#voice-input", "Is it?")
+        await page.click("#voice-send")
+        await expect(page.locator("#voice-count")).to_have_text("1")
+        assert prompt_of(engine).startswith("<system>Be long.\n<user>Is it?")
+        await page.click("#voice-end")
+        await expect(page.locator("#voice-model")).to_be_enabled()
