@@ -1,17 +1,28 @@
 """The ASGI application over one :class:`~.state.ServerState`; nothing of it is global."""
 
+from functools import partial
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.errors import BadRequest, ErrorBody
 
 from .auth import RequireKey
 from .door.cors import Cors
 from .door.root_path import BehindPrefix
-from .errors import ClientDisconnected, ServerError, handle_disconnect, handle_error, handle_http_exception
+from .errors import (
+    ClientDisconnected,
+    ServerError,
+    can_respond,
+    handle_disconnect,
+    handle_error,
+    handle_http_exception,
+    respond,
+)
 from .request_id import NameRequests
 from .routes import (
     batches,
@@ -41,13 +52,22 @@ def create_app(state: ServerState) -> Starlette:
     door = state.door
     middleware = [
         Middleware(NameRequests, observer=state.observer),
-        Middleware(RequireKey, keys=door.keys, origins=door.origins, secrets=door.secrets),
+        Middleware(RequireKey, keys=door.keys, origins=door.origins, hosts=door.hosts, secrets=door.secrets),
     ]
     if door.origins:
         middleware.insert(0, Middleware(Cors, origins=door.origins))
     if door.root_path:
         middleware.insert(0, Middleware(BehindPrefix, prefix=door.root_path))
     return _starlette(state, middleware)
+
+
+async def _no_route(otherwise: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket" and can_respond(scope):
+        message = f"There is no WebSocket at {scope['path'][:200]}."
+        body = ErrorBody(message, "invalid_request_error", None, "unknown_url")
+        await respond(scope, 404, body)(scope, receive, send)
+    else:
+        await otherwise(scope, receive, send)
 
 
 def create_answering_app(state: ServerState) -> Starlette:
@@ -87,6 +107,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             ClientDisconnected: handle_disconnect,
         },
     )
+    app.router.default = partial(_no_route, app.router.default)
     # A redirect would drop the body of a POST and the status of a wrong path.
     app.router.redirect_slashes = False
     return app

@@ -12,13 +12,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stentor.protocols.openai.errors import ErrorBody
 
 from .door.client_secrets import PREFIX, ClientSecret, ClientSecrets
+from .door.hosts import Hosts
 from .door.keys import ANYONE, Caller, Keyring, tokens_of
 from .door.origins import Origins
 from .door.root_path import route_path
-from .errors import respond
+from .errors import can_respond, respond
+from .observe.request import note_error
+from .overload.fair_queue import current_owner
 from .page import PATHS
 
-OPEN_PATHS: Final = frozenset({"/health", "/ping", *PATHS})
+PROBES: Final = frozenset({"/health", "/ping"})
+OPEN_PATHS: Final = frozenset({*PROBES, *PATHS})
 
 SECRET_PATHS: Final = frozenset({"/v1/realtime"})
 """WebSockets that a client secret opens."""
@@ -61,20 +65,33 @@ def secret_of(scope: Scope) -> ClientSecret | None:
 
 
 def act_for(scope: Scope, caller: Caller) -> None:
-    """Notes on whose behalf a request is made that has come through no door; it must have been let in before."""
+    """Notes on whose behalf a request is made that has come through no door; it must have been let in before.
+
+    For the running task, and those that it starts, too: see :data:`.overload.fair_queue.current_owner`.
+    """
     scope[_CALLER] = caller
+    current_owner.set(caller.owner)
 
 
 class RequireKey:
     """Lets a request pass that has a key of ``keys``, where that has any, and notes whose it is.
 
-    WebSockets, and without keys every request, must also come from no web page, or from one that is allowed.
+    WebSockets, and without keys every request, must also come from no web page, or from one that is allowed. Without
+    keys, or where ``hosts`` are given, all but the probes must name a host that is ours.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keyring, origins: Origins, secrets: ClientSecrets | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Keyring,
+        origins: Origins,
+        hosts: Hosts | None = None,
+        secrets: ClientSecrets | None = None,
+    ) -> None:
         self.app = app
         self._keys = keys
         self._origins = origins
+        self._hosts = hosts or Hosts()
         self._secrets = secrets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,18 +106,19 @@ class RequireKey:
             if secret is not None:
                 caller = secret.caller
                 scope[_SECRET] = secret
-        scope[_CALLER] = caller or ANYONE
+        act_for(scope, caller or ANYONE)
         refusal = None
         if secret_is_bad:
             refusal = _BAD_SECRET
-        elif path not in OPEN_PATHS:
-            refusal = self._refusal(scope, caller)
+        elif path not in PROBES:
+            refusal = self._refusal(scope, path, caller)
         if refusal is None:
             await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
-        else:
+        elif can_respond(scope):
             await _refuse(scope, refusal)(scope, receive, send)
+        else:
+            note_error(refusal.code)
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
 
     def _secret(self, scope: Scope) -> tuple[ClientSecret | None, bool]:
         """The client secret that a request brings; and whether it brings one that is not good, or no more."""
@@ -112,16 +130,40 @@ class RequireKey:
                 return secret, False
         return None, bool(given)
 
-    def _refusal(self, scope: Scope, caller: Caller | None) -> _Refusal | None:
+    def _refusal(self, scope: Scope, path: str, caller: Caller | None) -> _Refusal | None:
         required = self._keys.required
+        if path in OPEN_PATHS:
+            return self._host_refusal(scope, caller)
         if caller is None and required:
             return _Refusal(401, f"A valid API key is required: {_HOW}.", "invalid_api_key")
+        if (refusal := self._host_refusal(scope, caller)) is not None:
+            return refusal
         # A page that sends a key has got it from somebody; without one, what it may do is up to its origin.
         if scope["type"] == "websocket" or not required:
             keyless = caller is None
-            if not self._origins.admit(scope["headers"], keyless=keyless):
+            if not self._origins.admit(scope["headers"], keyless=keyless, hosts=self._hosts):
                 return _FOREIGN
         return None
+
+    def _host_refusal(self, scope: Scope, caller: Caller | None) -> _Refusal | None:
+        keyless = caller is None and not self._keys.required  # a page of another's name has no key of ours
+        if not (keyless or self._hosts):
+            return None
+        name = self._hosts.refused(scope["headers"])
+        return None if name is None else _foreign_host(name, keyless=keyless)
+
+
+def _foreign_host(name: str, *, keyless: bool) -> _Refusal:
+    """``name`` is empty where the request names none that can be read."""
+    if not name:
+        message = "The request must have one `Host` header, with the name or address that this server is reached by."
+        return _Refusal(403, message, "host_not_allowed")
+    message = (
+        f"This server does not answer as `{name}`. To let it, start it with --allowed-host {name}"
+        f"{', or with an API key (--api-key-file)' if keyless else ''}. An address, `localhost` or a name without a "
+        "dot will do, too."
+    )
+    return _Refusal(403, message, "host_not_allowed")
 
 
 class AdminRoute(Route):

@@ -48,6 +48,10 @@ class Catalogue:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._by_kind.values())
 
+    def __contains__(self, name: object) -> bool:
+        """Whether a model goes by that name."""
+        return name in self._by_name
+
     def of_kind(self, kind: Kind) -> ServedModel | None:
         return self._by_kind.get(kind)
 

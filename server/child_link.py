@@ -10,6 +10,8 @@ import msgspec
 from stentor.engine.process import spawn
 
 _SEND_SECONDS: Final = 30.0
+_CLOSE_SECONDS: Final = 5.0
+"""For a child that was killed to be dead; another may take its place then, whatever became of it."""
 _MAX_BYTES: Final = 256 << 20
 _LENGTH: Final = struct.Struct("!Q")
 
@@ -31,8 +33,8 @@ class Link:
             raise
 
     def close(self) -> None:
-        self.child.close()
         self.socket.close()
+        self.child.close(_CLOSE_SECONDS)
 
 
 def send(connection: socket.socket, message: msgspec.Struct) -> None:

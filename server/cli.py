@@ -204,14 +204,15 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
                 help=text,
             )
         else:
-            target.add_argument(
-                f"--{option.name}",
-                dest=option.name,
-                action="append" if option.kind.many else "store",
-                default=argparse.SUPPRESS,
-                metavar=option.kind.metavar,
-                help=text,
-            )
+            for name in (option.name, *option.aliases):
+                target.add_argument(
+                    f"--{name}",
+                    dest=option.name,
+                    action="append" if option.kind.many else "store",
+                    default=argparse.SUPPRESS,
+                    metavar=option.kind.metavar,
+                    help=text if name == option.name else argparse.SUPPRESS,
+                )
 
 
 def _default_text(option: Option) -> str:

@@ -22,6 +22,7 @@ from .audio.limits import AudioLimits
 from .catalogue import Catalogue, Kind, ServedModel
 from .door.keys import KeyDigest
 from .grammar.limits import GrammarLimits
+from .grammar.whitespace import JsonWhitespace
 from .rendering.names import RendererName
 from .text.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 
@@ -56,6 +57,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """A name of :data:`stentor.server.parsing.reasoning.formats.REASONING_FORMATS`; ``auto``; or ``none``."""
     tool_call_parser: str = "auto"
     """A name of :data:`stentor.server.parsing.output.TOOL_FORMATS`; ``auto``; or ``none``."""
+    json_whitespace: JsonWhitespace = "indented"
+    """What JSON may have where a grammar constrains it, unless the request says so."""
     trust_remote_code: bool = False
 
     @property
@@ -149,6 +152,8 @@ class DoorConfig(msgspec.Struct, frozen=True):
     admin_key_file: Path | None = None
     cors_origins: tuple[str, ...] = ()
     """As browsers write them, or ``*`` alone."""
+    allowed_hosts: tuple[str, ...] = ()
+    """In small letters, without ports; names that may be asked for beside those that only we can have."""
     tls_cert: Path | None = None
     """None serves without TLS."""
     tls_key: Path | None = None
@@ -165,15 +170,15 @@ class DoorConfig(msgspec.Struct, frozen=True):
 
 class OverloadConfig(msgspec.Struct, frozen=True):
     """How much may be asked at once, and for how long. 0 is no limit, everywhere but in ``stream_buffer`` and
-    ``max_held_body_bytes``."""
+    ``max_inflight_bytes``."""
 
     max_queued_requests: int = 2048
     """Requests that may wait for their first token: as many connections as the kernel lets wait for us."""
     max_queued_tokens: int = 4 << 20
     """Prompt tokens of theirs: some 100 bytes each in the server and the engine, 400 MB in all."""
-    max_held_body_bytes: int = 1 << 30
-    """Of the bodies of all requests, from their first byte until they have been worked on; what is made of them may
-    take as much again."""
+    max_inflight_bytes: int | None = None
+    """Of memory for all that the server holds for its clients, half of it for texts that are being tokenized; None is
+    what :func:`.overload.memory_budget.default_budget` finds."""
     request_timeout: float = 0.0
     """Seconds from arrival to the last token."""
     slow_reader_timeout: float = 30.0

@@ -14,6 +14,10 @@ logger = logging.getLogger(__name__)
 
 MAX_TURNED_AWAY: Final = 256
 """Connections that are told why they are refused; one more is closed without a word."""
+MAX_PROBES: Final = 16
+"""Connections beyond ``max_connections`` whose first head is read, to answer it where it is a probe."""
+MAX_PROBES_PER_CLIENT: Final = 4
+"""Of those, of one client: a few that connect and say nothing must not keep the probes of others out."""
 
 Client = str | bytes
 
@@ -29,59 +33,87 @@ class Connections:
             return cls(limits)
         if limits.max_connections:
             logger.warning("at most %d connections are taken: this process may not open more files", most)
-        return cls(msgspec.structs.replace(limits, max_connections=most), min(MAX_TURNED_AWAY, most // 4))
+        reduced = msgspec.structs.replace(limits, max_connections=most)
+        return cls(reduced, min(MAX_TURNED_AWAY, most // 4), min(MAX_PROBES, most // 8))
 
-    def __init__(self, limits: ConnectionLimits, max_turned_away: int = MAX_TURNED_AWAY) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, max_turned_away: int = MAX_TURNED_AWAY, max_probes: int = MAX_PROBES
+    ) -> None:
         self.limits: Final = limits
         self._max_turned_away = max_turned_away
+        self._max_probes = max_probes
         self._open = 0
         self._turned_away = 0
+        self._probes = 0
         self._of_client: Counter[Client] = Counter()
+        self._probes_of_client: Counter[Client] = Counter()
         self.refused: Final[Counter[int]] = Counter()
         """By HTTP status: whoever was turned away before what it sent was a request that the application saw."""
 
     @property
     def open(self) -> int:
-        """Without those that are being turned away."""
+        """Without those that are being turned away or may only probe."""
         return self._open
 
     def enter(self, peername: Any) -> "Place":
         """``peername`` is what the socket says of its other end."""
         client = client_of(peername)
-        refusal = self._refusal(client)
-        place = Place(self, client, refusal, refusal is not None and self._turned_away >= self._max_turned_away)
+        place = self._admit(client)
         self._count(place, 1)
         return place
 
-    def _refusal(self, client: Client | None) -> str | None:
+    def _admit(self, client: Client | None) -> "Place":
         limits = self.limits
-        if limits.max_connections and self._open >= limits.max_connections:
-            return f"This server holds {limits.max_connections} connections, as many as it may; try again later."
         if limits.max_per_client and client is not None and self._of_client[client] >= limits.max_per_client:
-            return f"You hold {limits.max_per_client} connections, as many as one client may; close some."
-        return None
+            refusal = f"You hold {limits.max_per_client} connections, as many as one client may; close some."
+        elif limits.max_connections and self._open >= limits.max_connections:
+            refusal = f"This server holds {limits.max_connections} connections, as many as it may; try again later."
+            if self._probes < self._max_probes and (
+                client is None or self._probes_of_client[client] < MAX_PROBES_PER_CLIENT
+            ):
+                return Place(self, client, refusal, only_probes=True)
+        else:
+            return Place(self, client, None)
+        return Place(self, client, refusal, without_a_word=self._turned_away >= self._max_turned_away)
 
     def _count(self, place: "Place", step: int) -> None:
-        if place.refusal is not None:
+        if place.only_probes:
+            self._probes += step
+            _add(self._probes_of_client, place.client, step)
+        elif place.refusal is not None:
             self._turned_away += step
-            return
-        self._open += step
-        if place.client is not None:
-            self._of_client[place.client] += step
-            if not self._of_client[place.client]:
-                del self._of_client[place.client]
+        else:
+            self._open += step
+            _add(self._of_client, place.client, step)
+
+
+def _add(counts: Counter[Client], client: Client | None, step: int) -> None:
+    if client is not None:
+        counts[client] += step
+        if not counts[client]:
+            del counts[client]
 
 
 class Place:
     """What one connection holds of the count, or why it gets none."""
 
-    __slots__ = ("_owner", "client", "refusal", "without_a_word")
+    __slots__ = ("_owner", "client", "only_probes", "refusal", "without_a_word")
 
-    def __init__(self, owner: Connections, client: Client | None, refusal: str | None, without_a_word: bool) -> None:
+    def __init__(
+        self,
+        owner: Connections,
+        client: Client | None,
+        refusal: str | None,
+        *,
+        only_probes: bool = False,
+        without_a_word: bool = False,
+    ) -> None:
         self._owner: Connections | None = owner
         self.client = client
         self.refusal = refusal
         """For the client, or None where it may stay."""
+        self.only_probes = only_probes
+        """One head is read: a probe is answered, all else gets ``refusal``."""
         self.without_a_word = without_a_word
         """So many are being refused that this one is not even told."""
 

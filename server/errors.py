@@ -4,10 +4,14 @@
 
     Exception
     ├── protocols.openai.errors.BadRequest   400, 404, 413: what the client sent
+    ├── text.errors.TextTooLarge             413: there is no memory to tokenize it
     ├── ServerError                          500: what went wrong here
     │   ├── GenerationFailed                 500: the engine ended a choice with an error
     │   ├── Unavailable                      503: starting, draining, or the engine is gone
     │   ├── Overloaded                       429: as many requests or tokens wait as may
+    │   ├── store.database.StoreFailed       500: what is kept could not be read or written
+    │   │   ├── DiskFull                     507: nor can it before there is room on a disk
+    │   │   └── StoreFull                    507: the caller has used up its share of the store
     │   ├── mcp.errors.ToolServerFailed      424: a server of tools that the request names does not list them
     │   ├── embedding.plugin.PluginFailed    500: the operator's own code failed on the request
     │   └── CutShort                         the request had to end before it was done
@@ -38,6 +42,7 @@ from stentor.protocols.openai.errors import BadRequest, ErrorBody
 from .door.root_path import route_path
 from .error_shapes import OPENAI, ErrorShape, shape_of
 from .observe.request import current_request_id, note_error
+from .text.errors import TextTooLarge
 
 logger = logging.getLogger(__name__)
 
@@ -156,6 +161,8 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
     match error:
         case BadRequest():
             return error.status, ErrorBody(error.message, "invalid_request_error", error.param, error.code)
+        case TextTooLarge():
+            return 413, ErrorBody(str(error), "invalid_request_error", error.field, "request_too_large")
         case ServerError():
             return error.status, ErrorBody(str(error), error.kind, None, error.code)
         case EngineUnavailable():
@@ -181,6 +188,11 @@ def respond(scope: Scope, status: int, body: ErrorBody, headers: Mapping[str, st
         headers["connection"] = "close"
     shape = shape_of(route_path(scope), scope["headers"])
     return Response(shape.body(status, body, current_request_id()), status, headers, "application/json")
+
+
+def can_respond(scope: Scope) -> bool:
+    """Whether a response can be sent: to a WebSocket only before it is open, by servers that know how to."""
+    return scope["type"] != "websocket" or "websocket.http.response" in scope.get("extensions", {})
 
 
 def headers_of(error: Exception) -> Mapping[str, str]:

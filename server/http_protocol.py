@@ -14,13 +14,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from .config import ConnectionLimits
 from .connections import Connections, Place
 from .http_refusals import Refused, response_to, unknown_method
+from .overload.memory_budget import MemoryBudget
 from .overload.slow_readers import DEFAULT_LIMITS, ReaderLimits, ReaderWatch
-from .request_id import SCOPE_KEY
+from .request_id import BREAK_OFF, SCOPE_KEY
 from .websocket_protocol import takes_over
 
 LINGER_SECONDS: Final = 2.0
 """For a client to read why its request was refused while it is still sending it. A socket that is closed with bytes
 unread is reset, and the answer with it."""
+
+PROBES: Final = frozenset({"/health", "/ping", "/metrics"})
+"""Paths that are answered while connections are full."""
+PROBE_SECONDS: Final = 2.0
+"""For the head of a probe to come in whole then, and as long again for its answer to be read."""
 
 _PER_CONNECTION: Final = (b"upgrade", b"http2-settings")
 _EXTENSION: Final = "stentor.write_chunk"
@@ -90,11 +96,12 @@ class HttpProtocol(HttpToolsProtocol):
         connections: Connections | None = None,
         place: Place | None = None,
         root_path: str = "",
+        memory: MemoryBudget | None = None,
         **kwargs: Any,
     ) -> None:
         """``place`` is what the connection has got in ``connections`` where it was taken; None: it gets one here.
 
-        ``root_path`` may stand in front of every path.
+        ``root_path`` may stand in front of every path. What comes over WebSockets is counted in ``memory``.
         """
         super().__init__(*args, **kwargs)
         self._connections = connections or Connections(ConnectionLimits())
@@ -102,6 +109,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.timeout_keep_alive = self._limits.keep_alive_timeout  # type: ignore[assignment]  # fractions will do
         self._place = place
         self._prefix = root_path
+        self._memory = memory
         self.url = b""
         self._reader_limits = readers
         self._reader: ReaderWatch | None = None
@@ -119,24 +127,29 @@ class HttpProtocol(HttpToolsProtocol):
         """Nothing that still comes is read."""
         self._last_words: bytes | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
+        """Ends a connection that may only probe."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._reader = ReaderWatch(self.loop, transport, self._reader_limits, self._request_id)
+        self._reader = ReaderWatch(self.loop, transport, self._reader_limits, self._request_id, self._to_come)
         if self._place is None:
             self._place = self._connections.enter(transport.get_extra_info("peername"))
         if self._place.without_a_word:
             self._connections.refused[HTTPStatus.TOO_MANY_REQUESTS] += 1
             transport.abort()
-        elif self._place.refusal is not None:
-            self._refuse(Refused(HTTPStatus.TOO_MANY_REQUESTS, self._place.refusal, "too_many_connections"))
+        elif self._place.refusal is not None and not self._place.only_probes:
+            self._refuse(self._too_many_connections(self._place.refusal))
         else:
+            if self._place.only_probes:
+                self._probe_timer = self.loop.call_later(2 * PROBE_SECONDS, transport.abort)
             self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        for timer in (self._linger_timer, self._probe_timer):
+            if timer is not None:
+                timer.cancel()
         if self._reader is not None:
             self._reader.stop()
         if self._place is not None:
@@ -193,7 +206,14 @@ class HttpProtocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         kind = self.ws_protocol_class
         if takes_over(kind):
-            handed = partial(kind, place=self._place, reader=self._reader)
+            handed = partial(
+                kind,
+                place=self._place,
+                reader=self._reader,
+                memory=self._memory,
+                path=self._path(self.url),
+                accept_timeout=self._limits.header_timeout,
+            )
             self.ws_protocol_class = handed  # type: ignore[assignment]  # whatever makes a protocol
             self._place = self._reader = None
         super().handle_websocket_upgrade()
@@ -229,25 +249,49 @@ class HttpProtocol(HttpToolsProtocol):
             )
         if self.parser.get_http_version() != "1.0" and [name for name, _ in self.headers].count(b"host") != 1:
             raise self._refused(HTTPStatus.BAD_REQUEST, "A request must have one `Host` header.")  # RFC 9112, 3.2
+        upgrades = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        opens_websocket = upgrades and self._should_upgrade()
+        if self._place is not None and self._place.only_probes:
+            if opens_websocket or self._live or self._path(self.url) not in PROBES:
+                self._refusal = self._too_many_connections(self._place.refusal or "")
+                raise self._refusal
+        elif opens_websocket and self._announces_body():
+            raise self._refused(
+                HTTPStatus.BAD_REQUEST,
+                "A request that opens a WebSocket has no body: leave out `Content-Length` and `Transfer-Encoding`.",
+            )
         self._in_head = False
         self._head_bytes = self._held_bytes = 0
         self._stop_head_timer()
-        upgrades = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
-        self._wishes_upgrade = upgrades and not self._should_upgrade()
+        self._wishes_upgrade = upgrades and not opens_websocket
         if not self._wishes_upgrade:
             earlier = self.cycle
             super().on_headers_complete()
             if self.cycle is not earlier:
                 self._begin(self.cycle)
 
+    def _announces_body(self) -> bool:
+        # some devices send a length of 0
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+            for name, value in self.headers
+        )
+
     def _begin(self, cycle: RequestResponseCycle) -> None:
         self._live.append(cycle)
         cycle.transport = _Transport(self.transport, self._close)  # type: ignore[assignment]  # as much as it needs
+        if self._place is not None and self._place.only_probes:
+            cycle.keep_alive = False
         if self.expect_100_continue:
             # Whether the body still comes once it has been refused, the client alone knows.
             cycle.keep_alive = False
         extensions: dict[str, Any] = cycle.scope.setdefault("extensions", {})
         extensions[_EXTENSION] = _ChunkWriter(cycle)
+        extensions[BREAK_OFF] = partial(self._break_off, cycle)
+
+    def _break_off(self, cycle: RequestResponseCycle) -> None:
+        _disconnect(cycle)
+        self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         self._held_bytes = 0
@@ -286,6 +330,12 @@ class HttpProtocol(HttpToolsProtocol):
         scope: Scope = getattr(self.cycle, "scope", {})
         return str(scope.get(SCOPE_KEY, ""))
 
+    def _to_come(self) -> int:
+        """Bytes of the response under way that its length has announced, and that have not been written."""
+        if getattr(self.cycle, "response_complete", True):  # there may have been none yet
+            return 0
+        return int(self.cycle.expected_content_length)
+
     def _path(self, target: bytes) -> str:
         """As the routes name it."""
         path = target.partition(b"?")[0].decode("ascii", "replace")
@@ -308,6 +358,9 @@ class HttpProtocol(HttpToolsProtocol):
             f"The request's headers are larger than the {self._limits.max_header_bytes} bytes that this server reads.",
             "headers_too_large",
         )
+
+    def _too_many_connections(self, message: str) -> Refused:
+        return Refused(HTTPStatus.TOO_MANY_REQUESTS, message, "too_many_connections")
 
     def _refused(self, status: HTTPStatus, message: str, code: str | None = None) -> Refused:
         """To be raised from one of the parser's calls, which hands on no more than that something was."""
@@ -362,7 +415,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._limits.header_timeout, self._head_is_late)
+            seconds = self._limits.header_timeout
+            if self._place is not None and self._place.only_probes:
+                seconds = min(seconds, PROBE_SECONDS)
+            self._head_timer = self.loop.call_later(seconds, self._head_is_late)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -373,6 +429,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_timer = None
         if self._live:
             self._expect_head()  # it would not be read yet
+        elif self._place is not None and self._place.refusal is not None:
+            self._refuse(self._too_many_connections(self._place.refusal))
         elif self._held_bytes:
             message = f"The request's headers did not come in whole within {self._limits.header_timeout:g} seconds."
             self._refuse(Refused(HTTPStatus.REQUEST_TIMEOUT, message, "request_timeout"))

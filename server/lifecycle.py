@@ -48,21 +48,23 @@ from .metrics import Metrics
 from .observe.opening import open_observer
 from .other_models import open_others
 from .overload.draining import drain_on_signals
+from .overload.memory_budget import default_budget
 from .overload.slow_readers import ReaderLimits
+from .overload.trimming import Trimmer
 from .parsing.output import settle_output
 from .reload import reload_on_hangup
 from .rendering.choose import choose_renderer
 from .rendering.mistral import RendererError
 from .responses.live import LiveResponses
 from .responses.resuming import resume_unfinished
-from .startup import StartupDisplay, report_ready
+from .startup import StartupDisplay, format_bytes, report_ready
 from .state import GenerationDefaults, ServerState
 from .store.opening import StoreRefused, opened_store
 from .text.errors import TokenizerError
 from .text.grammar_tokens import vocabulary_of
 from .text.loading import has_tokenizer, load_tokenizer
 from .text.number_tokenizer import number_tokenizer
-from .text.pool import TokenizerPool
+from .text.pool import EncodingRoom, TokenizerPool
 from .text.tokenizer import Tokenizer
 from .websocket_protocol import WebSocketProtocol
 
@@ -89,6 +91,8 @@ class Listener(TlsServer):
         try:
             await self.serve([sock])
         finally:
+            for server in getattr(self, "servers", ()):  # uvicorn leaves them open where it is cancelled
+                server.close()
             self._ended.set()
 
     async def close(self) -> None:
@@ -195,6 +199,7 @@ async def _run(
             listener = make_listener(state, config.limits.connection)
             supervisor.start("the listener", lambda: listener.run_until_closed(sock))
             supervisor.start("the batches", lambda: state.batches.run(create_answering_app(state)))
+            supervisor.start("the trimmer", Trimmer().run)
             supervisor.start("the reloader", lambda: reload_on_hangup(door.reloadable))
             supervisor.start(
                 "the signal handler",
@@ -240,11 +245,14 @@ async def load_state(
         tokenizer = await anyio.to_thread.run_sync(load)
     except TokenizerError as error:
         raise StartError(str(error)) from error
+    inflight = config.overload.max_inflight_bytes or default_budget()
+    logger.info("at most %s are held for clients (--max-inflight-bytes)", format_bytes(inflight))
     pool = TokenizerPool(
         tokenizer,
         render_seconds=config.limits.template.timeout,
         render_chars=config.limits.template.max_rendered_chars,
         max_foreign=config.limits.template.max_waiting,
+        room=EncodingRoom(inflight // 2),
     )
     try:
         renderer = choose_renderer(config.model.renderer, pool, checkpoint.folder, config.model.harmony_vocabulary)
@@ -283,6 +291,7 @@ async def load_state(
         root=config.model.name,
         defaults=defaults,
         output=output,
+        json_whitespace=config.model.json_whitespace,
         store=store,
         responses=LiveResponses(config.store.max_background),
         mcp=Gateway(config.mcp),
@@ -309,7 +318,13 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
             create_app(state),
             loop="uvloop",
             # whatever makes a protocol will do
-            http=partial(HttpProtocol, readers=readers, connections=counted, root_path=state.door.root_path),  # type: ignore[arg-type]
+            http=partial(  # type: ignore[arg-type]
+                HttpProtocol,
+                readers=readers,
+                connections=counted,
+                root_path=state.door.root_path,
+                memory=state.memory,
+            ),
             ws=WebSocketProtocol,
             ws_max_size=connections.max_message_bytes,
             ws_per_message_deflate=False,  # what is small on the wire could be as large as it likes

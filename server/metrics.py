@@ -33,7 +33,7 @@ _SMALL: Final = (1, 2, 5, 10, 20, 50, 100)
 
 REJECTIONS: Final = (
     *("starting", "draining", "failed"),
-    *("queue_full", "queue_tokens_full", "bodies_full", "templates_full", "background_full", "grammars_full"),
+    *("queue_full", "queue_tokens_full", "memory_full", "templates_full", "background_full", "grammars_full"),
     "speech_full",
     "audio_full",
 )
@@ -287,5 +287,5 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
         lambda stats: stats.recovered,
     ),
     ("watchdog_kills", "Workers killed because they took too long.", lambda stats: stats.watchdog_kills),
-    ("poisoned_requests", "Requests ended because they alone killed workers.", lambda stats: stats.poisoned),
+    ("poisoned_requests", "Requests ended because they alone killed workers or engines.", lambda stats: stats.poisoned),
 )

@@ -42,6 +42,7 @@ _MEANINGS: Final = {
     500: "The server failed on this request; its log says why.",
     503: "The model is still loading, the engine is away, or the server is about to end.",
     504: "The request's time was up before it was done.",
+    507: "The disk is full, or the caller's share of the store is.",
 }
 _STREAM: Final = (
     "Where `stream` is true. Each event is `data: ` and a chunk in JSON; after the last comes `data: [DONE]`. "
@@ -82,13 +83,14 @@ def describe(
     routes: Sequence[BaseRoute], operations: Operations, keys_required: bool = False, root_path: str = ""
 ) -> dict[str, Any]:
     """The document, ready for JSON. Raises ``KeyError`` for a route that is not in ``operations``."""
-    described = [(route, operations[route.path]) for route in routes if isinstance(route, Route)]
+    described = [route for route in routes if isinstance(route, Route)]
     schemas = _Schemas(operations)
     paths: dict[str, Any] = {}
-    for route, operation in described:
+    for route in described:
         path = _PARAMETER.sub(r"{\1}", route.path)
         # HEAD goes without saying where there is GET
         for method in sorted((route.methods or set()) - {"HEAD"}):
+            operation = operations.get(f"{method} {route.path}") or operations[route.path]
             writer = _Writer(route, operation, schemas, keys_required)
             paths.setdefault(path, {})[method.lower()] = writer.write(method)
     errors = {name: _error(status, kind) for status in _MEANINGS for name, kind in _errors_of(status)}
@@ -101,7 +103,7 @@ def describe(
     }
     if root_path:
         document["servers"] = [{"url": root_path}]
-    if keys_required or any(isinstance(route, AdminRoute) for route, _ in described):
+    if keys_required or any(isinstance(route, AdminRoute) for route in described):
         components["securitySchemes"] = _SCHEMES
     return document
 
@@ -198,6 +200,8 @@ class _Writer:
             found.update(_GENERATING)
         if operation.unavailable or operation.generates:
             found.add(503)
+        if operation.takes_file or operation.keeps:
+            found.add(507)
         if operation.finds:
             found.add(404)
         if self._guarded:

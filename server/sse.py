@@ -7,7 +7,7 @@ nothing but listen, from the start.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -16,6 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from .errors import ClientDisconnected, CutShort, error_frame
 from .http_protocol import chunk_writer
+from .task_scope import TaskScope
+from .whole_answer import PIECE_BYTES
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -48,8 +50,8 @@ class Encoder(Protocol[T_contra]):
     def failed(self) -> bool:
         """Whether the frames so far end in an error, after which nothing more may be sent."""
 
-    def encode(self, batch: T_contra, /) -> bytes:
-        """The frames of one batch, joined; may be empty."""
+    def encode(self, batch: T_contra, /) -> bytes | Iterable[bytes]:
+        """The frames of one batch, joined; may be empty. Or one by one, where they would be large together."""
 
     def end(self) -> bytes:
         """The frames that follow the last batch."""
@@ -114,7 +116,10 @@ class EventStream(Generic[T]):
         try:
             async with aclosing(self._batches):
                 async for batch in self._batches:
-                    if frames := encoder.encode(batch):
+                    frames = encoder.encode(batch)
+                    if not isinstance(frames, bytes):
+                        await self._send_each(send, frames)
+                    elif frames:
                         if write(frames):
                             self._last_sent = clock()
                         else:
@@ -125,6 +130,20 @@ class EventStream(Generic[T]):
         except Exception as error:
             self._failure = error
         done.cancel()
+
+    async def _send_each(self, send: Send, frames: Iterable[bytes]) -> None:
+        """As the client takes them, some at a time."""
+        waiting: list[bytes] = []
+        size = 0
+        for frame in frames:
+            waiting.append(frame)
+            size += len(frame)
+            if size >= PIECE_BYTES:
+                await self._send(send, b"".join(waiting))
+                waiting, size = [], 0
+                await asyncio.sleep(0)
+        if size:
+            await self._send(send, b"".join(waiting))
 
     async def _send(self, send: Send, body: bytes, last: bool = False) -> None:
         async with self._turn:
@@ -157,7 +176,7 @@ async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
     Raises ClientDisconnected then, or whatever ``work`` raises.
     """
     loop = asyncio.get_running_loop()
-    watcher: asyncio.Task[None] | None = None
+    watching: TaskScope | None = None
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -165,8 +184,9 @@ async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
         scope.cancel()
 
     def begin() -> None:
-        nonlocal watcher
-        watcher = loop.create_task(watch())
+        nonlocal watching
+        watching = TaskScope("watches for clients that go away")
+        watching.start(watch())
 
     with anyio.CancelScope() as scope:
         # Not a task group: most work of a request that streams is done before anybody could look, and a group for
@@ -176,6 +196,6 @@ async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
             return await work
         finally:
             beginning.cancel()
-            if watcher is not None:
-                watcher.cancel()
+            if watching is not None:
+                await watching.aclose()
     raise ClientDisconnected

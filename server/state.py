@@ -20,12 +20,14 @@ from .errors import Overloaded, ShutDown, Unavailable
 from .grammar.checker import Grammars
 from .grammar.limits import GrammarLimits
 from .grammar.vocabulary import special_tokens_of, token_bytes_of
+from .grammar.whitespace import JsonWhitespace
 from .mcp.gateway import Gateway
 from .metrics import Metrics
 from .observe.observer import Observer
-from .overload.bodies import HeldBodies
+from .overload.memory_budget import MemoryBudget, default_budget
 from .overload.permits import AdmissionQueue
 from .overload.ticket import Ticket
+from .overload.turns import LoopTurns
 from .parsing.output import OutputFormat
 from .rendering.hf import TemplateRenderer
 from .rendering.interface import Renderer
@@ -91,6 +93,8 @@ class ServerState:
     """Whether requests may bring chat templates of their own."""
     output: OutputFormat = field(default_factory=OutputFormat)
     """How the model writes reasoning and tool calls."""
+    json_whitespace: JsonWhitespace = "indented"
+    """What JSON may have where a grammar constrains it."""
     door: Door = field(default_factory=Door)
     keep_alive: float = KEEP_ALIVE_SECONDS
     observer: Observer = field(default_factory=Observer)
@@ -131,7 +135,10 @@ class ServerState:
     others: Mapping[Kind, Runs] = field(default_factory=dict)
     """What runs the models besides the chat model's."""
     queue: AdmissionQueue = field(init=False)
-    bodies: HeldBodies = field(init=False)
+    memory: MemoryBudget = field(init=False)
+    """For all that is held for clients."""
+    turns: LoopTurns = field(default_factory=LoopTurns)
+    """For whatever would keep the event loop from all other requests."""
     grammars: Grammars = field(init=False)
     """Whatever grammar a request brings is tried there before the engine is given it."""
     _live: set[Ticket] = field(default_factory=set)
@@ -143,7 +150,8 @@ class ServerState:
         self.batches = BatchRunner(self.store, self.max_batches, self.door.keys.owner, self.limits)
         self.renderer: Renderer = TemplateRenderer(self.pool) if self.writes is None else self.writes
         self.queue = AdmissionQueue(self.overload)
-        self.bodies = HeldBodies(self.overload.max_held_body_bytes)
+        # the other half is the tokenizer pool's
+        self.memory = MemoryBudget((self.overload.max_inflight_bytes or default_budget()) // 2)
         tokenizer, eos = self.pool.tokenizer, self.defaults.eos_token_ids
         self.grammars = Grammars(lambda: token_bytes_of(tokenizer, eos), self.grammar_limits)
 
@@ -160,17 +168,20 @@ class ServerState:
 
     @property
     def live_requests(self) -> int:
-        """Requests for generation between admission and the last byte of their response."""
+        """Requests for generation and transfers of files, between admission and the last byte of their response."""
         return len(self._live)
 
     def check_available(self, kind: Kind = "chat") -> None:
         """Raises Unavailable while the model of this kind starts, after any failed, and while the server drains."""
-        if self.draining:
-            raise Unavailable("The server is shutting down and takes no new requests.", "draining")
+        self._check_open()
         self.check_alive()
         runs = self._runs.get(kind)
         if runs is not None and runs.ready is None:
             raise Unavailable("The model is still loading; try again shortly.", "starting")
+
+    def _check_open(self) -> None:
+        if self.draining:
+            raise Unavailable("The server is shutting down and takes no new requests.", "draining")
 
     def check_ready(self) -> None:
         """As :meth:`check_available` for every model, and while what was lost under one is being replaced: new requests
@@ -204,13 +215,28 @@ class ServerState:
         """
         try:
             self.check_available(kind)
-            permit = self.queue.enter()
+            permit = self.queue.enter(self.memory.share())
         except (Unavailable, Overloaded) as refusal:
             self._count_refusal(refusal)
             raise
+        with self._counted(Ticket(permit, timeout)) as ticket:
+            yield ticket
+
+    @contextmanager
+    def transfer(self) -> Iterator[Ticket]:
+        """Counts one transfer of a file, for which no model is needed. Raises Unavailable while the server drains."""
+        try:
+            self._check_open()
+        except Unavailable as refusal:
+            self._count_refusal(refusal)
+            raise
+        with self._counted(Ticket(self.queue.pass_by(), 0.0)) as ticket:
+            yield ticket
+
+    @contextmanager
+    def _counted(self, ticket: Ticket) -> Iterator[Ticket]:
         if not self._live:
             self._idle = anyio.Event()
-        ticket = Ticket(permit, timeout)
         self._live.add(ticket)
         try:
             yield ticket
@@ -220,7 +246,7 @@ class ServerState:
         finally:
             if ticket.ended_by is not None and ticket.ended_by.code is not None:
                 self.metrics.cut_off[ticket.ended_by.code].inc()
-            permit.close()
+            ticket.permit.close()
             self._live.remove(ticket)
             if not self._live:
                 self._idle.set()

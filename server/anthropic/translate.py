@@ -148,6 +148,10 @@ def _tools(tools: list[Tool] | None, choice: ToolChoice | None) -> dict[str, Any
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
+    if (known := tool.predefined) is not None:
+        # strict: clients run what is asked for without a look at it
+        described = {"description": known.description, "parameters": known.input_schema, "strict": True}
+        return {"type": "function", "function": {"name": known.name, **described}}
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description

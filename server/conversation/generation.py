@@ -11,6 +11,7 @@ from stentor.protocols.sampling import SamplingParams
 from ..door.keys import Caller
 from ..metrics import RequestTracker
 from ..observe.request import current_record, current_request_id
+from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.permits import Permit
 from ..state import ServerState
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
@@ -54,8 +55,15 @@ class Observed:
         arrival: float,
         permit: Permit,
         client: Submitter | None = None,
+        *,
+        field: str = "messages",
     ) -> None:
-        """``arrival`` by ``time.monotonic()``. Raises Overloaded where ``permit`` gets no room for the prompt."""
+        """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt.
+
+        Raises Overloaded where ``permit`` gets no room for the prompt, and BadRequest (413) where none gets it.
+        """
+        self._held = TOKEN_BYTES * len(request.prompt)
+        permit.memory.add(self._held, field)
         permit.take(len(request.prompt))
         self._client = client or state.client
         self._state = state
@@ -72,7 +80,7 @@ class Observed:
         tracker = state.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
-        self._generation = generate(self._client, state.pool, named, self._observe)
+        self._generation = generate(self._client, state.pool, named, self._observe, state.turns)
         return self._generation
 
     def _observe(self, deltas: list[Delta]) -> None:
@@ -86,6 +94,8 @@ class Observed:
 
     async def aclose(self) -> None:
         """May be called at any time, and again."""
+        held, self._held = self._held, 0
+        self._permit.memory.add(-held)
         if self._generation is not None:
             await self._generation.aclose()
         tracker, self._tracker = self._tracker, None
@@ -94,4 +104,4 @@ class Observed:
             if served.failure:
                 logger.warning("the engine could not finish a request: %s", served.failure)
             if (record := current_record.get()) is not None:
-                record.served.append(served)
+                record.add(served)

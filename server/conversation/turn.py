@@ -22,7 +22,7 @@ from .admission import (
     check_prompt,
     context_length,
     most_prompt_tokens,
-    output_room,
+    most_tokens_of,
     resolve_sampling,
     truncate,
 )
@@ -55,12 +55,15 @@ async def begin_turn(
     ticket: Ticket,
     *,
     fill_context: bool = False,
+    whole: bool = True,
+    copies: int = 1,
     client: Submitter | None = None,
     arrival: float | None = None,
 ) -> Turn:
     """Checks and renders a conversation, and admits it.
 
-    More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has.
+    More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has; and so
+    are log-probabilities that make a ``whole`` answer too large, which tells them ``copies`` times.
     ``client`` takes the request instead of the engine's own. ``arrival``, by ``time.monotonic()``, is when it was asked
     for; None: when the ticket's request was. Raises BadRequest for whatever cannot be served,
     Unavailable before the engine is ready, and Overloaded.
@@ -78,11 +81,11 @@ async def begin_turn(
     params = resolve_sampling(
         body,
         state,
-        output_room(len(prompt), budget, state),
+        most_tokens_of(state, body, budget, prompt, fill_context=fill_context, whole=whole, copies=copies),
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    params = await with_bad_words(state, params, body.bad_words)
+    params = await with_bad_words(state, params, body.bad_words, ticket.permit.memory)
     constraints = await constraints_of(state, body, use, prompt, prompted.thinking)
     wanted = generation_request(body, prompt, params, caller, constraints)
     return Turn(

@@ -4,11 +4,15 @@ The form is that of Hermes (``<tool_call>`` around a JSON object), which its par
 to call tools seldom begins to by itself, but does where ``tool_choice`` requires it, and then its grammar holds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from ..parsing.tools.schemas import Arguments
+
+MAX_DEPTH: Final = 4
+"""Levels of an example; what lies deeper stays empty."""
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 _INSTRUCTION: Final = """# Tools
@@ -19,15 +23,20 @@ These functions can be called:
 </tools>
 
 To call one, write its name and its arguments as a JSON object between tags:
-<tool_call>
-{{"name": "the function's name", "arguments": {{"an argument": "its value"}}}}
-</tool_call>
+{examples}
 The result comes in the next message, between <tool_response> tags."""
+
+_EXAMPLES: Final[dict[str, Any]] = {
+    "string": "", "integer": 0, "number": 0.5, "boolean": True, "object": {}, "array": [], "null": None,
+}  # fmt: skip
+"""Values by type; the first that a schema allows is shown."""
 
 
 def told(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The conversation with ``tools`` in its system prompt, and earlier calls and their results as plain text."""
-    instruction = _INSTRUCTION.format(tools="\n".join(_json(tool["function"]) for tool in tools)) if tools else ""
+    functions = [tool["function"] for tool in tools]
+    examples = "\n".join(_call({**function, "arguments": example_arguments(function)}) for function in functions)
+    instruction = _INSTRUCTION.format(tools="\n".join(map(_json, functions)), examples=examples) if functions else ""
     ready = [_plain(message) for message in messages]
     if not instruction:
         return ready
@@ -35,6 +44,38 @@ def told(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> lis
     if first["role"] in ("system", "developer"):
         return [{**first, "content": f"{_text(first.get('content'))}\n\n{instruction}"}, *ready[1:]]
     return [{"role": "system", "content": instruction}, *ready]
+
+
+def example_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call of a function may look like: required arguments, or all where none is, with values of their types.
+
+    A small model copies names from its prompt, so they are the function's own.
+    """
+    arguments = Arguments(function.get("parameters"))
+    return {
+        name: _example(arguments, name, schema, 1) for name, schema in _shown(arguments.properties, arguments.required)
+    }
+
+
+def _shown(properties: Any, required: Any) -> list[tuple[str, Any]]:
+    known = properties if isinstance(properties, Mapping) else {}
+    needed = [name for name in required if isinstance(name, str)] if isinstance(required, Sequence) else []
+    return [(name, known.get(name)) for name in needed or known]
+
+
+def _example(arguments: Arguments, name: str, schema: Any, depth: int) -> Any:
+    found = arguments.resolved(schema)
+    values = found.get("enum", [found["const"]] if "const" in found else None)
+    if isinstance(values, list) and values:
+        return values[0]
+    types = arguments.types_of(found)
+    kind = next((kind for kind in _EXAMPLES if kind in types), "null")
+    if kind == "object" and depth < MAX_DEPTH:
+        inner = _shown(found.get("properties"), found.get("required", ()))
+        return {name: _example(arguments, name, schema, depth + 1) for name, schema in inner}
+    if kind == "array" and depth < MAX_DEPTH and "items" in found:
+        return [_example(arguments, name, found["items"], depth + 1)]
+    return f"<{name}>" if kind == "string" else _EXAMPLES[kind]
 
 
 def speaks_of_tools(messages: Sequence[dict[str, Any]]) -> bool:

@@ -2,8 +2,7 @@
 
 A secret opens sessions of the one kind that it was made for, and nothing else, until it expires or the key that it was
 made with is taken away. Secrets are kept as digests, in memory, and as many as there may be; what they configure is
-bounded, too. Where there are several keys, one has no more than it leaves to the others: half of all, if it alone makes
-any, a quarter of all beside another one that has half, and so on.
+bounded, too. Where there are several keys, one has no more than its share (:class:`..overload.fair_queue.Shares`).
 """
 
 import os
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ..overload.fair_queue import Shares
 from .keys import Caller, KeyDigest
 
 PREFIX: Final = "ek_"
@@ -36,24 +36,14 @@ class ClientSecret:
     """By ``time.time()``."""
 
 
-@dataclass
-class _Had:
-    """By one key."""
-
-    secrets: int = 0
-    bytes: int = 0
-
-
 class ClientSecrets:
     """All that are good now."""
 
     def __init__(self, clock: Callable[[], float] = time.time, most: int = MAX_SECRETS) -> None:
         self._clock = clock
-        self._most = most
         self._secrets: OrderedDict[KeyDigest, ClientSecret] = OrderedDict()
-        self._bytes = 0
-        self._had: dict[str, _Had] = {}
-        """By the owner's name, of those that have any."""
+        self._places = Shares(most)
+        self._bytes = Shares(MAX_BYTES)
 
     def __len__(self) -> int:
         return len(self._secrets)
@@ -61,38 +51,36 @@ class ClientSecrets:
     def make(self, caller: Caller, session: bytes, seconds: int) -> tuple[str, int]:
         """The secret, and when it expires, in seconds since 1970. Raises SecretsFull."""
         self._forget_expired()
-        if len(self._secrets) >= self._most:
-            raise SecretsFull(
-                f"{self._most} client secrets have not expired, as many as this server keeps; try again later."
-            )
-        if self._bytes + len(session) > MAX_BYTES:
-            raise SecretsFull(
-                f"The sessions of client secrets that have not expired take the {MAX_BYTES >> 20} MiB that this server "
-                "has for them; try again later."
-            )
-        had = self._had.get(caller.owner, _Had())
-        if caller.salt:  # there are other keys
-            self._check_part(had, len(session))
+        self._check_room(caller, len(session))
         value = PREFIX + os.urandom(_BYTES).hex()
         expires_at = int(self._clock()) + seconds
         secret = ClientSecret(replace(caller, admin=False), session, expires_at)
         self._secrets[KeyDigest(value.encode())] = secret
-        self._bytes += len(session)
-        had.secrets += 1
-        had.bytes += len(session)
-        self._had[caller.owner] = had
+        self._places.take(caller.owner)
+        self._bytes.take(caller.owner, len(session))
         return value, expires_at
 
-    def _check_part(self, had: _Had, size: int) -> None:
-        if had.secrets >= self._most - len(self._secrets):
+    def _check_room(self, caller: Caller, size: int) -> None:
+        places, held, owner = self._places, self._bytes, caller.owner
+        if places.total >= places.most:
             raise SecretsFull(
-                f"{had.secrets} client secrets of this key have not expired, as many as this server leaves to one; try "
-                "again later."
+                f"{places.most} client secrets have not expired, as many as this server keeps; try again later."
             )
-        if had.bytes + size > MAX_BYTES - self._bytes:
+        if held.total + size > held.most:
             raise SecretsFull(
-                f"The sessions of this key's client secrets that have not expired take {had.bytes} bytes, about as "
-                "many as this server leaves to one; try again later."
+                f"The sessions of client secrets that have not expired take the {MAX_BYTES >> 20} MiB that this server "
+                "has for them; try again later."
+            )
+        alone = not caller.salt
+        if not places.fits(owner, alone=alone):
+            raise SecretsFull(
+                f"{places.held(owner)} client secrets of this key have not expired, as many as this server leaves to "
+                "one; try again later."
+            )
+        if not held.fits(owner, size, alone=alone):
+            raise SecretsFull(
+                f"The sessions of this key's client secrets that have not expired take {held.held(owner)} bytes, about "
+                "as many as this server leaves to one; try again later."
             )
 
     def find(self, value: bytes) -> ClientSecret | None:
@@ -106,9 +94,5 @@ class ClientSecrets:
         now = self._clock()
         for digest in [digest for digest, secret in self._secrets.items() if secret.expires_at <= now]:
             secret = self._secrets.pop(digest)
-            self._bytes -= len(secret.session)
-            had = self._had[secret.caller.owner]
-            had.secrets -= 1
-            had.bytes -= len(secret.session)
-            if not had.secrets:
-                del self._had[secret.caller.owner]
+            self._places.give_back(secret.caller.owner)
+            self._bytes.give_back(secret.caller.owner, len(secret.session))

@@ -8,6 +8,7 @@ from ..options import ConfigError
 from ..reload import Reloadable
 from .client_secrets import ClientSecrets
 from .files import FileRefused
+from .hosts import Hosts
 from .keys import Keyring
 from .origins import Origins
 from .tls import ReloadingContext, TlsFiles
@@ -24,6 +25,7 @@ class Door:
     tls: ReloadingContext | None = None
     secrets: ClientSecrets = field(default_factory=ClientSecrets)
     """For the clients of those who have keys."""
+    hosts: Hosts = field(default_factory=Hosts)
 
     @property
     def reloadable(self) -> Sequence[Reloadable]:
@@ -39,7 +41,7 @@ def open_door(config: DoorConfig) -> Door:
         tls = _open_tls(config)
     except FileRefused as error:
         raise ConfigError(str(error)) from error
-    return Door(keys, Origins(config.cors_origins), config.root_path, tls)
+    return Door(keys, Origins(config.cors_origins), config.root_path, tls, hosts=Hosts(config.allowed_hosts))
 
 
 def _open_tls(config: DoorConfig) -> ReloadingContext | None:

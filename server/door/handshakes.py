@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from ..connections import Connections, Place
+from ..task_scope import TaskScope
 from . import tls
 
 _FOR_WANT_OF_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -36,24 +37,18 @@ class TlsAcceptor:
         self._connections = connections
         self._make_protocol = make_protocol
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskScope("TLS handshakes")
 
     def start(self) -> None:
         self._sock.setblocking(False)
-        self._keep(self._loop.create_task(self._accept()))
+        self._tasks.start(self._accept())
 
     def close(self) -> None:
         """Takes no more, and ends the handshakes under way. May be called again."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     async def wait_closed(self) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.aclose()
 
     async def _accept(self) -> None:
         while True:
@@ -69,7 +64,7 @@ class TlsAcceptor:
                 place.leave()
                 connection.close()
             else:
-                self._keep(self._loop.create_task(self._shake_hands(connection, place)))
+                self._tasks.start(self._shake_hands(connection, place))
 
     async def _shake_hands(self, connection: socket.socket, place: Place) -> None:
         try:
@@ -77,7 +72,7 @@ class TlsAcceptor:
                 lambda: self._make_protocol(place),
                 connection,
                 ssl=self._context,
-                ssl_handshake_timeout=tls.HANDSHAKE_SECONDS,
+                ssl_handshake_timeout=tls.PROBE_HANDSHAKE_SECONDS if place.only_probes else tls.HANDSHAKE_SECONDS,
             )
         except OSError:  # what came was no handshake, or not in time
             place.leave()

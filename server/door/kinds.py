@@ -48,6 +48,18 @@ def origins() -> Kind:
     return Kind("origins such as https://app.example.com, or *", parse, "ORIGIN", many=True)
 
 
+def hosts() -> Kind:
+    def parse(raw: object) -> tuple[str, ...]:
+        given = texts().parse(raw)
+        assert isinstance(given, tuple)
+        for host in given:
+            if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", host, re.ASCII):
+                raise ValueError(raw)
+        return tuple(host.lower() for host in given)
+
+    return Kind("names such as llm.example.com, without scheme and port", parse, "NAME", many=True)
+
+
 def root_path() -> Kind:
     def parse(raw: object) -> str:
         if not isinstance(raw, str) or not re.fullmatch(r"(/[\w.~-]+)*/?", raw.strip(), re.ASCII):

@@ -1,13 +1,12 @@
 """The origins whose web pages may ask. Light: it is read before the rest of the server is imported."""
 
-import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-ANY: Final = "*"
+from .hosts import Headers, Hosts
 
-Headers = Sequence[tuple[bytes, bytes]]
+ANY: Final = "*"
 
 
 class Origins:
@@ -23,12 +22,12 @@ class Origins:
     def allow(self, origin: str) -> bool:
         return self.any or origin in self._allowed
 
-    def admit(self, headers: Headers, *, keyless: bool) -> bool:
+    def admit(self, headers: Headers, *, keyless: bool, hosts: Hosts) -> bool:
         """Whether a request comes from what is no browser, from a page of our own, or of an allowed origin.
 
         Browsers let every page open WebSockets and send simple requests to any address, and hide no more than the
         answer. Without a key to tell friends by (``keyless``) a page is our own only under a name that nobody else
-        can have: whoever owns a name can point it at our address, and his page there looks like ours.
+        can have, or that is among those given in ``hosts``.
         """
         origin = header(headers, b"origin")
         if origin is None or self.allow(origin):
@@ -40,20 +39,7 @@ class Origins:
             return False
         host = header(headers, b"host")
         same = name is not None and host is not None and ours.netloc == host.lower()
-        return same and not (keyless and _can_be_owned(name or ""))
-
-
-def _can_be_owned(name: str) -> bool:
-    """Whether it is a name in the public DNS, not an address, one of this machine or of the network around it."""
-    return "." in name and not name.endswith(".localhost") and not _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return same and (not keyless or hosts.allow(name or ""))
 
 
 def header(headers: Headers, wanted: bytes) -> str | None:

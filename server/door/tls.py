@@ -11,6 +11,8 @@ from .files import FileRefused, read_text
 
 HANDSHAKE_SECONDS: Final = 10.0
 """For a handshake to be done, from the connection's beginning."""
+PROBE_HANDSHAKE_SECONDS: Final = 2.0
+"""The same for a connection that is taken for a probe alone, of which there are few."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 from uuid import uuid4
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling import Pooled, Pooling, PoolingTask
@@ -17,13 +17,17 @@ from stentor.protocols.pooling_api.formats import NumberFields
 from ..auth import caller_of
 from ..observe.request import current_record
 from ..overload.ticket import Ticket
+from ..overload.turns import LoopTurns, Slices
 from ..state import ServerState
+from ..whole_answer import AnswerRoom, WholeAnswer
 from .conversation import read_messages
-from .encoding import number_bytes, off_the_loop, raw
+from .encoding import NumberWriter, number_bytes
 from .model import EmbeddingModel
 from .purposes import adapter_of, prompt_of
 from .reading import Prompt, Room, read_texts
 from .running import Job
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,16 @@ class Asked:
     name: str
     """By which the client knows the model."""
     job: Job
+    room: AnswerRoom
+    turns: LoopTurns
 
     @property
     def usage(self) -> TextUsage:
         return TextUsage.of(self.job.tokens)
+
+    def writer(self) -> NumberWriter:
+        """For its answer."""
+        return NumberWriter(self.room, self.turns)
 
 
 def asked(
@@ -48,7 +58,9 @@ def asked(
     model = state.embedding
     assert model is not None, "the catalogue has it"
     own = caller_of(request.scope).cache_salt(salt)
-    return Asked(model, served, Job(model, ticket.permit, current_record.get(), priority=priority, salt=own))
+    room = AnswerRoom(state.limits.max_answer_bytes, ticket.permit.memory)
+    job = Job(model, ticket.permit, current_record.get(), priority=priority, salt=own, room=room)
+    return Asked(model, served, job, room, state.turns)
 
 
 def room_of(state: ServerState, model: EmbeddingModel, fields: PoolingFields) -> Room:
@@ -129,27 +141,24 @@ def _dimensions(model: EmbeddingModel, wanted: int | None, field: str) -> int:
     )
 
 
-async def binary_answer(asked: Asked, found: Sequence[Pooled], fields: NumberFields, *, flat: bool) -> Response:
+async def binary_answer(asked: Asked, found: Sequence[Pooled], fields: NumberFields, *, flat: bool) -> WholeAnswer:
     """The numbers themselves, one text's after another's; with ``bytes`` a header says where whose are."""
     type, order = fields.embed_dtype, fields.endianness
-
-    def write() -> tuple[bytes, list[dict[str, Any]]]:
-        pieces, items, at = [], [], 0
-        for index, each in enumerate(found):
-            piece = number_bytes(each, type, order)
-            shape = [each.columns] if flat else [each.rows, each.columns]
-            where = {"start": at, "end": at + len(piece), "shape": shape}
-            items.append({"index": index, "embed_dtype": type, "endianness": order, **where})
-            pieces.append(piece)
-            at += len(piece)
-        return b"".join(pieces), items
-
-    body, items = await off_the_loop(found, write)
-    headers = {}
+    pieces, items, at = [], [], 0
+    slices = Slices(asked.turns)
+    for index, each in enumerate(found):
+        piece = number_bytes(each, type, order)
+        shape = [each.columns] if flat else [each.rows, each.columns]
+        where = {"start": at, "end": at + len(piece), "shape": shape}
+        items.append({"index": index, "embed_dtype": type, "endianness": order, **where})
+        pieces.append(piece)
+        at += len(piece)
+        await slices.did(len(piece))
+    answer = WholeAnswer(pieces, "application/octet-stream")
     if fields.encoding_format == "bytes":
         told = {"id": new_id("embd"), "created": now(), "model": asked.name, "data": items, "usage": asked.usage}
-        headers["metadata"] = bytes(raw(told)).decode()
-    return Response(body, headers=headers, media_type="application/octet-stream")
+        answer.headers["metadata"] = _encode(told).decode()
+    return answer
 
 
 def new_id(kind: str) -> str:

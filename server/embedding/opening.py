@@ -12,7 +12,7 @@ from stentor.engine.models.sentence_config import PoolingMode
 
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
-from ..text.pool import TokenizerPool
+from ..text.pool import EncodingRoom, TokenizerPool
 from ..text.tokenizer import Tokenizer
 from .ends import ends_of, pair_ends_of
 from .errors import EmbeddingModelError
@@ -37,9 +37,15 @@ class Served(Protocol):
 
 
 def open_embedding(
-    served: Served, client: Pools, folder: Path, metrics: Observes | None = None, tokenizer_path: Path | None = None
+    served: Served,
+    client: Pools,
+    folder: Path,
+    metrics: Observes | None = None,
+    tokenizer_path: Path | None = None,
+    room: EncodingRoom | None = None,
 ) -> EmbeddingModel:
-    """Reads the configuration and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread.
+    """Reads the configuration and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread. Texts
+    are encoded in ``room``.
 
     Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
     """
@@ -51,7 +57,7 @@ def open_embedding(
     return EmbeddingModel(
         served.served_names,
         client,
-        TokenizerPool(tokenizer),
+        TokenizerPool(tokenizer, room=room),
         config,
         ends_of(tokenizer),
         pair_ends_of(tokenizer),

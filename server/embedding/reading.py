@@ -126,7 +126,8 @@ async def encode(
         texts = [text.lower() for text in texts]
     encoded: list[list[int]] = []
     for start in range(0, len(texts), _AT_A_TIME):
-        encoded += await model.pool.encode_batch(texts[start : start + _AT_A_TIME], special, most_tokens=most)
+        some = texts[start : start + _AT_A_TIME]
+        encoded += await model.pool.encode_batch(some, special, most_tokens=most, field="input")
     return encoded
 
 

@@ -10,14 +10,17 @@ import msgspec
 
 from stentor.engine.models.pooling_config import PoolingConfig, looks_at_all
 from stentor.protocols.actors import Finished, PromptDone
+from stentor.protocols.openai.bounds import ANSWER_TOO_LARGE
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling import Pooled, Pooling
 from stentor.protocols.sampling import SamplingParams
 
 from ..errors import GenerationFailed
 from ..observe.request import RequestRecord, Served
+from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.permits import Permit
 from ..text.generation import EventStream
+from ..whole_answer import AnswerRoom, without_bound
 from .model import EmbeddingModel
 from .reading import Prompt
 
@@ -44,7 +47,10 @@ class Job:
         *,
         priority: int = 0,
         salt: str = "",
+        room: AnswerRoom | None = None,
     ) -> None:
+        """``room`` counts the numbers; None: nothing does."""
+        self._room = room or without_bound()
         self._model = model
         self._permit = permit
         self._record = record
@@ -54,17 +60,21 @@ class Job:
         """Of all prompts so far."""
         self._sent = 0
 
-    async def run(self, prompts: Sequence[Prompt], wanted: Pooling, field: str = "input") -> list[Pooled]:
+    async def run(
+        self, prompts: Sequence[Prompt], wanted: Pooling, field: str = "input", number_bytes: int = 4
+    ) -> list[Pooled]:
         """What the engine makes of each, in order. May be called again, for more texts of the same request, which
-        stand in ``field``.
+        stand in ``field``. Each number takes ``number_bytes`` of the answer.
 
         Raises BadRequest where the answer would be too large, before anything is computed if that is known by then;
         :class:`..errors.GenerationFailed`, :class:`..errors.Overloaded` and
         :class:`stentor.engine.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
         """
-        if 4 * sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > MAX_BYTES:
-            raise _too_large(field)
+        most = min(MAX_BYTES // 4, self._room.most // number_bytes)
+        if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:
+            raise _too_large(field, most)
         total = sum(len(prompt.ids) for prompt in prompts)
+        self._permit.memory.add(TOKEN_BYTES * total, field)
         self._permit.take(total)
         self.tokens += total
         wanted = msgspec.structs.replace(wanted, last=not looks_at_all(self._model.config, wanted))
@@ -86,8 +96,9 @@ class Job:
                 done.append(await self._read(stream, served))
                 running.popleft()
                 made += len(done[-1].data)
-                if made > MAX_BYTES:
-                    raise _too_large(field)
+                if made > 4 * most:
+                    raise _too_large(field, most)
+                self._room.add(len(done[-1].data))
                 held -= length
                 self._permit.processed(length)
                 if self._model.metrics is not None:
@@ -99,7 +110,7 @@ class Job:
             if len(served.reasons) < len(prompts):
                 served.reasons.append("abort")
             if self._record is not None:
-                self._record.served.append(served)
+                self._record.add(served)
         return done
 
     def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EventStream:
@@ -146,18 +157,20 @@ def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:
         case "embed":
             return wanted.dimensions or config.dimensions
         case "token_embed":
-            own = config.backbone.hidden_size if config.vectors is None else config.vectors.outputs
-            return (tokens - 1) * min(wanted.dimensions or own, own)
+            if config.vectors is None:
+                return tokens * config.backbone.hidden_size
+            own = config.vectors.outputs
+            return (tokens - config.vectors.skip_first) * min(wanted.dimensions or own, own)
         case "token_classify":
             return 0 if config.score is None else tokens * len(config.score.labels)
         case _:
             return 0
 
 
-def _too_large(field: str) -> BadRequest:
+def _too_large(field: str, most: int) -> BadRequest:
     return BadRequest(
-        f"The answer to `{field}` would have more than {MAX_BYTES >> 22} million numbers, the most that one may have; "
-        "send fewer texts at a time.",
+        f"The answer to `{field}` would have more than {most} numbers, as many as one may have; send fewer texts at "
+        "a time.",
         field,
-        "response_too_large",
+        ANSWER_TOO_LARGE,
     )

@@ -1,53 +1,87 @@
 """A generation as one chat completion."""
 
+from collections.abc import AsyncIterable, Sequence
+
 from msgspec import UNSET
 
+from stentor.protocols.deltas import Delta
 from stentor.protocols.openai.chat import (
     AssistantMessage,
     CalledCustom,
     CalledFunction,
     ChatChoice,
     ChatResponse,
+    ChoiceLogprobs,
     CustomToolCall,
     FunctionToolCall,
 )
 from stentor.protocols.openai.usage import Usage
+from stentor.protocols.steps import TokenLogprobs
 
+from ..overload.turns import LoopTurns, Slices
+from ..whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
 from .chat_shape import ChatShape, call_id
-from .collect import Call, Choice, Generation
+from .chunks import encode
+from .collect import Call, Choice, collect
 from .logprobs import chat_logprobs, prompt_logprobs
 
 
-def chat_response(shape: ChatShape, generation: Generation) -> ChatResponse:
-    """``generation`` was collected with thoughts or without, as ``shape`` says."""
-    wanted = shape.prompt_logprobs
-    return ChatResponse(
+async def chat_answer(
+    shape: ChatShape, batches: AsyncIterable[list[Delta]], room: AnswerRoom, turns: LoopTurns
+) -> WholeAnswer:
+    """Raises as :func:`.collect.collect` and :meth:`..whole_answer.AnswerRoom.add` do."""
+    written = _Logprobs(shape, room)
+    generation = await collect(
+        batches, shape.n, thoughts=shape.include_reasoning, token_ids=shape.token_ids, logprobs=written
+    )
+    parts, slices = AnswerParts(room), Slices(turns)
+    choices = []
+    for index, choice in enumerate(generation.choices):
+        message = encode(_message(shape, choice))
+        token_ids = encode(choice.tokens) if shape.token_ids else b""
+        room.add(len(message) + len(token_ids))
+        await slices.did(len(message) + len(token_ids))
+        finish = choice.finish
+        assert finish is not None
+        called = bool(choice.calls)
+        choices.append(
+            ChatChoice(
+                index=index,
+                message=parts.place([message]),
+                logprobs=ChoiceLogprobs(parts.place(array(written.choices[index]))) if written.choices else None,
+                finish_reason=shape.finish_reason(finish, called, called and choice.calls[-1].ended),
+                stop_reason=finish.stop_reason,
+                token_ids=parts.place([token_ids]) if shape.token_ids else UNSET,
+            )
+        )
+    usage = Usage.of(
+        len(shape.prompt), generation.completion_tokens, generation.cached_tokens, generation.reasoning_tokens
+    )
+    response = ChatResponse(
         id=shape.response_id,
         created=shape.created,
         model=shape.model,
-        choices=[_choice(shape, index, choice) for index, choice in enumerate(generation.choices)],
-        usage=Usage.of(
-            len(shape.prompt), generation.completion_tokens, generation.cached_tokens, generation.reasoning_tokens
-        ),
-        prompt_logprobs=(
-            UNSET if wanted is None else prompt_logprobs(generation.prompt_logprobs or [], shape.names, wanted)
-        ),
+        choices=choices,
+        usage=usage,
+        prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(array(written.prompt)),
         prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
     )
+    return parts.answer(response)
 
 
-def _choice(shape: ChatShape, index: int, choice: Choice) -> ChatChoice:
-    finish = choice.finish
-    assert finish is not None
-    top = shape.top_logprobs
-    return ChatChoice(
-        index=index,
-        message=_message(shape, choice),
-        logprobs=None if top is None else chat_logprobs(choice.logprobs, shape.names, top),
-        finish_reason=shape.finish_reason(finish, bool(choice.calls), bool(choice.calls) and choice.calls[-1].ended),
-        stop_reason=finish.stop_reason,
-        token_ids=choice.tokens if shape.token_ids else UNSET,
-    )
+class _Logprobs:
+    def __init__(self, shape: ChatShape, room: AnswerRoom) -> None:
+        self._shape = shape
+        self.prompt = JsonList(room)
+        self.choices = [] if shape.top_logprobs is None else [JsonList(room) for _ in range(shape.n)]
+        """Where they were asked for."""
+
+    def of_prompt(self, entries: Sequence[TokenLogprobs | None]) -> None:
+        self.prompt.extend(prompt_logprobs(entries, self._shape.names, self._shape.prompt_logprobs or 0))
+
+    def of_choice(self, index: int, _tokens: Sequence[int], entries: Sequence[TokenLogprobs]) -> None:
+        if self.choices:
+            self.choices[index].extend(chat_logprobs(entries, self._shape.names, self._shape.top_logprobs or 0).content)
 
 
 def _message(shape: ChatShape, choice: Choice) -> AssistantMessage:

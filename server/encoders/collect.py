@@ -1,12 +1,13 @@
 """A whole generation gathered from its deltas, for responses that are not streamed."""
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from stentor.protocols.deltas import (
     Delta,
     Finish,
+    PromptLogprobs,
     PromptProcessed,
     Reasoning,
     Text,
@@ -41,8 +42,6 @@ class Choice:
     reasoning: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Beside ``tokens``, where they were asked for."""
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     finish: Finish | None = None
@@ -62,7 +61,6 @@ class Generation:
 
     choices: list[Choice]
     cached_tokens: int = 0
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
     @property
     def completion_tokens(self) -> int:
@@ -74,10 +72,27 @@ class Generation:
         return sum(choice.reasoning_tokens for choice in self.choices)
 
 
-async def collect(batches: AsyncIterable[list[Delta]], n: int, *, thoughts: bool = True) -> Generation:
-    """Reads ``batches`` to their end. Raises as :func:`..errors.generation_error` says.
+class LogprobsWriter(Protocol):
+    """Writes log-probabilities down as they come: as objects they would take several times the room."""
 
-    Without ``thoughts``, reasoning and its tokens are counted and dropped.
+    def of_prompt(self, entries: Sequence[TokenLogprobs | None], /) -> None:
+        """Of the prompt's next tokens."""
+
+    def of_choice(self, index: int, tokens: Sequence[int], entries: Sequence[TokenLogprobs], /) -> None:
+        """Of a choice's next tokens."""
+
+
+async def collect(
+    batches: AsyncIterable[list[Delta]],
+    n: int,
+    *,
+    thoughts: bool = True,
+    token_ids: bool = True,
+    logprobs: LogprobsWriter | None = None,
+) -> Generation:
+    """Reads ``batches`` to their end. Raises as :func:`..errors.generation_error` says, and what ``logprobs`` does.
+
+    Without ``thoughts``, reasoning and its tokens are counted and dropped; without ``token_ids`` all tokens are.
     """
     generation = Generation([Choice() for _ in range(n)])
     async for batch in batches:
@@ -90,8 +105,10 @@ async def collect(batches: AsyncIterable[list[Delta]], n: int, *, thoughts: bool
                         choice.reasoning_tokens += len(delta.tokens)
                         if not thoughts:
                             continue
-                    choice.tokens.extend(delta.tokens)
-                    choice.logprobs.extend(delta.logprobs or ())
+                    if token_ids:
+                        choice.tokens.extend(delta.tokens)
+                    if logprobs is not None and delta.logprobs:
+                        logprobs.of_choice(delta.index, delta.tokens, delta.logprobs)
                     if isinstance(delta, Reasoning):
                         choice.reasoning.append(delta.text)
                     else:
@@ -108,7 +125,11 @@ async def collect(batches: AsyncIterable[list[Delta]], n: int, *, thoughts: bool
                     generation.choices[delta.index].finish = delta
                 case PromptProcessed():
                     generation.cached_tokens = delta.cached_tokens
-                    generation.prompt_logprobs = delta.logprobs
+                    if logprobs is not None and delta.logprobs:
+                        logprobs.of_prompt(delta.logprobs)
+                case PromptLogprobs():
+                    if logprobs is not None:
+                        logprobs.of_prompt(delta.logprobs)
                 case other:
                     assert_never(other)
     if any(choice.finish is None for choice in generation.choices):

@@ -1,21 +1,20 @@
-"""Deltas as text completions: the whole response, and the stream of chunks.
+"""Deltas as the chunks of a streamed text completion.
 
 A request may hold several prompts; choices are numbered through, ``n`` to a prompt.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from msgspec import UNSET
-
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
-from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
+from stentor.protocols.deltas import Delta, Finish, PromptLogprobs, PromptProcessed, Text
+from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import Usage
+from stentor.protocols.steps import TokenLogprobs
 
 from ..errors import error_frame, generation_error
 from ..sse import DONE
 from .chunks import NULL, ChunkFrame, encode
-from .collect import Choice, Generation
-from .logprobs import CompletionLogprobsBuilder, TokenNames, joined, prompt_logprobs
+from .logprobs import CompletionLogprobsBuilder, TokenNames
 
 
 @dataclass(frozen=True)
@@ -64,46 +63,24 @@ class Tally:
         return Usage.of(self.prompt, self.completion, self.cached)
 
 
-def completion_response(
-    shape: CompletionShape, prompts: list[Prompt], generations: list[Generation]
-) -> CompletionResponse:
-    tally = Tally(sum(len(prompt.tokens) for prompt in prompts))
-    choices = []
-    for prompt, generation in zip(prompts, generations, strict=True):
-        tally.completion += generation.completion_tokens
-        tally.cached += generation.cached_tokens
-        for index, choice in enumerate(generation.choices):
-            choices.append(_choice(shape, prompt, generation, prompt.index * shape.n + index, choice))
-    return CompletionResponse(shape.response_id, shape.created, shape.model, choices, tally.usage())
+class EchoedLogprobs:
+    """The lists of an echoed prompt, as its log-probabilities come: the same for all its choices."""
 
+    def __init__(self, shape: CompletionShape, prompt: Prompt) -> None:
+        self._shape = shape
+        self._prompt = prompt
+        self._seen = 0
+        self._builder: CompletionLogprobsBuilder | None = None
 
-def _choice(
-    shape: CompletionShape, prompt: Prompt, generation: Generation, index: int, choice: Choice
-) -> CompletionChoice:
-    finish = choice.finish
-    assert finish is not None
-    logprobs = None
-    if shape.logprobs is not None:
-        builder = CompletionLogprobsBuilder(shape.names, shape.logprobs, shape.silent)
-        echoed = None
-        if prompt.echo is not None:
-            echoed = builder.add_prompt(prompt.echo, prompt.tokens, generation.prompt_logprobs or ())
-        logprobs = builder.add(choice.tokens, choice.logprobs)
-        if echoed is not None:
-            logprobs = joined(echoed, logprobs)
-    wanted = shape.prompt_logprobs
-    return CompletionChoice(
-        index=index,
-        text=(prompt.echo or "") + choice.text,
-        logprobs=logprobs,
-        finish_reason="length" if finish.reason == "length" else "stop",
-        stop_reason=finish.stop_reason,
-        prompt_logprobs=(
-            UNSET if wanted is None else prompt_logprobs(generation.prompt_logprobs or [], shape.names, wanted)
-        ),
-        prompt_token_ids=prompt.tokens if shape.token_ids else UNSET,
-        token_ids=choice.tokens if shape.token_ids else UNSET,
-    )
+    def add(self, entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
+        """Those of its next tokens."""
+        shape, prompt = self._shape, self._prompt
+        if self._builder is None:  # made late: it looks at every token, of a thousand prompts that begin together
+            text, top = prompt.echo or "", shape.logprobs or 0
+            self._builder = CompletionLogprobsBuilder.of_prompt(shape.names, top, text, prompt.tokens)
+        tokens = prompt.tokens[self._seen : self._seen + len(entries)]
+        self._seen += len(entries)
+        return self._builder.add(tokens, entries)
 
 
 class CompletionStream:
@@ -122,11 +99,16 @@ class CompletionStream:
         self._plain = not (shape.continuous_usage or shape.token_ids or shape.logprobs is not None)
         self._plain_tail = b',"logprobs":null,"finish_reason":null}' + frame.tail(tally.usage())
         self._builders: list[CompletionLogprobsBuilder] = []
+        self._echoed: EchoedLogprobs | None = None
         if shape.logprobs is not None:
+            if prompt.echo is not None:
+                self._echoed = EchoedLogprobs(shape, prompt)
+            before = len(prompt.echo or "")
             self._builders = [
-                CompletionLogprobsBuilder(shape.names, shape.logprobs, shape.silent) for _ in range(shape.n)
+                CompletionLogprobsBuilder(shape.names, shape.logprobs, shape.silent, before) for _ in range(shape.n)
             ]
-        self._opened = False
+        self.repeats = prompt.echo is not None or shape.token_ids
+        """Whether each choice begins with the prompt."""
         self.failed = False
 
     @classmethod
@@ -134,46 +116,51 @@ class CompletionStream:
         """For a request with one prompt."""
         return cls(shape, shape.frame(), prompt, Tally(len(prompt.tokens)))
 
-    def encode(self, batch: list[Delta]) -> bytes:
-        """The frames of one batch, joined; empty while everything is held back."""
-        frames = []
+    def encode(self, batch: list[Delta]) -> bytes | Iterator[bytes]:
+        """The frames of one batch, joined, or one by one where each choice repeats the prompt."""
+        frames = self._frames(batch)
+        return frames if self.repeats else b"".join(frames)
+
+    def _frames(self, batch: list[Delta]) -> Iterator[bytes]:
         for delta in batch:
             if type(delta) is Text:
                 self._tally.completion += len(delta.tokens)
                 if self._plain:
                     if delta.text:
-                        frames.append(self._heads[delta.index] + encode(delta.text) + self._plain_tail)
+                        yield self._heads[delta.index] + encode(delta.text) + self._plain_tail
                 elif delta.text or delta.tokens:
-                    frames.append(self._rich(delta))
+                    yield self._rich(delta)
             elif type(delta) is Finish:
                 if delta.reason not in ("stop", "length"):
                     self.failed = True
-                    frames.append(error_frame(generation_error(delta)))
+                    yield error_frame(generation_error(delta))
                     break
-                frames.append(self._finish(delta))
+                yield self._finish(delta)
             elif type(delta) is PromptProcessed:
                 self._tally.cached += delta.cached_tokens
-                frames.append(self._open(delta))
-        return b"".join(frames)
+                if self.repeats:
+                    yield from self._open(delta.logprobs or ())
+            elif type(delta) is PromptLogprobs and self._echoed is not None:
+                yield from self._repeat("", self._echo(delta.logprobs))
 
     def end(self) -> bytes:
         """What follows the last choice's end."""
         return self._frame.last(self._tally.usage()) + DONE
 
-    def _open(self, delta: PromptProcessed) -> bytes:
+    def _open(self, entries: Sequence[TokenLogprobs | None]) -> Iterator[bytes]:
         """The chunks that come before any generated text: the prompt's text and ids, where asked for."""
-        prompt, shape = self._prompt, self._shape
-        if prompt.echo is None and not shape.token_ids:
-            return b""
-        ids = b',"prompt_token_ids":' + encode(prompt.tokens) if shape.token_ids else b""
-        text = prompt.echo or ""
-        frames = []
-        for index in range(shape.n):
-            logprobs = None
-            if self._builders and prompt.echo is not None:
-                logprobs = self._builders[index].add_prompt(text, prompt.tokens, delta.logprobs or ())
-            frames.append(self._chunk(index, text, logprobs, ids))
-        return b"".join(frames)
+        ids = b',"prompt_token_ids":' + encode(self._prompt.tokens) if self._shape.token_ids else b""
+        return self._repeat(self._prompt.echo or "", self._echo(entries), ids)
+
+    def _echo(self, entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs | None:
+        """Those of the prompt's next tokens."""
+        return None if self._echoed is None else self._echoed.add(entries)
+
+    def _repeat(self, text: str, logprobs: CompletionLogprobs | None, extra: bytes = b"") -> Iterator[bytes]:
+        """The same chunk for each choice, encoded once."""
+        body = self._body(text, logprobs, extra) + self._frame.tail(self._tally.usage())
+        for head in self._heads:
+            yield head + body
 
     def _rich(self, delta: Text) -> bytes:
         """A chunk with whatever else was asked for: log-probabilities, token ids, usage so far."""
@@ -181,12 +168,13 @@ class CompletionStream:
         if self._builders and delta.tokens:
             logprobs = self._builders[delta.index].add(delta.tokens, delta.logprobs or ())
         ids = b',"token_ids":' + encode(delta.tokens) if self._shape.token_ids else b""
-        return self._chunk(delta.index, delta.text, logprobs, ids)
+        body = self._body(delta.text, logprobs, ids)
+        return self._heads[delta.index] + body + self._frame.tail(self._tally.usage())
 
-    def _chunk(self, index: int, text: str, logprobs: CompletionLogprobs | None, extra: bytes) -> bytes:
+    @staticmethod
+    def _body(text: str, logprobs: CompletionLogprobs | None, extra: bytes) -> bytes:
         shown = NULL if logprobs is None else encode(logprobs)
-        body = encode(text) + b',"logprobs":' + shown + b',"finish_reason":null' + extra + b"}"
-        return self._heads[index] + body + self._frame.tail(self._tally.usage())
+        return encode(text) + b',"logprobs":' + shown + b',"finish_reason":null' + extra + b"}"
 
     def _finish(self, delta: Finish) -> bytes:
         reason = encode("length" if delta.reason == "length" else "stop")
@@ -201,17 +189,24 @@ class MergedCompletionStream:
         frame = shape.frame()
         tally = Tally(sum(len(prompt.tokens) for prompt in prompts))
         self._streams = [CompletionStream(shape, frame, prompt, tally) for prompt in prompts]
+        self._repeats = any(stream.repeats for stream in self._streams)
         self.failed = False
 
-    def encode(self, batches: list[tuple[int, list[Delta]]]) -> bytes:
-        frames = []
+    def encode(self, batches: list[tuple[int, list[Delta]]]) -> bytes | Iterator[bytes]:
+        frames = self._frames(batches)
+        return frames if self._repeats else b"".join(frames)
+
+    def _frames(self, batches: list[tuple[int, list[Delta]]]) -> Iterator[bytes]:
         for number, batch in batches:
             stream = self._streams[number]
-            frames.append(stream.encode(batch))
+            frames = stream.encode(batch)
+            if isinstance(frames, bytes):
+                yield frames
+            else:
+                yield from frames
             if stream.failed:
                 self.failed = True
                 break
-        return b"".join(frames)
 
     def end(self) -> bytes:
         return self._streams[0].end()

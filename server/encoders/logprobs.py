@@ -8,30 +8,32 @@ from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import PromptLogprob, PromptLogprobs
 from stentor.protocols.steps import TokenLogprobs
 
+from ..whole_answer import AnswerRoom, JsonList
+
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have."""
+_INSIDE: Final = bytes(range(0x80, 0xC0))
+"""Bytes with which no character begins."""
 
 
 class Vocabulary(Protocol):
-    """What the encoders ask of a tokenizer."""
+    """What the encoders ask of a tokenizer; each answer may be looked up again and again."""
 
-    def token_to_text(self, token: int, /) -> str: ...
+    def name_of(self, token: int, /) -> str: ...
 
-    def token_bytes(self, token: int, /) -> bytes: ...
+    def bytes_of(self, token: int, /) -> bytes: ...
 
 
 class TokenNames:
     """Tokens as a client sees them: their text, or ``token_id:7`` where it asked for that."""
 
     def __init__(self, vocabulary: Vocabulary, as_ids: bool) -> None:
-        self._vocabulary = vocabulary
-        self._as_ids = as_ids
+        self.raw: Final = vocabulary.bytes_of
+        self.name: Final = _name_by_id if as_ids else vocabulary.name_of
 
-    def name(self, token: int) -> str:
-        return f"token_id:{token}" if self._as_ids else self._vocabulary.token_to_text(token)
 
-    def raw(self, token: int) -> bytes:
-        return self._vocabulary.token_bytes(token)
+def _name_by_id(token: int) -> str:
+    return f"token_id:{token}"
 
 
 def chat_logprobs(entries: Iterable[TokenLogprobs], names: TokenNames, top: int) -> ChoiceLogprobs:
@@ -71,32 +73,24 @@ class CompletionLogprobsBuilder:
     character's own offset.
     """
 
-    def __init__(self, names: TokenNames, top: int, silent: frozenset[int]) -> None:
+    def __init__(self, names: TokenNames, top: int, silent: frozenset[int], characters: int = 0) -> None:
+        """``characters`` stand before the first token."""
         self._names = names
         self._top = top
         self._silent = silent
-        self._characters = 0
+        self._characters = characters
 
-    def add_prompt(
-        self, text: str, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None]
-    ) -> CompletionLogprobs:
-        """The lists for a prompt whose echo is ``text``.
+    @classmethod
+    def of_prompt(cls, names: TokenNames, top: int, text: str, tokens: Sequence[int]) -> "CompletionLogprobsBuilder":
+        """For all ``tokens`` of a prompt whose echo is ``text``.
 
         Offsets are counted back from its end: what stands before the text (a BOS) is put at 0.
         """
-        self._characters = len(text) - sum(_starts(self._names.raw(token)) for token in tokens)
-        lists = self._lists(tokens, entries, frozenset())
-        self._characters = len(text)
-        return lists
+        return cls(names, top, frozenset(), len(text) - sum(_starts(names.raw(token)) for token in tokens))
 
     def add(self, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
-        """The lists for generated ``tokens``, which follow those of earlier calls; ``entries`` runs beside them."""
-        return self._lists(tokens, entries, self._silent)
-
-    def _lists(
-        self, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None], silent: frozenset[int]
-    ) -> CompletionLogprobs:
-        lists = CompletionLogprobs([], [], [], [])
+        """The lists for ``tokens``, which follow those of earlier calls; ``entries`` runs beside them."""
+        lists, silent = CompletionLogprobs([], [], [], []), self._silent
         for token, entry in zip(tokens, entries, strict=True):
             raw = b"" if token in silent else self._names.raw(token)
             inside = bool(raw) and raw[0] & 0xC0 == 0x80
@@ -116,18 +110,28 @@ class CompletionLogprobsBuilder:
         return shown
 
 
-def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
-    return CompletionLogprobs(
-        first.tokens + second.tokens,
-        first.token_logprobs + second.token_logprobs,
-        first.top_logprobs + second.top_logprobs,
-        first.text_offset + second.text_offset,
-    )
+class CompletionLists:
+    """The four lists of a choice, or of what choices have in common, as they grow."""
+
+    __slots__ = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
+
+    def __init__(self, room: AnswerRoom) -> None:
+        self.tokens = JsonList(room)
+        self.token_logprobs = JsonList(room)
+        self.top_logprobs = JsonList(room)
+        self.text_offset = JsonList(room)
+
+    def extend(self, lists: CompletionLogprobs) -> None:
+        """Raises as :meth:`..whole_answer.AnswerRoom.add`."""
+        self.tokens.extend(lists.tokens)
+        self.token_logprobs.extend(lists.token_logprobs)
+        self.top_logprobs.extend(lists.top_logprobs)
+        self.text_offset.extend(lists.text_offset)
 
 
 def _starts(raw: bytes) -> int:
     """Characters that begin in ``raw``."""
-    return sum(byte & 0xC0 != 0x80 for byte in raw)
+    return len(raw.translate(None, _INSIDE))
 
 
 def finite(logprob: float) -> float:

@@ -1,6 +1,6 @@
 """Events of the Responses API, as JSON which begins with its ``type``, and as server-sent events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from ..errors import describe
 from ..observe.request import note_error
 from ..sse import DONE
+from ..whole_answer import PIECE_BYTES
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
@@ -60,9 +61,10 @@ class ResponseFrames:
         """``first``: the sequence number of the event that comes first."""
         self._next = first
 
-    def encode(self, batch: list[bytes]) -> bytes:
+    def encode(self, batch: list[bytes]) -> bytes | Iterable[bytes]:
         self._next += len(batch)
-        return b"".join(map(frame, batch))
+        frames = map(frame, batch)
+        return frames if sum(map(len, batch)) > PIECE_BYTES else b"".join(frames)
 
     def error(self, error: Exception) -> bytes:
         """What ends a stream whose response has not ended."""

@@ -1,9 +1,14 @@
 """What a response puts out, an item at a time: in its object, and as events."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from stentor.protocols.openai.chat import TokenLogprob
+from stentor.protocols.openai.responses import client_tools
+from stentor.protocols.openai.responses.client_tools import ClientCallItem, ShellCallItem
+from stentor.protocols.openai.responses.items import PREFIXES
 from stentor.protocols.openai.responses.objects import (
     CodeInterpreterCallItem,
     CustomToolCallItem,
@@ -20,8 +25,18 @@ from stentor.protocols.openai.responses.objects import (
     WebSearchCallItem,
 )
 
+from ..whole_answer import AnswerRoom, JsonList
 from .hosted_calls import action_of, code_of
-from .response_events import EventWriter, encode
+from .response_events import EventWriter
+
+
+class ClientCall(NamedTuple):
+    """Of a tool that the client runs and OpenAI has described: it becomes an item once its arguments are whole."""
+
+    kind: client_tools.ClientCall
+    call_id: str
+    name: str
+    """Of its function."""
 
 
 class ItemWriter:
@@ -33,16 +48,26 @@ class ItemWriter:
         events: EventWriter,
         new_id: Callable[[str], str],
         seal: Callable[[str], str] | None,
+        room: AnswerRoom,
     ) -> None:
-        """Items are added to ``output`` as they are closed. ``seal`` encrypts reasoning, where that is wanted."""
+        """Items are added to ``output`` as they are closed. ``seal`` encrypts reasoning, where that is wanted.
+
+        ``room`` is for log-probabilities, of which many methods raise what it raises.
+        """
         self._output: Final = output
         self._events: Final = events
         self._new_id = new_id
         self._seal = seal
         self._item: OutputItem | None = None
+        self._client_call: ClientCall | None = None
+        """Is open instead of an item."""
         self._pieces: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         """Of tokens whose text is held back, until it is known what it belongs to."""
+        self._shown = JsonList(room)
+        """Log-probabilities of the message that is open, as its object has them."""
+        self._told = JsonList(room)
+        """The same as events have them."""
         self._in_call = False
         """The item that was opened last is a call, whose tokens come without text, also behind its end."""
         self._calls: list[McpCallItem] = []
@@ -66,10 +91,7 @@ class ItemWriter:
         self._pieces.append(text)
         told = b"[]"
         if self._logprobs:
-            told = encode([_without_bytes(one) for one in self._logprobs])
-            assert isinstance(self._item, MessageItem)
-            self._item.content[0].logprobs += self._logprobs
-            self._logprobs.clear()
+            told = self._tell()
         self._events.emit_delta(text, b',"logprobs":' + told)
 
     def add_reasoning(self, text: str) -> None:
@@ -95,6 +117,14 @@ class ItemWriter:
 
     def open_message(self) -> None:
         self.open(MessageItem(self._new_id("msg"), []))
+
+    def open_client_call(self, call: ClientCall) -> None:
+        """Behind whatever is open, which ends."""
+        self.close("completed")
+        self._in_call = True
+        self._logprobs.clear()
+        self._pieces = []
+        self._client_call = call
 
     def open(self, item: OutputItem) -> None:
         """Behind whatever is open, which ends."""
@@ -137,6 +167,9 @@ class ItemWriter:
 
     def close(self, status: ItemStatus) -> None:
         """Ends the item that is open, if any."""
+        if self._client_call is not None:
+            self._close_client_call(self._client_call, "".join(self._pieces), status)
+            return
         item, text = self._item, "".join(self._pieces)
         if item is None:
             return
@@ -172,9 +205,37 @@ class ItemWriter:
                 emit("response.output_item.added", output_index=len(self._output), item=item)
         if isinstance(item, MessageItem | ReasoningItem | FunctionCallItem | McpCallItem):
             item.status = status
+        elif isinstance(item, ClientCallItem):
+            item.status = "completed"  # it was opened whole
         emit("response.output_item.done", output_index=len(self._output), item=item)
         self._output.append(item)
         self._item = None
+
+    def _close_client_call(self, call: ClientCall, text: str, status: ItemStatus) -> None:
+        """Half a call, and one whose arguments are not what was described, is told as one of its function."""
+        self._client_call = None
+        made = None
+        if status == "completed":
+            made = client_tools.call_item(call.kind, self._new_id(PREFIXES[call.kind]), call.call_id, text)
+        if made is None:
+            self.open(FunctionCallItem(self._new_id("fc"), call.call_id, call.name))
+            self.add_arguments(text)
+        elif isinstance(made, ShellCallItem):
+            commands, made.action.commands = made.action.commands, []
+            self.open(made)
+            for command in commands:
+                self._add_command(made, command)
+        else:
+            self.open(made)
+        self.close(status)
+
+    def _add_command(self, item: ShellCallItem, command: str) -> None:
+        emit, place = self._events.emit, {"output_index": len(self._output), "command_index": len(item.action.commands)}
+        emit("response.shell_call_command.added", **place, command="")
+        if command:
+            emit("response.shell_call_command.delta", **place, delta=command)
+        emit("response.shell_call_command.done", **place, command=command)
+        item.action.commands.append(command)
 
     def _close_arguments(self, item: McpCallItem, *, whole: bool) -> None:
         emit, place = self._events.emit, self._place
@@ -196,11 +257,18 @@ class ItemWriter:
     def _close_message(self, item: MessageItem, text: str) -> None:
         part = item.content[0]
         part.text = text
-        part.logprobs += self._logprobs
-        self._logprobs.clear()
-        logprobs = [_without_bytes(one) for one in part.logprobs]
-        self._events.emit("response.output_text.done", **self._place, content_index=0, text=text, logprobs=logprobs)
+        self._tell()
+        part.logprobs = self._shown.taken()
+        told = self._told.taken()
+        self._events.emit("response.output_text.done", **self._place, content_index=0, text=text, logprobs=told)
         self._events.emit("response.content_part.done", **self._place, content_index=0, part=part)
+
+    def _tell(self) -> bytes:
+        """Those that wait belong to the open message. Returns them as events have them."""
+        waiting = self._logprobs
+        self._logprobs = []
+        self._shown.extend(waiting)
+        return self._told.extend([_without_bytes(one) for one in waiting])
 
     def end_list(self, tools: list[dict[str, Any]], error: str | None) -> None:
         """Of the list of tools that is open."""
@@ -239,6 +307,21 @@ class ItemWriter:
     def _place(self) -> dict[str, Any]:
         assert self._item is not None
         return {"item_id": self._item.id, "output_index": len(self._output)}
+
+
+def items_of(output: Sequence[OutputItem], *, logprobs: bool = False) -> list[dict[str, Any]]:
+    """As plain objects; with ``logprobs``, which are JSON already, those of messages too."""
+    items: list[dict[str, Any]] = []
+    for item in output:
+        if not isinstance(item, MessageItem):
+            items.append(msgspec.to_builtins(item))
+            continue
+        bare = [msgspec.structs.replace(part, logprobs=[]) for part in item.content]
+        items.append(msgspec.to_builtins(msgspec.structs.replace(item, content=bare)))
+        if logprobs:
+            for part, shown in zip(item.content, items[-1]["content"], strict=True):
+                shown["logprobs"] = part.logprobs
+    return items
 
 
 def _without_bytes(entry: TokenLogprob) -> dict[str, Any]:

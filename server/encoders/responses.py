@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from msgspec import UNSET
+
 from stentor.protocols.deltas import (
     Delta,
     Finish,
@@ -20,6 +22,7 @@ from stentor.protocols.deltas import (
 )
 from stentor.protocols.openai.chat import TokenLogprob
 from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.responses import client_tools
 from stentor.protocols.openai.responses.items import PREFIXES
 from stentor.protocols.openai.responses.objects import (
     CallKind,
@@ -35,12 +38,16 @@ from stentor.protocols.openai.responses.objects import (
     ResponseUsage,
     WebSearchCallItem,
 )
+from stentor.protocols.openai.responses.tools import ClientTool
 
 from ..errors import describe, generation_error
+from ..whole_answer import AnswerRoom, without_bound
 from .logprobs import TokenNames, chat_logprobs
 from .response_events import EventWriter
-from .response_items import ItemWriter
+from .response_items import ClientCall, ItemWriter
 
+COPIES: Final = 4
+"""Of log-probabilities, held at the same time: in the object, and in the three events that tell the whole message."""
 _CALLS: Final[Mapping[CallKind, type[McpCallItem]]] = {
     "mcp_call": McpCallItem,
     "web_search_call": WebSearchCallItem,
@@ -75,18 +82,20 @@ class ResponseEncoder:
         new_id: Callable[[str], str],
         *,
         top_logprobs: int | None = None,
-        customs: frozenset[str] = frozenset(),
+        tools: Mapping[str, ClientTool] | None = None,
         seal: Callable[[str], str] | None = None,
+        room: AnswerRoom | None = None,
     ) -> None:
-        """``top_logprobs``: None wants no log-probabilities. ``customs``: names of tools whose input is free text.
-        ``seal`` encrypts reasoning, where that is wanted."""
+        """``top_logprobs``: None wants no log-probabilities. ``tools``: the client's, by the names that the model has.
+        ``seal`` encrypts reasoning, where that is wanted. ``room`` is for log-probabilities: what it raises,
+        :meth:`take` does; None is without a bound."""
         self.response: Final = response
         self.finish: Finish | None = None
         self._new_id = new_id
         self._top = top_logprobs
-        self._customs = customs
+        self._tools = tools or {}
         self._events = EventWriter()
-        self._items = ItemWriter(response.output, self._events, new_id, seal)
+        self._items = ItemWriter(response.output, self._events, new_id, seal, room or without_bound())
         self._names: TokenNames | None = None
         self._served: Mapping[str, ServedTool] = {}
         self._asks = False
@@ -266,10 +275,14 @@ class ResponseEncoder:
             return
         self._asks = True
         call_id = delta.id or self._new_id("call")
-        if delta.name in self._customs:
-            self._items.open(CustomToolCallItem(self._new_id("ctc"), call_id, delta.name))
+        tool = self._tools.get(delta.name)
+        name, namespace = (delta.name, UNSET) if tool is None else (tool.name, tool.namespace or UNSET)
+        if tool is not None and tool.kind == "custom":
+            self._items.open(CustomToolCallItem(self._new_id("ctc"), call_id, name, namespace=namespace))
+        elif tool is not None and tool.kind in client_tools.CALLS:
+            self._items.open_client_call(ClientCall(client_tools.CALLS[tool.kind], call_id, name))
         else:
-            self._items.open(FunctionCallItem(self._new_id("fc"), call_id, delta.name))
+            self._items.open(FunctionCallItem(self._new_id("fc"), call_id, name, namespace=namespace))
 
     def _open_served(self, tool: ServedTool) -> None:
         if tool.approval:

@@ -15,9 +15,8 @@ from stentor.protocols.openai.structured import (
 from .ebnf import is_ebnf, lark_of_ebnf
 from .foreign import checked_lark
 from .lark import Lark
-from .schema import ONE_SPACE
 from .tags import tags_expression
-from .whitespace import bounded_whitespace
+from .whitespace import WHITESPACE, bounded_whitespace
 
 
 def answer_expression(lark: Lark, answer: Answer) -> str:
@@ -39,14 +38,14 @@ def grammar_expression(lark: Lark, source: str, field: str) -> str:
     """A client's grammar, in EBNF or Lark. Raises BadRequest."""
     if is_ebnf(source):
         return lark.grammar(lark_of_ebnf(source, field, lark.literal))
-    return lark.grammar(checked_lark(source, field))
+    return lark.grammar(checked_lark(source, field, lark.whitespace))
 
 
-def json_whitespace(answer: JsonAnswer) -> Mapping[str, Any]:
-    """llguidance's options for it. Raises BadRequest."""
+def json_whitespace(answer: JsonAnswer) -> Mapping[str, Any] | None:
+    """llguidance's options for it; None where the client leaves them to the server. Raises BadRequest."""
     if answer.whitespace_pattern is not None:
         field = answer.field.rpartition(".")[0]
         where = f"{field}.whitespace_pattern" if field else "whitespace_pattern"
         pattern = bounded_whitespace(answer.whitespace_pattern, where)
-        return {"whitespace_pattern": pattern} if pattern else {"whitespace_flexible": False}
-    return {"whitespace_flexible": False} if answer.compact else ONE_SPACE
+        return {"whitespace_pattern": pattern} if pattern else WHITESPACE["none"]
+    return WHITESPACE["none"] if answer.compact else None

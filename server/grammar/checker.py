@@ -15,6 +15,7 @@ from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import Overloaded, ServerError
+from ..overload.fair_queue import FairQueue, QueueFull, current_owner
 from .limits import GrammarLimits
 from .process import TOO_COMPLEX, ChildNotStarted, GrammarProcess
 
@@ -43,19 +44,22 @@ class _Verdict(NamedTuple):
     """By the loop's clock."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Trial:
-    """A grammar that is being tried, or waits for that, and how many callers want to know."""
+    """A grammar that some of an owner's requests want to know about."""
 
-    future: "Future[str]"
+    owner: str
+    key: bytes
+    source: str
+    verdict: "asyncio.Future[str]"
     callers: int = 0
 
 
 class Grammars:
     """Verdicts on grammars, for the event loop that it is used from.
 
-    One grammar is tried at a time, in a process of its own; so many others wait, and a further one is refused. One
-    whose callers have all gone is skipped. Verdicts are kept, by digest, those that were asked for last.
+    One grammar is tried at a time, in a process of its own; so many others wait, owners in turn, and a further one is
+    refused. One whose callers have all gone is skipped. Verdicts are kept, by digest, those that were asked for last.
     """
 
     def __init__(self, vocabulary: Callable[[], TokenBytes], limits: GrammarLimits) -> None:
@@ -65,7 +69,11 @@ class Grammars:
         # a thread of its own, for all of the process's life: the kernel ends a child with the thread that began it
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
-        self._trials: dict[bytes, _Trial] = {}
+        self._trials: dict[tuple[str, bytes], _Trial] = {}
+        """Those that are tried or wait, by owner and key: what one owner asks for does not wait in another's line."""
+        self._waiting: FairQueue[_Trial] = FairQueue(limits.max_waiting)
+        self._trying: bytes | None = None
+        """The key of the one grammar that the process has."""
 
     @property
     def pid(self) -> int | None:
@@ -105,48 +113,74 @@ class Grammars:
             raise BadRequest(f"`{field}`: {why}.", field, "invalid_value")
 
     async def _tried(self, key: bytes, source: str) -> str:
-        trial = self._trials.get(key)
+        owner = current_owner.get()
+        trial = self._trials.get((owner, key))
         if trial is None:
-            trial = self._begin(key, source)
+            trial = self._begin(_Trial(owner, key, source, asyncio.get_running_loop().create_future()))
         trial.callers += 1
         try:
-            return await asyncio.shield(asyncio.wrap_future(trial.future))
+            return await asyncio.shield(trial.verdict)
+        except QueueFull:
+            raise _too_many() from None
         except ChildNotStarted as error:
             logger.error("the grammar process cannot be started: %s", error)
             raise GrammarsUnavailable from None
         finally:
             trial.callers -= 1
-            if trial.callers == 0:
-                trial.future.cancel()  # nothing, where it has begun
-            if trial.future.done() and self._trials.get(key) is trial:
-                del self._trials[key]
+            if trial.callers == 0 and self._waiting.remove(owner, trial):
+                self._end(trial)
 
-    def _begin(self, key: bytes, source: str) -> _Trial:
-        if len(self._trials) > self._limits.max_waiting:  # one of them is being tried
-            raise Overloaded(
-                "Too many grammars wait to be checked; try again shortly.", "grammars_full", _RETRY_SECONDS
-            )
+    def _begin(self, trial: _Trial) -> _Trial:
+        if self._trying is not None and self._trying != trial.key:
+            try:
+                dropped = self._waiting.push(trial.owner, trial)
+            except QueueFull:
+                raise _too_many() from None
+            if dropped is not None:
+                self._end(dropped, QueueFull())
+        self._trials[trial.owner, trial.key] = trial
+        if self._trying is None:
+            self._try(trial)
+        return trial
+
+    def _try(self, trial: _Trial) -> None:
         loop = asyncio.get_running_loop()
-        held = [source]  # the executor keeps what it was given until a thread comes to it
-        trial = _Trial(self._executor.submit(lambda: self._process.check(held[0])))
+        self._trying = trial.key
+        held = [trial.source]  # the executor keeps what it was given until its thread takes something else
+        future = self._executor.submit(lambda: self._process.check(held[0]))
 
         def done(future: "Future[str]") -> None:
             held.clear()
             with contextlib.suppress(RuntimeError):  # the loop has closed, and with it everyone who waited
-                loop.call_soon_threadsafe(self._ended, key, trial, loop.time())
+                loop.call_soon_threadsafe(self._ended, trial.key, future)
 
-        self._trials[key] = trial
-        trial.future.add_done_callback(done)
-        return trial
+        future.add_done_callback(done)
 
-    def _ended(self, key: bytes, trial: _Trial, now: float) -> None:
+    def _ended(self, key: bytes, future: "Future[str]") -> None:
         """Also of a trial that nobody waits for any more: the verdict holds for the next who asks."""
-        if self._trials.get(key) is trial:
-            del self._trials[key]
-        if trial.future.cancelled() or trial.future.exception() is not None:
-            return
-        why = trial.future.result()
-        self._verdicts[key] = _Verdict(why, now + _COSTLY_SECONDS if why == TOO_COMPLEX else math.inf)
+        self._trying = None
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        why = future.result() if error is None else ""
+        if error is None:
+            self._remember(key, why)
+        for trial in [trial for trial in self._trials.values() if trial.key == key]:
+            self._waiting.remove(trial.owner, trial)
+            self._end(trial, error, why)
+        following = self._waiting.pop()
+        if following is not None:
+            self._try(following[1])
+
+    def _end(self, trial: _Trial, error: BaseException | None = None, why: str = "") -> None:
+        del self._trials[trial.owner, trial.key]
+        if error is None:
+            trial.verdict.set_result(why)
+        else:
+            trial.verdict.set_exception(error)
+            trial.verdict.exception()  # its callers may have gone
+
+    def _remember(self, key: bytes, why: str) -> None:
+        until = asyncio.get_running_loop().time() + _COSTLY_SECONDS if why == TOO_COMPLEX else math.inf
+        self._verdicts[key] = _Verdict(why, until)
         self._verdicts.move_to_end(key)
         while len(self._verdicts) > self._limits.cache:
             self._verdicts.popitem(last=False)
@@ -161,7 +195,12 @@ class Grammars:
 
     def close(self) -> None:
         """Kills the process and skips what waits."""
-        for trial in self._trials.values():
-            trial.future.cancel()
+        for trial in self._waiting.clear():
+            self._trials.pop((trial.owner, trial.key))
+            trial.verdict.cancel()
         self._executor.submit(self._process.close)
         self._executor.shutdown(wait=False)
+
+
+def _too_many() -> Overloaded:
+    return Overloaded("Too many grammars wait to be checked; try again shortly.", "grammars_full", _RETRY_SECONDS)

@@ -6,6 +6,7 @@ import socket
 import sys
 from typing import Final
 
+from stentor.engine.freed_memory import grown_since, resident_bytes
 from stentor.engine.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
 from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.engine.process import become_child
@@ -16,7 +17,7 @@ from .told import told
 
 MAX_MEMORY: Final = 3 << 30
 """Bytes of address space."""
-GROWN: Final = 512 << 20
+GROWN: Final = 64 << 20
 """Bytes that a job may leave behind; a child that has grown by more is replaced."""
 WALKS: Final = 2
 STEPS: Final = 24
@@ -35,10 +36,10 @@ def main() -> int:
                 send(connection, Verdict(str(error)))
                 return 0
             send(connection, Verdict())
-            born = _resident()
+            born = resident_bytes()
             while True:
                 why = _try(compiler, receive(connection, Job).source)
-                send(connection, Verdict(why, _resident() > born + GROWN))
+                send(connection, Verdict(why, grown_since(born) > GROWN))
         except OSError:
             return 0  # the owner is gone, or has no more use for us
 
@@ -81,12 +82,6 @@ def _one_of(tokens: int, choose: random.Random) -> int | None:
     above = tokens >> choose.randrange(tokens.bit_length())
     lowest = above & -above
     return tokens.bit_length() - above.bit_length() + lowest.bit_length() - 1
-
-
-def _resident() -> int:
-    # not ru_maxrss, which a process inherits from the one that started it
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 import json
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from stentor.protocols.openai.errors import BadRequest
 
-from .schema import ONE_SPACE, encoded, prepare
+from .schema import encoded, prepare
+from .whitespace import INDENTED
 
 _PIECE: Final = re.compile(
     r"""(?P<skipped>(?:\#|//)[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/)|(?P<json>%json\s*)"""
@@ -16,8 +18,8 @@ _PIECE: Final = re.compile(
 _DECODER: Final = json.JSONDecoder()
 
 
-def checked_lark(source: str, field: str) -> str:
-    """The grammar as it can be held: schemas in it have their white space bounded. Raises BadRequest."""
+def checked_lark(source: str, field: str, whitespace: Mapping[str, Any] = INDENTED) -> str:
+    """The grammar as it can be held: schemas in it have the white space of ``whitespace``. Raises BadRequest."""
     written: list[str] = []
     done = 0
     while (found := _PIECE.search(source, done)) is not None:
@@ -33,5 +35,5 @@ def checked_lark(source: str, field: str) -> str:
                 raise BadRequest(f"`{field}`: what follows a %json is no JSON.", field, "invalid_value") from None
             if not isinstance(schema, dict):
                 raise BadRequest(f"`{field}`: what follows a %json is no object.", field, "invalid_value")
-            written.append(encoded(prepare(schema, field, ONE_SPACE)))
+            written.append(encoded(prepare(schema, field, whitespace)))
     return "".join([*written, source[done:]])

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from stentor.protocols.openai.errors import BadRequest
 
-from .schema import ONE_SPACE, encoded, prepare
+from .schema import encoded, prepare
+from .whitespace import INDENTED
 
 ANY_TEXT: Final = r"/(.|\n)*/"
 _NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
@@ -27,8 +28,10 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 class Lark:
     """The rules of one grammar."""
 
-    def __init__(self, special_tokens: Mapping[str, int]) -> None:
-        """``special_tokens``: ids by text, of the model's tokenizer."""
+    def __init__(self, special_tokens: Mapping[str, int], whitespace: Mapping[str, Any] = INDENTED) -> None:
+        """``special_tokens``: ids by text, of the model's tokenizer. ``whitespace``: llguidance's options for JSON
+        wherever a client does not say what it may have; bounded, for a model may else write nothing but spaces."""
+        self.whitespace: Final = whitespace
         self._special = {text: id for text, id in special_tokens.items() if text}
         longest_first = sorted(self._special, key=len, reverse=True)
         self._splitter = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
@@ -67,17 +70,17 @@ class Lark:
         self,
         schema: Mapping[str, Any] | bool,
         field: str = "schema",
-        whitespace: Mapping[str, Any] = ONE_SPACE,
+        whitespace: Mapping[str, Any] | None = None,
         *,
         closed: bool = False,
     ) -> str:
         """JSON that the schema allows.
 
-        ``field`` is where the client has put the schema. ``whitespace`` are llguidance's options for it: bounded, for
-        a model may else write nothing but spaces. ``closed`` takes ``additionalProperties`` for false where a schema
-        with ``properties`` does not say. Raises BadRequest for a schema that cannot be held.
+        ``field`` is where the client has put the schema. ``whitespace`` takes the place of the grammar's. ``closed``
+        is as :func:`.schema.prepare` has it. Raises BadRequest for a schema that cannot be held.
         """
-        return self.rule(f"%json {encoded(prepare(schema, field, whitespace, closed=closed))}")
+        allowed = self.whitespace if whitespace is None else whitespace
+        return self.rule(f"%json {encoded(prepare(schema, field, allowed, closed=closed))}")
 
     def regex(self, pattern: str, field: str = "regex") -> str:
         """``pattern`` in the syntax of Rust's regex crate, without look-around. Raises BadRequest."""

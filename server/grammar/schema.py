@@ -3,13 +3,18 @@
 :func:`prepare` keeps the structure and makes every part explicit: references point into ``$defs`` of its own,
 annotations and formats that nobody can hold are gone, and what may stand in a number is bounded, so that no model
 writes zeros for ever. Numbers are written without exponent, with nine digits behind the point and fifteen before;
-integers lie within ±(2^53 - 1), beyond which JSON's readers disagree. Whatever cannot be held is refused by name and
-place.
+integers lie within ±(2^53 - 1), beyond which JSON's readers disagree. An object has at most 256 properties beyond those
+that its schema declares: the grammar excludes the declared names there, but cannot exclude a name that the model chose
+before. Whatever cannot be held is refused by name and place.
 """
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from stentor.protocols.openai.errors import BadRequest
 
 from .disjoint import disjoint
 from .formats import FORMATS
@@ -34,31 +39,45 @@ from .keywords import (
 from .numbers import bounded_number, exact_number
 from .pointers import resolve, spelled, step
 from .refusals import refusal, unsupported
+from .whitespace import INDENTED
 
 MAX_DEPTH: Final = 128
 """Levels, through references too; llguidance has the same bound."""
 MAX_PARTS: Final = 8192
 """Schemas within a schema: some 50 ms, in which nothing else goes on."""
+MAX_FURTHER: Final = 256
+"""Properties of an object beyond those that its schema declares."""
 _ANY: Final = "any"
 _NO_VALUE: Final = "the schema allows no value"
-
-ONE_SPACE: Final[Mapping[str, Any]] = {
-    "whitespace_flexible": False,
-    "key_separator": ": ?",
-    "item_separator": ", ?",
-}
-"""JSON as most write it: at most one space, behind a colon or a comma, and none elsewhere."""
+_OPTIONAL_BESIDE_BOUND: Final[Mapping[str, Any]] = {"lenient": True}
+"""llguidance then takes ``maxProperties`` beside optional properties: as a bound on further ones, which is meant."""
+_ONE_SPELLING: Final[Mapping[str, Any]] = {"json_allowed_escapes": 'nrbtf\\"'}
+"""Without ``\\u0061`` for ``a``, as which a further property could have a name that is declared."""
+_RARE: Final = re.compile(r"\\u(00[01]|007f)|\x7f")
+"""Characters that JSON writes in no other way, in JSON."""
 
 Schema = dict[str, Any]
 
 
+class Beside(NamedTuple):
+    """Other schemas that hold for the same value."""
+
+    names: frozenset[str]
+    """Of the properties that they declare."""
+    closed: bool
+    """None of them allows others."""
+
+
+_NOTHING_BESIDE: Final = Beside(frozenset(), closed=True)
+
+
 def prepare(
-    schema: Mapping[str, Any] | bool, field: str, whitespace: Mapping[str, Any] = ONE_SPACE, *, closed: bool = False
+    schema: Mapping[str, Any] | bool, field: str, whitespace: Mapping[str, Any] = INDENTED, *, closed: bool = False
 ) -> Schema:
     """The schema for ``%json``. ``field`` is where the client has put it; ``whitespace`` are llguidance's options.
 
-    ``closed`` takes ``additionalProperties`` for false where a schema with ``properties`` does not say. Raises
-    BadRequest.
+    ``closed`` takes ``additionalProperties`` for false where the schema of an object does not say; one without
+    ``properties`` then has none. Raises BadRequest.
     """
     if schema is False:
         raise refusal(field, _NO_VALUE)
@@ -72,10 +91,11 @@ class _Preparation:
         self._closed = closed
         self._root = root
         self._field = field
-        self._names: dict[str, str] = {}
+        self._names: dict[tuple[str, Beside | None], str] = {}
         self._parts = 0
-        self._waiting: list[tuple[Any, str, str]] = []
+        self._waiting: list[tuple[Any, str, str, Beside | None]] = []
         self._definitions: Schema = {}
+        self._options: dict[str, Any] = {}
         # an explicit "anything" cannot be intersected with other schemas, for it refers to itself
         self._bounds_any = not any(intersects(part) for part in schemas_within(root))
 
@@ -88,27 +108,26 @@ class _Preparation:
                 raise refusal(self._field, _NO_VALUE)
             prepared = made if isinstance(made, dict) else {}
         while self._waiting:
-            schema, path, name = self._waiting.pop()
-            self._definitions[name] = self._schema(schema, path, 0)
-        return {"x-guidance": dict(whitespace), "$defs": self._definitions, **prepared}
+            schema, path, name, beside = self._waiting.pop()
+            self._definitions[name] = self._schema(schema, path, 0, beside)
+        return {"x-guidance": {**whitespace, **self._options}, "$defs": self._definitions, **prepared}
 
     def _refers_to_root(self) -> bool:
         return any(part.get("$ref") in ("#", "#/") for part in schemas_within(self._root))
 
     # ---- one schema
 
-    def _schema(self, schema: Any, path: str, depth: int) -> Any:
+    def _schema(self, schema: Any, path: str, depth: int, beside: Beside | None = None) -> Any:
+        """``beside``: the other schemas of the same value; None where there are none."""
         if depth > MAX_DEPTH:
-            raise refusal(self._field, f"the schema is nested deeper than {MAX_DEPTH} levels")
+            raise self._too_deep()
         if schema is False:
             return False
         if schema is True:
             return self._anything()
         if not isinstance(schema, dict):
             raise refusal(path, "expected a schema, which is an object, or true or false")
-        self._parts += 1
-        if self._parts > MAX_PARTS:
-            raise refusal(self._field, f"the schema is made of more than {MAX_PARTS} schemas")
+        self._count(1)
         if "not" in schema and schema["not"] in ({}, True):
             return False  # how zod writes a property that is not there
         if not UNSUPPORTED.isdisjoint(schema):
@@ -120,15 +139,24 @@ class _Preparation:
         if types is not None:
             made["type"] = types[0] if len(types) == 1 else types
         every: list[Schema] = []
+        shared = self._shared(schema, beside)
         if not TYPED.isdisjoint(schema) or (types is not None and not _has_values(schema)):
-            self._typed(schema, types, path, depth, made, every)
+            self._typed(schema, types, path, depth, made, every, shared.get("", beside))
         for key in ("const", "enum"):
             if key in schema:
                 every.append(self._values([schema[key]] if key == "const" else schema[key], f"{path}.{key}"))
         for key in APPLICATORS:
             if key in schema:
-                self._apply(key, schema[key], path, depth, made, every)
+                self._apply(key, schema[key], path, depth, every, shared.get(key, beside))
         return _joined(made, every)
+
+    def _too_deep(self) -> BadRequest:
+        return refusal(self._field, f"the schema is nested deeper than {MAX_DEPTH} levels")
+
+    def _count(self, parts: int) -> None:
+        self._parts += parts
+        if self._parts > MAX_PARTS:
+            raise refusal(self._field, f"the schema is made of more than {MAX_PARTS} schemas")
 
     def _anything(self) -> Any:
         if not self._bounds_any:
@@ -137,7 +165,11 @@ class _Preparation:
             self._definitions[_ANY] = True  # so that it is made once, although it is made of itself
             self._definitions[_ANY] = {
                 "anyOf": [
-                    {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{_ANY}"}},
+                    {
+                        "type": "object",
+                        "additionalProperties": {"$ref": f"#/$defs/{_ANY}"},
+                        "maxProperties": MAX_FURTHER,
+                    },
                     {"type": "array", "items": {"$ref": f"#/$defs/{_ANY}"}},
                     {"type": "string"},
                     {"type": "number", **bounded_number({}, False, "")},
@@ -166,7 +198,14 @@ class _Preparation:
     # ---- keywords of one type
 
     def _typed(
-        self, schema: Schema, types: list[str] | None, path: str, depth: int, made: Schema, every: list[Schema]
+        self,
+        schema: Schema,
+        types: list[str] | None,
+        path: str,
+        depth: int,
+        made: Schema,
+        every: list[Schema],
+        beside: Beside | None,
     ) -> None:
         def may_be(*names: str) -> bool:
             return types is None or any(name in types for name in names)
@@ -182,7 +221,7 @@ class _Preparation:
         if may_be("array"):
             self._array(schema, path, depth, made)
         if may_be("object"):
-            self._object(schema, path, depth, made)
+            self._object(schema, path, depth, made, beside, types is not None)
 
     def _string(self, schema: Schema, path: str, made: Schema, every: list[Schema]) -> None:
         if "pattern" in schema:
@@ -214,7 +253,7 @@ class _Preparation:
         if made["items"] is True:
             del made["items"]
 
-    def _object(self, schema: Schema, path: str, depth: int, made: Schema) -> None:
+    def _object(self, schema: Schema, path: str, depth: int, made: Schema, beside: Beside | None, typed: bool) -> None:
         for key in ("properties", "patternProperties"):
             if key in schema:
                 named = a_mapping(schema[key], f"{path}.{key}")
@@ -233,13 +272,93 @@ class _Preparation:
             raise refusal(f"{path}.required", "expected a list of names")
         if required:
             made["required"] = list(dict.fromkeys(required))
-        others = schema.get("additionalProperties", not (self._closed and "properties" in schema))
-        prepared = self._schema(others, f"{path}.additionalProperties", depth + 1)
+        closes = self._closes(schema, beside, typed)
+        if closes:
+            others = (beside or _NOTHING_BESIDE).names.union(required)
+            self._count(len(others))
+            for name in sorted(others):
+                made.setdefault("properties", {}).setdefault(name, True)
+        prepared = self._schema(
+            schema.get("additionalProperties", not closes), f"{path}.additionalProperties", depth + 1
+        )
         if "propertyNames" in schema:
             prepared = self._property_names(schema, prepared, path, made)
         if prepared is not True:
             made["additionalProperties"] = prepared
         self._property_counts(made, path)
+        self._bound_further(made)
+
+    def _bound_further(self, made: Schema) -> None:
+        if made.get("additionalProperties") is False and not made.get("patternProperties"):
+            return
+        if made.get("properties") and not self._has_rare_characters:
+            self._options.update(_ONE_SPELLING)
+        if not self._bounds_any:
+            return  # counts of schemas that are intersected are llguidance's to judge
+        needed = frozenset(made.get("required", ()))
+        most = len(needed) + MAX_FURTHER
+        made["maxProperties"] = min(most, made.get("maxProperties", most))
+        if not needed.issuperset(made.get("properties", {})):
+            self._options.update(_OPTIONAL_BESIDE_BOUND)
+
+    @cached_property
+    def _has_rare_characters(self) -> bool:
+        return _RARE.search(json.dumps(self._root)) is not None
+
+    # ---- objects without further properties
+
+    def _closes(self, schema: Schema, beside: Beside | None, typed: bool) -> bool:
+        """Whether an object that does not say so has no further properties. ``typed``: it says that it is one."""
+        if not self._closed or not {"additionalProperties", "propertyNames"}.isdisjoint(schema):
+            return False
+        if beside is not None and not beside.closed:
+            return False
+        if not {"properties", "patternProperties"}.isdisjoint(schema):
+            return True
+        # one that only adds to others, as with ``required``, leaves names to them; one that must have some allows some
+        return beside is None and typed and not schema.get("minProperties")
+
+    def _shared(self, schema: Schema, beside: Beside | None) -> dict[str, Beside]:
+        """What is beside each part of a schema of which several hold together, by keyword; "" are its own keywords."""
+        if not self._closed or not (beside is not None or intersects(schema)):
+            return {}
+        own = {key: value for key, value in schema.items() if key not in APPLICATORS}
+        parts: dict[str, Any] = {"": own, **{key: schema[key] for key in APPLICATORS if key in schema}}
+        declared = {key: self._declared(key, part, set()) for key, part in parts.items()}
+        return {
+            # the options of one keyword exclude each other; all else holds for the same value
+            key: _together(
+                beside or _NOTHING_BESIDE,
+                *(there for other, there in declared.items() if other != key or key in ("", "allOf")),
+            )
+            for key in parts
+        }
+
+    def _declared(self, key: str, part: Any, seen: set[str], depth: int = 0) -> Beside:
+        """What a part of a schema says of an object's properties with all that holds for the same value."""
+        self._count(1)
+        if depth > MAX_DEPTH:
+            raise self._too_deep()
+        if key == "$ref":
+            if not isinstance(part, str) or part in seen:
+                return _NOTHING_BESIDE
+            seen.add(part)
+            try:
+                target = self._look_up(part)
+            except BadRequest:
+                return _NOTHING_BESIDE  # refused where it is used, with its place
+            return self._declared("", target, seen, depth + 1)
+        if key:
+            return _together(
+                *(self._declared("", each, seen, depth + 1) for each in (part if isinstance(part, list) else ()))
+            )
+        if not isinstance(part, dict):
+            return _NOTHING_BESIDE
+        named = part.get("properties")
+        own = Beside(frozenset(named if isinstance(named, dict) else ()), not _is_open(part))
+        return _together(
+            own, *(self._declared(each, part[each], seen, depth + 1) for each in APPLICATORS if each in part)
+        )
 
     def _property_counts(self, made: Schema, path: str) -> None:
         """Leaves out what holds anyway, and refuses what cannot be held: keys of further properties may come twice."""
@@ -278,13 +397,15 @@ class _Preparation:
 
     # ---- combinations
 
-    def _apply(self, key: str, value: Any, path: str, depth: int, made: Schema, every: list[Schema]) -> None:
+    def _apply(self, key: str, value: Any, path: str, depth: int, every: list[Schema], beside: Beside | None) -> None:
         if key == "$ref":
-            every.append({"$ref": self._definition(a_text(value, f"{path}.$ref"), f"{path}.$ref")})
+            every.append({"$ref": self._definition(a_text(value, f"{path}.$ref"), f"{path}.$ref", beside)})
             return
         if not isinstance(value, list) or not value:
             raise refusal(f"{path}.{key}", "expected a list of at least one schema")
-        options = [self._schema(option, f"{path}.{key}[{index}]", depth + 1) for index, option in enumerate(value)]
+        options = [
+            self._schema(option, f"{path}.{key}[{index}]", depth + 1, beside) for index, option in enumerate(value)
+        ]
         if key == "allOf":
             every.extend(option if isinstance(option, dict) else {"anyOf": [option]} for option in options)
             return
@@ -292,12 +413,12 @@ class _Preparation:
             raise unsupported(path, "oneOf", "unless its options exclude each other plainly; `anyOf` is")
         every.append({"anyOf": options})
 
-    def _definition(self, reference: str, path: str) -> str:
-        name = self._names.get(reference)
+    def _definition(self, reference: str, path: str, beside: Beside | None = None) -> str:
+        name = self._names.get((reference, beside))
         if name is None:
             target = resolve(self._root, reference, path)
-            name = self._names[reference] = f"d{len(self._names)}"
-            self._waiting.append((target, self._field + spelled(self._root, reference), name))
+            name = self._names[reference, beside] = f"d{len(self._names)}"
+            self._waiting.append((target, self._field + spelled(self._root, reference), name, beside))
         return f"#/$defs/{name}"
 
     def _look_up(self, reference: Any) -> Any:
@@ -314,6 +435,17 @@ def _joined(made: Schema, every: list[Schema]) -> Schema:
     if len(every) == 1 and (not made or not set(made) & set(every[0])):
         return {**made, **every[0]}
     return {**made, "allOf": every}
+
+
+def _is_open(schema: Schema) -> bool:
+    """Whether a schema says that an object may have properties which it does not name."""
+    return not {"patternProperties", "propertyNames"}.isdisjoint(schema) or (
+        schema.get("additionalProperties", False) is not False
+    )
+
+
+def _together(*parts: Beside) -> Beside:
+    return Beside(frozenset().union(*(part.names for part in parts)), all(part.closed for part in parts))
 
 
 def _has_values(schema: Schema) -> bool:

@@ -25,7 +25,7 @@ def tags_expression(lark: Lark, tag: tags.StructuralTag, field: str) -> str:
         case tags.Grammar():
             if is_ebnf(tag.grammar):
                 return lark.grammar(lark_of_ebnf(tag.grammar, field, lark.literal))
-            return lark.grammar(checked_lark(tag.grammar, field))
+            return lark.grammar(checked_lark(tag.grammar, field, lark.whitespace))
         case tags.Sequence():
             return lark.rule(" ".join(_elements(lark, tag.elements, field)))
         case tags.Or():

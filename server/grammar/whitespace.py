@@ -1,9 +1,28 @@
-"""A client's pattern of white space, bounded: what it lets repeat for ever may repeat a few times here."""
+"""The white space that JSON may have. It is bounded at every place, so that no model writes nothing else.
 
-from typing import Final
+A client's pattern is rewritten: what it lets repeat for ever may repeat a few times here.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from stentor.protocols.openai.errors import BadRequest
 
+JsonWhitespace = Literal["indented", "compact", "none"]
+
+INDENTED: Final[Mapping[str, Any]] = MappingProxyType(
+    {"whitespace_flexible": False, "whitespace_pattern": r"\n?(?:\x20{0,32}|\t{0,8})"}
+)
+"""Between any two tokens of JSON: a line's end, and an indentation or spaces behind it."""
+WHITESPACE: Final[Mapping[JsonWhitespace, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "indented": INDENTED,
+        "compact": {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"},
+        "none": {"whitespace_flexible": False},
+    }
+)
+"""llguidance's options. ``indented`` leaves a model the form that it would choose by itself, as other servers do."""
 MAX_REPEATS: Final = 16
 """In place of ``*`` and ``+``, and the most of ``{m,n}``."""
 MAX_LENGTH: Final = 64

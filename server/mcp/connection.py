@@ -6,8 +6,8 @@ The session lives in a task of its own: what breaks in it ends that task, and wh
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -25,6 +25,7 @@ from mcp_types import (
 )
 from pydantic import TypeAdapter, ValidationError
 
+from ..task_scope import TaskScope
 from .errors import TIMED_OUT, Fault, http_fault, protocol_fault
 from .results import cut, text_of_result
 from .servers import Server
@@ -58,11 +59,12 @@ class Connection:
         self._guard = Guarded(server.place, tls)
         self._closing = asyncio.Event()
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._tasks = TaskScope("sessions with servers of tools", _CLOSE_SECONDS)
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Raises Fault."""
-        self._task = asyncio.create_task(self._live())
+        self._task = self._tasks.submit(self._live())
         await asyncio.shield(self._opened)
 
     @property
@@ -118,9 +120,7 @@ class Connection:
             return
         with anyio.CancelScope(shield=True):
             await asyncio.wait({task}, timeout=_CLOSE_SECONDS)
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await self._tasks.aclose()
         if self._opened.done() and not self._opened.cancelled():
             self._opened.exception()
 
@@ -182,16 +182,16 @@ class Connection:
             max_redirects=0,
         )
 
-    async def _answer(self, asked: Awaitable[Answer]) -> Answer:
+    async def _answer(self, asked: Coroutine[Any, Any, Answer]) -> Answer:
         """What it comes to, or why not as soon as the session ends. Raises Fault."""
         session = self._task
         if session is None or session.done():
-            getattr(asked, "close", lambda: None)()
+            asked.close()
             raise self._fault(None)
-        waiting = asyncio.ensure_future(asked)
+        waiting = self._tasks.submit(asked)
         try:
             await asyncio.wait({waiting, session}, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
+            if not waiting.done() or waiting.cancelled():
                 raise self._fault(None)
             return waiting.result()
         except (MCPError, ValidationError, httpx2.HTTPError, RuntimeError, OSError) as error:

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stentor.protocols.openai.responses.mcp import HOSTED, MCP
+from stentor.protocols.openai.responses.mcp import HOSTED, MCP, WEB_SEARCH
 from stentor.protocols.openai.responses.objects import CallKind
 
 from .reach import Place
 
 Annotations = Mapping[str, Any]
-HOSTED_SERVERS: Final = {"web_search": "browser", "web_search_preview": "browser", "code_interpreter": "python"}
+HOSTED_SERVERS: Final = {**dict.fromkeys(WEB_SEARCH, "browser"), "code_interpreter": "python"}
 assert set(HOSTED_SERVERS) == set(HOSTED)
 _HOSTED_CALLS: Final[dict[str, CallKind]] = {"browser": "web_search_call", "python": "code_interpreter_call"}
 

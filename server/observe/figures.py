@@ -14,7 +14,9 @@ import stentor
 from .processes import ProcessCollector
 from .request import RequestRecord
 
-STATUSES: Final = frozenset({200, 400, 401, 403, 404, 405, 408, 411, 413, 415, 421, 422, 429, 431, 499, 500, 503, 504})
+STATUSES: Final = frozenset(
+    {101, 200, 400, 401, 403, 404, 405, 408, 411, 413, 415, 421, 422, 429, 431, 499, 500, 503, 504, 507}
+)
 
 _REFUSALS: Final = {408: "timeout", 413: "too_large", 414: "too_large", 429: "too_many", 431: "too_large"}
 _MALFORMED: Final = "malformed"
@@ -47,7 +49,7 @@ class ServerFigures:
         self._websockets = 0
         responses = Counter(
             "stentor:http_responses",
-            "Requests that have ended, by status; 499 is a client that went away before an answer began.",
+            "Requests that have ended, by status: 101 a WebSocket, 499 a client that went away before an answer began.",
             ("model_name", "status"),
             registry=registry,
         )

@@ -1,4 +1,5 @@
-"""The record of one HTTP request, from its head to its last byte, and which one the running task works for.
+"""The record of one HTTP request, from its head to its last byte, and which one the running task works for. A WebSocket
+is one request, from its handshake to its end.
 
 It is kept in a context variable, so that every task that a request starts finds it, and every log line that one of
 them writes carries the request's id. Nothing of a prompt or an answer is in it.
@@ -8,10 +9,14 @@ import time
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Final
 
 from stentor.protocols.actors import FinishReason
 
 Headers = Sequence[tuple[bytes, bytes]]
+
+MOST_SERVED: Final = 1024
+"""Prompts of one request that are remembered one by one: a WebSocket may bring new ones for hours."""
 
 
 @dataclass(slots=True)
@@ -52,25 +57,27 @@ class RequestRecord:
     route: str = ""
     """The template that matched, of a closed set; empty where none did."""
     status: int = 0
-    """0 until the head of a response is sent."""
+    """0 until the head of a response is sent; of a WebSocket that was opened 101."""
     error: str = ""
     """The code of the error that the client was told, of a closed set."""
     key: str = ""
     """The name of the API key, never the key."""
     served: list[Served] = field(default_factory=list)
+    """The first :data:`MOST_SERVED`; filled by :meth:`add`."""
     ended: float = 0.0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    def add(self, served: Served) -> None:
+        """Nothing more will become of it."""
+        self.prompt_tokens += served.prompt_tokens
+        self.output_tokens += served.output_tokens
+        if len(self.served) < MOST_SERVED:
+            self.served.append(served)
 
     @property
     def seconds(self) -> float:
         return self.ended - self.began
-
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(one.prompt_tokens for one in self.served)
-
-    @property
-    def output_tokens(self) -> int:
-        return sum(one.output_tokens for one in self.served)
 
 
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)

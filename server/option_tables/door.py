@@ -44,6 +44,14 @@ OPTIONS: Final = (
         "door",
     ),
     Option(
+        "allowed-host",
+        "door.allowed_hosts",
+        door.hosts(),
+        "a name with dots that requests may ask for in `Host`; may be repeated. Without an API key, or once one is "
+        "given, all others are refused but addresses, localhost and names without a dot",
+        "door",
+    ),
+    Option(
         "tls-cert",
         "door.tls_cert",
         kinds.file(),

@@ -31,6 +31,13 @@ OPTIONS: Final = (
         "limits",
     ),
     Option(
+        "max-answer-size",
+        "limits.request.max_answer_bytes",
+        kinds.size(),
+        "bytes of an answer that does not stream, and of prompts that a stream repeats; a request for more gets 400",
+        "limits",
+    ),
+    Option(
         "max-headers",
         "limits.connection.max_headers",
         kinds.integer(1, 65536),

@@ -5,6 +5,7 @@ from typing import Final, get_args
 from stentor.protocols.config import LoadFormat
 
 from .. import option_kinds as kinds
+from ..grammar.whitespace import JsonWhitespace
 from ..option import Option
 from ..rendering.names import RendererName
 
@@ -79,6 +80,14 @@ OPTIONS: Final = (
         kinds.tool_format(),
         "how the model writes tool calls: auto goes by its chat template, none calls no tools; the names are vLLM's, "
         "and an unknown one lists them",
+        "model",
+    ),
+    Option(
+        "json-whitespace",
+        "model.json_whitespace",
+        kinds.choice(get_args(JsonWhitespace)),
+        "white space in constrained JSON: indented has line breaks and indentation, compact one space at most behind a "
+        "colon or comma, none none",
         "model",
     ),
     Option(

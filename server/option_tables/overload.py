@@ -21,12 +21,15 @@ OPTIONS: Final = (
         "overload",
     ),
     Option(
-        "max-held-body-size",
-        "overload.max_held_body_bytes",
+        "max-inflight-bytes",
+        "overload.max_inflight_bytes",
         kinds.size(),
-        "bytes of all bodies that are read or worked on at the same time, the first 64 KiB of each not counted; a "
-        "further request gets 429 unless it is alone",
+        "bytes of memory for all that is held for clients at the same time (bodies and what is decoded of them, "
+        "prompts, stored items in use, messages of WebSockets), half of it for texts that are being tokenized; a "
+        "further request gets 429, or 413 where it never fits; by default a quarter of the container's or machine's "
+        "memory, at most 1 GiB",
         "overload",
+        aliases=("max-held-body-size",),
     ),
     Option(
         "max-queued-templates",

@@ -26,7 +26,7 @@ OPTIONS: Final = (
         "max-engine-deaths",
         "engine.recovery.max_engine_deaths",
         kinds.integer(1, 1_000_000),
-        "deaths of the engine process in a row, without a token between them, after which the server ends; 1 ends it "
+        "deaths of the engine process in a row, without progress between them, after which the server ends; 1 ends it "
         "at the first",
         "recovery",
     ),

@@ -25,7 +25,7 @@ OPTIONS: Final = (
         "store-max-bytes",
         "store.max_bytes",
         kinds.size(),
-        "how much is kept; beyond it, what was used longest ago is deleted",
+        "how much is kept; beyond it, what was used longest ago by whoever has more than a fair share is deleted",
         "store",
     ),
     Option(
@@ -39,14 +39,15 @@ OPTIONS: Final = (
         "max-batches",
         "store.max_batches",
         kinds.integer(0, 1 << 20),
-        "batches that may be open at the same time; a further one gets 429",
+        "batches that may be open at the same time, of one of several keys half; a further one gets 429",
         "store",
     ),
     Option(
         "max-background",
         "store.max_background",
         kinds.integer(0, 1 << 20),
-        "responses that may run in the background at the same time; a further one gets 429",
+        "responses that may run in the background at the same time, of one of several keys half; a further one gets "
+        "429",
         "store",
     ),
 )

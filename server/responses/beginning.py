@@ -9,6 +9,7 @@ import anyio
 import msgspec
 
 from ..conversation.turn import Turn, begin_turn
+from ..encoders.responses import COPIES
 from ..overload.ticket import Ticket
 from ..state import ServerState
 from .log import EventLog
@@ -24,31 +25,31 @@ async def run_of(state: ServerState, prepared: Prepared, ticket: Ticket, *, watc
     if prepared.servers:
         turns = Rounds(state, prepared, ticket)
     else:
-        with in_our_words():
-            turns = await begin_turn(state, prepared.chat, prepared.caller, ticket)
+        with in_our_words(prepared.response.tools):
+            turns = await begin_turn(state, prepared.chat, prepared.caller, ticket, copies=COPIES)
     log = None
     if watched:
         store = state.store if prepared.request.stored else None
         ahead = prepared.response.background and state.store.durable
         log = EventLog(store, prepared.response.id, ahead=ahead)
-    return Run(state, prepared, turns, log)
+    return Run(state, prepared, turns, log, ticket.permit.memory)
 
 
 async def run_in_background(state: ServerState, prepared: Prepared) -> Run:
     """One that goes on by itself, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
-    state.responses.check_room()
     if prepared.chat.seed is None:
         # drawn here, for what is stored must say how another server would go on
         seed = int.from_bytes(os.urandom(7), "little")
         prepared = dataclasses.replace(prepared, chat=msgspec.structs.replace(prepared.chat, seed=seed))
     with ExitStack() as stack:
+        stack.enter_context(state.responses.room(prepared.caller))
         # its own place in the queue: that of the request is given back with the answer
         ticket = stack.enter_context(state.live(state.overload.request_timeout))
+        ticket.permit.memory.add(prepared.held)
         run = await run_of(state, prepared, ticket, watched=True)
         run.begin()
         await run.write()
         task = run.start(ticket.bounded)
-        state.responses.keep(task)
         kept = stack.pop_all()
         task.add_done_callback(lambda _: kept.close())
     return run

@@ -49,7 +49,7 @@ async def compact(state: ServerState, body: CompactRequest, caller: Caller, tick
         truncation="auto",
     )
     asked.check_context(state.limits)
-    items = (await read_conversation(state, asked, caller)).items
+    items = (await read_conversation(state, asked, caller, ticket.permit.memory)).items
     seal = await seal_of(state, caller)
     wish: Item = {
         "id": random_id("msg"),

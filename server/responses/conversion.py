@@ -8,13 +8,14 @@ import msgspec
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.decoding import converted
 from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.responses.items import CALLS, Item
+from stentor.protocols.openai.responses import client_tools
+from stentor.protocols.openai.responses.items import CALLS, CLIENT_CALLS, CLIENT_OUTPUTS, Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
-from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
+from stentor.protocols.openai.responses.tools import chat_choice, chat_tools, client_functions, function_name
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 from ..mcp.errors import text_of as error_text
-from ..mcp.tools import function_name
+from ..mcp.tools import function_name as served_name
 
 Message = dict[str, Any]
 Unseal = Callable[[str], str]
@@ -67,7 +68,7 @@ def chat_request(request: ContextFields, items: Sequence[Item], unseal: Unseal) 
     fields: dict[str, Any] = {"model": request.model, "messages": messages}
     if tools := chat_tools(request.tools or []):
         fields["tools"] = tools
-        fields["tool_choice"] = chat_choice(request.tool_choice)
+        fields["tool_choice"] = chat_choice(request.tool_choice, request.tools or [])
         fields["parallel_tool_calls"] = request.parallel_tool_calls
     if request.reasoning is not None:
         fields["reasoning_effort"] = request.reasoning.effort
@@ -98,6 +99,8 @@ def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
     """What one answer of the model was (reasoning, text, calls in a row) becomes one message of the assistant."""
     messages: list[Message] = []
     names: dict[str, str] = {}
+    call_ids: dict[str, str] = {}
+    """Of calls of a local shell, by the ids of their items: their outputs may name either."""
     asked: dict[str, Item] = {}
     for item in items:
         if item["type"] == "mcp_approval_request":
@@ -114,14 +117,20 @@ def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
                 messages.append({"role": "assistant", **said})
             for call in said.get("tool_calls", ()):
                 names[call["id"]] = call["function"]["name"]
+                if item["type"] == "local_shell_call":
+                    call_ids[item["id"]] = call["id"]
             continue
         match item["type"]:
             case "message":
                 messages.append({"role": item["role"], "content": _content(item["content"])})
-            case "function_call_output" | "custom_tool_call_output":
-                message: Message = {"role": "tool", "tool_call_id": item["call_id"], "content": text_of(item["output"])}
-                if item["call_id"] in names:
-                    message["name"] = names[item["call_id"]]
+            case "tool_search_output" | "tool_search_call" if item["call_id"] is None:
+                pass  # a server's: the model has the tools that were found, and did not ask for them here
+            case kind if kind in CLIENT_OUTPUTS:
+                call_id = item["id"] if kind == "local_shell_call_output" else item["call_id"]
+                call_id = call_ids.get(call_id, call_id)
+                message: Message = {"role": "tool", "tool_call_id": call_id, "content": _output_text(item)}
+                if call_id in names:
+                    message["name"] = names[call_id]
                 messages.append(message)
             case "compaction":
                 compacted = _compacted(unseal(item["encrypted_content"]))
@@ -143,8 +152,8 @@ def _compacted(text: str) -> Compacted:
 
 def _add_call(messages: list[Message], item: Item, outcome: str) -> None:
     """A call that the server has had made, and what came of it."""
-    name = function_name(item["server_label"], item["name"])
-    said: Message = {"tool_calls": [_call({**item, "call_id": item["id"], "name": name}, item["arguments"])]}
+    name = served_name(item["server_label"], item["name"])
+    said: Message = {"tool_calls": [_call({"call_id": item["id"]}, name, item["arguments"])]}
     if not messages or messages[-1]["role"] != "assistant" or not _joined(messages[-1], said):
         messages.append({"role": "assistant", **said})
     messages.append({"role": "tool", "tool_call_id": item["id"], "name": name, "content": outcome})
@@ -173,10 +182,12 @@ def _of_assistant(item: Item, unseal: Unseal) -> Message | None:
         case "reasoning":
             return {"reasoning_content": _thought(item, unseal)}
         case "function_call":
-            return {"tool_calls": [_call(item, item["arguments"])]}
+            return {"tool_calls": [_call(item, _called(item), item["arguments"])]}
         case "custom_tool_call":
             arguments = msgspec.json.encode({CUSTOM_INPUT: item["input"]}).decode()
-            return {"tool_calls": [_call(item, arguments)]}
+            return {"tool_calls": [_call(item, _called(item), arguments)]}
+        case kind if kind in CLIENT_CALLS and item["call_id"] is not None:
+            return {"tool_calls": [_call(item, *client_tools.function_of(item))]}
         case _:
             return None
 
@@ -197,8 +208,24 @@ def _joined(last: Message, said: Message) -> bool:
     return True
 
 
-def _call(item: Item, arguments: str) -> Message:
-    return {"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": arguments}}
+def _called(item: Item) -> str:
+    return function_name(item["name"], item.get("namespace"))
+
+
+def _call(item: Item, name: str, arguments: str) -> Message:
+    return {"id": item["call_id"], "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _output_text(item: Item) -> str:
+    match item["type"]:
+        case "function_call_output" | "custom_tool_call_output":
+            return text_of(item["output"])
+        case "tool_search_output":
+            found = client_functions(item["tools"])
+            told = [{"name": name, "description": one.tool.get("description")} for name, one in found.items()]
+            return msgspec.json.encode(told).decode()
+        case _:
+            return client_tools.output_text(item)
 
 
 def _thought(item: Item, unseal: Unseal) -> str:
@@ -223,11 +250,15 @@ def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 def droppable(items: Sequence[Item]) -> Iterator[int]:
     """How many items may be left out at the beginning, in growing numbers: never a call without its output."""
     open_calls: set[str] = set()
+    call_ids: dict[str, str] = {}
     for count, item in enumerate(items, start=1):
-        if item["type"] in ("function_call", "custom_tool_call"):
+        if item["type"] in CLIENT_CALLS and item["call_id"] is not None:
+            if item["type"] == "local_shell_call":
+                call_ids[item["id"]] = item["call_id"]
             open_calls.add(item["call_id"])
-        elif item["type"] in ("function_call_output", "custom_tool_call_output"):
-            open_calls.discard(item["call_id"])
+        elif item["type"] in CLIENT_OUTPUTS:
+            answered: str = item["id"] if item["type"] == "local_shell_call_output" else item["call_id"]
+            open_calls.discard(call_ids.get(answered, answered))
         following = items[count] if count < len(items) else None
         if following is not None and not open_calls and item["type"] != "reasoning":
             yield count

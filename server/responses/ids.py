@@ -7,8 +7,18 @@ from typing import Final
 _BYTES: Final = 24
 
 
+_SHORT_BYTES: Final = 12
+SHORT_ID: Final = 32
+"""Characters that an id of the Realtime API has at most: clients put something else in place of longer ones."""
+
+
 def random_id(prefix: str) -> str:
     return f"{prefix}_{os.urandom(_BYTES).hex()}"
+
+
+def short_id(prefix: str) -> str:
+    """A random id of at most :data:`SHORT_ID` characters; ``prefix`` has at most 7."""
+    return f"{prefix}_{os.urandom(_SHORT_BYTES).hex()}"
 
 
 class Ids:

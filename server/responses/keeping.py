@@ -13,6 +13,7 @@ from stentor.protocols.openai.responses.objects import ItemList
 
 from ..door.keys import Caller
 from ..errors import Unavailable
+from ..overload.memory_budget import STORED_FACTOR, MemoryShare
 from ..state import ServerState
 from ..store import responses
 from .live import Live
@@ -63,11 +64,12 @@ def not_found(response: str) -> BadRequest:
     return BadRequest(f"There is no response `{response[:80]}` here.", "response_id", "response_not_found", 404)
 
 
-async def given_items(state: ServerState, caller: Caller, response: str) -> list[Item]:
-    """The input items that the response was asked for with. Raises BadRequest (404)."""
+async def given_items(state: ServerState, caller: Caller, response: str, memory: MemoryShare) -> list[Item]:
+    """The input items that the response was asked for with, counted in ``memory``. Raises BadRequest (404)."""
     found = await find(state, caller, response)
     if found.live is not None:
         return found.live.given
+    memory.add(STORED_FACTOR * await state.store.read(lambda db: responses.items_bytes(db, response)))
     return await state.store.read(lambda db: responses.items(db, response, output=False))
 
 
@@ -97,7 +99,7 @@ async def delete(state: ServerState, caller: Caller, response: str) -> None:
     if live is not None:
         live.cancel()
         await live.ended()
-    if not await state.store.write(lambda db: responses.delete(db, caller.owner, response)):
+    if not await state.store.delete(lambda db: responses.delete(db, caller.owner, response)):
         raise not_found(response)
 
 

@@ -1,13 +1,17 @@
 """The responses that are being made, by id: what can be asked for before it is stored, and ended."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
 
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ResponseObject
 
+from ..door.keys import Caller
 from ..errors import Overloaded
+from ..overload.fair_queue import Shares
+from ..task_scope import TaskScope
 from .log import EventLog
 
 _RETRY_SECONDS: Final = 2
@@ -41,9 +45,10 @@ class LiveResponses:
     """Owned by the server's state."""
 
     def __init__(self, max_background: int = 256) -> None:
-        self._max = max_background
+        self._shares = Shares(max_background)
         self._by_id: dict[str, Live] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = TaskScope("responses in the background")
+        self._attached = TaskScope("responses that are read")
 
     def __iter__(self) -> Iterator[Live]:
         return iter(tuple(self._by_id.values()))
@@ -58,23 +63,31 @@ class LiveResponses:
         live = self._by_id.get(response)
         return live if live is not None and live.owner == owner else None
 
-    def check_room(self) -> None:
-        """Raises Overloaded where as many run in the background as may."""
-        if len(self._tasks) >= self._max:
-            raise Overloaded(
-                f"{len(self._tasks)} responses run in the background, as many as this server lets; try again later.",
-                "background_full",
-                _RETRY_SECONDS,
-            )
+    @contextmanager
+    def room(self, caller: Caller, *, resumed: bool = False) -> Iterator[None]:
+        """For one response in the background, until the end of the block.
 
-    def keep(self, task: asyncio.Task[None]) -> None:
-        """A task that runs apart from any connection."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        Raises Overloaded where as many run as may, or the caller's are its share of them; but not for one that is
+        ``resumed``, which had been let in by an earlier server.
+        """
+        shares, owner = self._shares, caller.owner
+        if not resumed and not shares.fits(owner, alone=not caller.salt):
+            if shares.total < shares.most:
+                told = f"{shares.held(owner)} responses of this key run in the background, its share"
+            else:
+                told = f"{shares.total} responses run in the background, as many as this server lets"
+            raise Overloaded(f"{told}; try again later.", "background_full", _RETRY_SECONDS)
+        shares.take(owner)
+        try:
+            yield
+        finally:
+            shares.give_back(owner)
+
+    def start(self, making: Coroutine[Any, Any, None], *, background: bool) -> asyncio.Task[None]:
+        """Makes one in a task of its own; one in the ``background`` runs apart from any connection."""
+        return (self._background if background else self._attached).submit(making)
 
     async def close(self) -> None:
         """Ends those tasks where they are."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.aclose()
+        await self._attached.aclose()

@@ -3,9 +3,10 @@
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Final
 
+import anyio
 import msgspec
 
 from stentor.protocols.steps import TokenLogprobs
@@ -93,6 +94,10 @@ class EventLog:
         if not self._ahead:
             self._wake()
 
+    def hold(self) -> None:
+        """From now on nobody is shown an event before it is written: writing takes long enough for that to be seen."""
+        self._ahead = True
+
     def _is_known(self, event: bytes) -> bool:
         if not self._known:
             return False
@@ -108,13 +113,20 @@ class EventLog:
         self.failure = failure
         self._wake()
 
-    def stretch(self) -> Stretch | None:
+    async def stretch(self) -> Stretch | None:
         """What is held, to be written; None where there is nothing."""
         if not self._held:
             return None
-        events = zlib.compress(b"\n".join(self._held), 1)
-        steps = zlib.compress(msgspec.json.encode(self._steps), 1)
-        return Stretch(self._base, events, steps, (len(self._held), len(self._steps)))
+        base, held, told = self._base, self._held[:], self._steps[:]
+        # compressing gives back the interpreter's lock
+        events = await self._packed(lambda: b"\n".join(held))
+        steps = await self._packed(lambda: msgspec.json.encode(told))
+        return Stretch(base, events, steps, (len(held), len(told)))
+
+    async def _packed(self, joined: Callable[[], bytes]) -> bytes:
+        if self.full:
+            return await anyio.to_thread.run_sync(lambda: zlib.compress(joined(), 1))
+        return zlib.compress(joined(), 1)
 
     def written(self, stretch: Stretch) -> None:
         """It need not be held any longer."""

@@ -1,11 +1,13 @@
 """Refusals in the words of the Responses API, of what is checked as a request for a chat completion."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.openai.responses.tools import places_of
 
 _RULES: Final = tuple(
     (re.compile(pattern), replacement)
@@ -21,21 +23,30 @@ _RULES: Final = tuple(
         (r"^(tool_choice(?:\.tools\[\d+\])?)\.(function|custom)\b", r"\1"),
     )
 )
+_TOOL: Final = re.compile(r"tools\[(\d+)\]")
+"""Of those that a model is offered: not each of the request's is one of them, and some are several."""
 _QUOTED: Final = re.compile(r"`([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)`")
 
 
 @contextmanager
-def in_our_words() -> Iterator[None]:
-    """Gives a BadRequest that is raised inside the names of this API's fields."""
+def in_our_words(tools: Sequence[dict[str, Any]] | None = None) -> Iterator[None]:
+    """Gives a BadRequest that is raised inside the names of this API's fields.
+
+    ``tools`` are the request's own; further ones come from searches, in its ``input``.
+    """
     try:
         yield
     except BadRequest as error:
-        message = _QUOTED.sub(lambda match: f"`{_renamed(match[1])}`", error.message)
-        param = None if error.param is None else _renamed(error.param)
+        renamed = partial(_renamed, places=None if tools is None else places_of(tools))
+        message = _QUOTED.sub(lambda match: f"`{renamed(match[1])}`", error.message)
+        param = None if error.param is None else renamed(error.param)
         raise BadRequest(message, param, error.code, error.status) from None
 
 
-def _renamed(field: str) -> str:
+def _renamed(field: str, places: Sequence[str] | None) -> str:
     for pattern, replacement in _RULES:
         field = pattern.sub(replacement, field)
-    return field
+    place = None if places is None else _TOOL.match(field)
+    if place is None or places is None:
+        return field
+    return places[int(place[1])] + field[place.end() :] if int(place[1]) < len(places) else "input"

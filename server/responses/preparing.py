@@ -1,10 +1,10 @@
 """From a request to the conversation that it means: its own items, those it refers to, and those that came before."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -26,13 +26,14 @@ from ..conversation.admission import context_length, most_prompt_tokens
 from ..conversation.turn import prompt_of
 from ..door.keys import Caller
 from ..mcp.servers import Server
+from ..overload.memory_budget import STORED_FACTOR, MemoryShare
 from ..state import ServerState
 from ..store import conversations, responses, secrets
 from .approvals import check_approvals
 from .conversion import chat_request, droppable
 from .ids import Ids, random_id
 from .naming import in_our_words
-from .offering import asking, known_lists, offered_beside
+from .offering import asking, known_lists, offered_beside, with_loaded
 from .seal import Seal
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Prepared:
     """Of tools; with them the request's secrets, which are nowhere else."""
     locked: tuple[str, ...] = ()
     """Labels of those that have some."""
+    held: int = 0
+    """Bytes of memory that it takes as long as it runs; see :mod:`..overload.memory_budget`."""
 
 
 async def seal_of(state: ServerState, caller: Caller) -> Seal:
@@ -78,9 +81,15 @@ async def seal_of(state: ServerState, caller: Caller) -> Seal:
 
 
 async def read_conversation(
-    state: ServerState, request: ContextFields, caller: Caller, *, extra: Sequence[Item] | None = None
+    state: ServerState,
+    request: ContextFields,
+    caller: Caller,
+    memory: MemoryShare,
+    *,
+    extra: Sequence[Item] | None = None,
 ) -> Conversation:
-    """Raises BadRequest, also for what is not there (404) or is another caller's.
+    """What is loaded for it is counted in ``memory`` before. Raises BadRequest, also for what is not there (404) or is
+    another caller's, and MemoryFull.
 
     ``extra`` is what came before, where that is not stored.
     """
@@ -92,11 +101,13 @@ async def read_conversation(
     if extra is not None:
         history = list(extra)
     elif request.previous_response_id is not None:
-        history = await _chain(state, caller, request.previous_response_id)
+        history = await _chain(state, caller, request.previous_response_id, memory)
     elif request.conversation_id is not None:
-        history = await state.store.read(partial(_conversation, caller.owner, request.conversation_id))
+        size = await state.store.read(partial(_conversation_bytes, caller.owner, request.conversation_id))
+        _count(state, size, memory, "conversation")
+        history = await state.store.read(partial(conversations.items, conversation=request.conversation_id))
     if any(item["type"] == REFERENCE for item in given):
-        given = await _resolved(state, given, history, caller)
+        given = await _resolved(state, given, history, caller, memory)
     if not history and not given:
         raise BadRequest("`input` must hold at least one item.", "input")
     if len(history) + len(given) > limits.max_messages:
@@ -110,9 +121,14 @@ async def read_conversation(
 
 
 async def prepare(
-    state: ServerState, request: ResponseRequest, caller: Caller, *, extra: Sequence[Item] | None = None
+    state: ServerState,
+    request: ResponseRequest,
+    caller: Caller,
+    memory: MemoryShare,
+    *,
+    extra: Sequence[Item] | None = None,
 ) -> Prepared:
-    """Raises BadRequest for whatever cannot be served."""
+    """Raises BadRequest for whatever cannot be served, and MemoryFull; ``memory`` is what the request holds."""
     request.check(state.limits)
     state.resolve_model(request.model)
     response_id = random_id("resp")
@@ -121,71 +137,101 @@ async def prepare(
     locked = tuple(tool["server_label"] for tool in tools if tool["type"] == MCP and has_secrets(tool))
     if servers:
         request = msgspec.structs.replace(request, tools=[without_secrets(tool) for tool in tools])
-    conversation = await read_conversation(state, request, caller, extra=extra)
+    conversation = await read_conversation(state, request, caller, memory, extra=extra)
     check_approvals(conversation, [server.label for server in servers])
     seal = await seal_of(state, caller)
-    chat = await fitting(state, request, conversation.items, seal)
     shown = _shown(state, request, response_id)
-    return Prepared(request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked)
+    request = with_loaded(request, conversation.items)
+    chat = await fitting(state, request, conversation.items, seal, own_tools=tools)
+    return Prepared(request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked, memory.size)
 
 
 async def fitting(
-    state: ServerState, request: ContextFields, items: list[Item], seal: Seal, max_tokens: int | None = None
+    state: ServerState,
+    request: ContextFields,
+    items: list[Item],
+    seal: Seal,
+    max_tokens: int | None = None,
+    own_tools: Sequence[dict[str, Any]] | None = None,
 ) -> ChatRequest:
-    """The request for the answer; with ``truncation`` auto, without as many of the oldest items as do not fit."""
+    """The request for the answer; with ``truncation`` auto, without as many of the oldest items as do not fit.
+
+    ``own_tools``: those that the client knows by their places, where they are not the request's.
+    """
+    named = request.tools if own_tools is None else own_tools
 
     def asking(kept: list[Item]) -> ChatRequest:
         chat = chat_request(request, kept, seal.open)
         return chat if max_tokens is None else msgspec.structs.replace(chat, max_completion_tokens=max_tokens)
 
     whole = asking(items)
-    if request.truncation != "auto" or await _fits(state, whole):
+    if request.truncation != "auto" or await _fits(state, whole, named):
         return whole
     counts = list(droppable(items))
     low, high = 0, len(counts) - 1
-    if not counts or not await _fits(state, asking(items[counts[high] :])):
+    if not counts or not await _fits(state, asking(items[counts[high] :]), named):
         return whole  # and it will be refused
     while low < high:
         middle = (low + high) // 2
-        if await _fits(state, asking(items[counts[middle] :])):
+        if await _fits(state, asking(items[counts[middle] :]), named):
             high = middle
         else:
             low = middle + 1
     return asking(items[counts[low] :])
 
 
-async def count_tokens(state: ServerState, chat: ChatRequest) -> int:
-    """Of the prompt, however long. Raises BadRequest as a request for the answer would."""
-    with in_our_words():
+async def count_tokens(state: ServerState, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> int:
+    """Of the prompt, however long; ``tools`` as the client knows them. Raises BadRequest as a request would."""
+    with in_our_words(tools or ()):
         return len(await prompt_of(state, chat))
 
 
-async def count_context(state: ServerState, request: ContextFields, caller: Caller) -> int:
+async def count_context(state: ServerState, request: ContextFields, caller: Caller, memory: MemoryShare) -> int:
     """Tokens of the prompt that a request means; of tools on other servers, those that the conversation lists.
 
     Raises BadRequest.
     """
     request.check_context(state.limits)
     servers = await state.mcp.servers(request.tools or [])
-    conversation = await read_conversation(state, request, caller)
+    conversation = await read_conversation(state, request, caller, memory)
     seal = await seal_of(state, caller)
+    own = request.tools or []
+    request = with_loaded(request, conversation.items)
     if servers:
         request = asking(request, offered_beside(request, servers, known_lists(conversation.items)))
-    return await count_tokens(state, await fitting(state, request, conversation.items, seal))
+    named = request.tools if servers else own
+    chat = await fitting(state, request, conversation.items, seal, own_tools=named)
+    return await count_tokens(state, chat, named)
 
 
-async def _fits(state: ServerState, chat: ChatRequest) -> bool:
-    count = await count_tokens(state, chat)
+async def _fits(state: ServerState, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> bool:
+    count = await count_tokens(state, chat, tools)
     return count <= most_prompt_tokens(state) and count + (chat.wanted_tokens or 1) <= context_length(state)
 
 
-async def _chain(state: ServerState, caller: Caller, previous: str) -> list[Item]:
+def _count(state: ServerState, size: int, memory: MemoryShare, field: str) -> None:
+    """Before so many bytes of stored JSON are loaded. Raises BadRequest where one body could not bring as much."""
+    most = state.limits.max_body_bytes
+    if size > most:
+        raise BadRequest(
+            f"`{field}`: what is stored there has {size} bytes; this server takes at most {most} for a response.",
+            field,
+            "conversation_too_large",
+            413,
+        )
+    memory.add(STORED_FACTOR * size, field)
+
+
+async def _chain(state: ServerState, caller: Caller, previous: str, memory: MemoryShare) -> list[Item]:
     if (live := state.responses.find(caller.owner, previous)) is not None and live.log is not None:
         raise BadRequest(
             f"The response `{previous[:80]}` has not ended yet.", "previous_response_id", "response_in_progress"
         )
     most = state.limits.max_messages
-    found = await state.store.write(partial(_read_chain, caller.owner, previous, most))
+    size = await state.store.read(partial(responses.chain_bytes, owner=caller.owner, response=previous, most=most))
+    if size is not None:
+        _count(state, size, memory, "previous_response_id")
+    found = await state.store.write(partial(responses.chain, owner=caller.owner, response=previous, most=most))
     if found is None:
         raise BadRequest(
             f"The previous response `{previous[:80]}`, or one before it, is not stored here.",
@@ -196,35 +242,47 @@ async def _chain(state: ServerState, caller: Caller, previous: str) -> list[Item
     return found
 
 
-def _read_chain(owner: str, previous: str, most: int, db: "sqlite3.Connection") -> list[Item] | None:
-    return responses.chain(db, owner, previous, most)
-
-
-def _conversation(owner: str, conversation: str, db: "sqlite3.Connection") -> list[Item]:
+def _conversation_bytes(owner: str, conversation: str, db: "sqlite3.Connection") -> int:
     if conversations.find(db, owner, conversation) is None:
         raise BadRequest(
             f"The conversation `{conversation[:80]}` does not exist.", "conversation", "conversation_not_found", 404
         )
-    return conversations.items(db, conversation)
+    return conversations.items_bytes(db, conversation)
 
 
-async def _resolved(state: ServerState, given: list[Item], history: list[Item], caller: Caller) -> list[Item]:
+async def _resolved(
+    state: ServerState, given: list[Item], history: list[Item], caller: Caller, memory: MemoryShare
+) -> list[Item]:
+    """``given`` with what it refers to in place of references: each item is loaded once, and counts as often as it
+    stands there."""
     known = {item["id"]: item for item in history}
+    names = [item["id"] for item in given if item["type"] == REFERENCE]
+    sizes = await state.store.read(partial(_item_sizes, caller.owner, set(names) - known.keys()))
+    for name in known.keys() & set(names):
+        sizes[name] = len(msgspec.json.encode(known[name]))
+    total = sum(sizes.get(name, 0) for name in names)
+    _count(state, total, memory, "input")
+    known |= await state.store.read(partial(_load_items, caller.owner, sizes.keys() - known.keys()))
     resolved = []
     for index, item in enumerate(given):
         if item["type"] == REFERENCE:
             name = item["id"]
-            found = known.get(name) or await state.store.read(partial(_find_item, caller.owner, name))
-            if found is None:
+            if name not in known:
                 where = f"input[{index}].id"
                 raise BadRequest(f"`{where}`: there is no stored item `{name[:80]}`.", where, "item_not_found", 404)
-            item = found
+            item = known[name]
         resolved.append(item)
     return resolved
 
 
-def _find_item(owner: str, item: str, db: "sqlite3.Connection") -> Item | None:
-    return responses.find_item(db, owner, item)
+def _item_sizes(owner: str, names: Iterable[str], db: "sqlite3.Connection") -> dict[str, int]:
+    sizes = ((name, responses.item_bytes(db, owner, name)) for name in names)
+    return {name: size for name, size in sizes if size is not None}
+
+
+def _load_items(owner: str, names: Iterable[str], db: "sqlite3.Connection") -> dict[str, Item]:
+    found = ((name, responses.find_item(db, owner, name)) for name in names)
+    return {name: item for name, item in found if item is not None}
 
 
 def _shown(state: ServerState, request: ResponseRequest, response_id: str) -> ResponseObject:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -21,10 +22,14 @@ from stentor.protocols.openai.responses.objects import ResponseFailure, Response
 
 from ..conversation.turn import Turn, begin_turn
 from ..door.keys import Caller
+from ..encoders.responses import COPIES
 from ..errors import Overloaded, ServerError
+from ..overload.fair_queue import current_owner
+from ..overload.memory_budget import STORED_FACTOR, MemoryShare
 from ..state import ServerState
 from ..store import responses
-from ..text.generation import EngineEvent, EventStream, Submitter
+from ..text.generation import EventStream, Submitter
+from ..text.slices import EngineEvent
 from .ids import Ids
 from .log import EventLog, Step, unpacked, unpacked_steps
 from .preparing import Conversation, Prepared, read_conversation, seal_of
@@ -50,7 +55,6 @@ async def resume_unfinished(state: ServerState) -> None:
     if not state.store.durable:
         return
     try:
-        await state.store.write(responses.drop_orphans)
         names = await state.store.read(responses.unfinished)
     except ServerError:
         return  # the log says why
@@ -83,21 +87,24 @@ async def _resume(state: ServerState, name: str) -> None:
     if caller is None:
         await _give_up(state, name, _GONE)
         return
+    current_owner.set(caller.owner)
     with ExitStack() as stack:
+        stack.enter_context(state.responses.room(caller, resumed=True))
         ticket = stack.enter_context(state.live())
         known = await _known(state, row)
-        prepared = await _prepared(state, row, caller)
+        prepared = await _prepared(state, row, caller, ticket.permit.memory)
         turns: Turn | Rounds
         if prepared.servers:
             turns = Rounds(state, prepared, ticket, replay=Replay(known.events, known.steps, _submitter))
         else:
-            turns = await begin_turn(state, prepared.chat, caller, ticket, client=Resuming(state.client, known.steps))
+            client = Resuming(state.client, known.steps)
+            turns = await begin_turn(state, prepared.chat, caller, ticket, copies=COPIES, client=client)
         log = EventLog(state.store, name, ahead=True)
         log.expect(known.events, len(known.steps))
-        run = Run(state, prepared, turns, log, stored=True, give_up=lambda: _give_up(state, name, _CHANGED))
+        memory = ticket.permit.memory
+        run = Run(state, prepared, turns, log, memory, stored=True, give_up=lambda: _give_up(state, name, _CHANGED))
         run.begin()
         task = run.start(ticket.bounded)
-        state.responses.keep(task)
         kept = stack.pop_all()
         task.add_done_callback(lambda _: kept.close())
 
@@ -113,8 +120,10 @@ async def _known(state: ServerState, row: responses.Stored) -> _Known:
     return _Known([event for _, packed, _ in stretches for event in unpacked(packed)], steps)
 
 
-async def _prepared(state: ServerState, row: responses.Stored, caller: Caller) -> Prepared:
+async def _prepared(state: ServerState, row: responses.Stored, caller: Caller, memory: MemoryShare) -> Prepared:
     assert row.request is not None
+    stored = await state.store.read(partial(responses.items_bytes, response=row.id))
+    memory.add(STORED_FACTOR * (len(row.request) + stored))
     resumable = msgspec.json.decode(row.request, type=Resumable)
     given = await state.store.read(lambda db: responses.items(db, row.id, output=False))
     response = msgspec.json.decode(row.object, type=ResponseObject)
@@ -125,7 +134,7 @@ async def _prepared(state: ServerState, row: responses.Stored, caller: Caller) -
     if servers and (request.previous_response_id or request.conversation_id):
         # what the model is told next is made of all that was said
         before = msgspec.structs.replace(request, input=[])
-        conversation = Conversation((await read_conversation(state, before, caller)).history, given)
+        conversation = Conversation((await read_conversation(state, before, caller, memory)).history, given)
     return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
 
 
@@ -141,7 +150,7 @@ async def _give_up(state: ServerState, name: str, why: ResponseFailure) -> None:
         event = encode({"type": "response.failed", "response": object_, "sequence_number": len(known.events)})
         log = EventLog(state.store, name, first=len(known.events))
         log.add([event])
-        stretch = log.stretch()
+        stretch = await log.stretch()
         assert stretch is not None
         packed = stretch
 

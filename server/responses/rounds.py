@@ -7,11 +7,10 @@ calls none, or calls what is the client's to run or to approve. All of it is tol
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
-import anyio
 import msgspec
 
 from stentor.protocols.deltas import Finish
@@ -20,13 +19,15 @@ from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, M
 
 from ..conversation.admission import context_length
 from ..conversation.turn import Turn, begin_turn
-from ..encoders.responses import ResponseEncoder, ServedTool
+from ..encoders.response_items import items_of
+from ..encoders.responses import COPIES, ResponseEncoder, ServedTool
 from ..mcp.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
 from ..mcp.servers import may_repeat
 from ..mcp.toolbox import Toolbox
 from ..mcp.tools import Offered, function_name
 from ..overload.ticket import Ticket
 from ..state import ServerState
+from ..task_scope import TaskScope
 from .approvals import approved
 from .naming import in_our_words
 from .offering import asking, blaming, known_lists, offered_beside
@@ -91,8 +92,8 @@ class Rounds:
     async def _lists(self, encoder: ResponseEncoder, tell: Tell) -> dict[str, list[dict[str, Any]]]:
         lists = known_lists(self._prepared.conversation.items)
         missing = [server.label for server in self._prepared.servers if server.label not in lists]
-        asked = {label: asyncio.ensure_future(self._list(label)) for label in missing}
-        try:
+        async with TaskScope("lists of tools") as tasks:
+            asked = {label: tasks.submit(self._list(label)) for label in missing}
             for label in missing:
                 _, events = encoder.begin_list(label)
                 tell(events)
@@ -102,8 +103,6 @@ class Rounds:
                     tell(encoder.end_list([], str(failure)))
                     raise
                 tell(encoder.end_list(lists[label]))
-        finally:
-            await _end(asked.values())
         return lists
 
     async def _list(self, label: str) -> list[dict[str, Any]]:
@@ -133,13 +132,15 @@ class Rounds:
                 max_output_tokens=left,
                 min_tokens=max(0, min(left, request.min_tokens - encoder.output_tokens)),
             )
-        said: list[Item] = msgspec.to_builtins(encoder.response.output)
+        said: list[Item] = items_of(encoder.response.output)
         prepared, state = self._prepared, self._state
         client = self._replay.submitter(number, state.client)
         arrival = time.monotonic() if number else None
-        with blaming(prepared.request, self._tools), in_our_words():
+        with blaming(prepared.request, self._tools), in_our_words(request.tools or ()):
             chat = await fitting(state, request, prepared.conversation.items + said, prepared.seal)
-            return await begin_turn(state, chat, prepared.caller, self._ticket, client=client, arrival=arrival)
+            return await begin_turn(
+                state, chat, prepared.caller, self._ticket, copies=COPIES, client=client, arrival=arrival
+            )
 
     # ---- calls
 
@@ -176,11 +177,8 @@ class Rounds:
             tell(encoder.end_call(item, output, error))
 
         await commit()
-        tasks = [asyncio.ensure_future(answer(item)) for item in calls]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            await _end(tasks)
+        async with TaskScope("calls of tools") as tasks:
+            await asyncio.gather(*(tasks.submit(answer(item)) for item in calls))
 
     async def _answer(self, item: McpCallItem) -> tuple[str | None, dict[str, Any] | None]:
         tool = self._tools.get(function_name(item.server_label, item.name))
@@ -206,11 +204,3 @@ class Rounds:
             raise
         finally:
             self._state.metrics.tool_calls[outcome].observe(time.monotonic() - began)
-
-
-async def _end(tasks: Iterable["asyncio.Future[Any]"]) -> None:
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    with anyio.CancelScope(shield=True):
-        await asyncio.gather(*tasks, return_exceptions=True)

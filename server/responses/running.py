@@ -15,14 +15,19 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 from stentor.protocols.openai.responses.request import ENCRYPTED_REASONING, ResponseRequest
+from stentor.protocols.openai.responses.tools import client_functions
 from stentor.protocols.steps import TokenLogprobs
 
 from ..conversation.turn import Turn
+from ..encoders.response_items import items_of
 from ..encoders.responses import ResponseEncoder
 from ..errors import Overloaded, ShutDown, describe, generation_error
+from ..overload.memory_budget import MemoryShare
 from ..state import ServerState
 from ..store import conversations, responses
 from ..store.database import StoreFailed
+from ..task_scope import TaskScope
+from ..whole_answer import AnswerRoom
 from .log import Diverged, EventLog, Step
 from .preparing import Prepared
 from .rounds import Rounds
@@ -66,18 +71,20 @@ class Run:
         prepared: Prepared,
         turns: Turn | Rounds,
         log: EventLog | None,
+        held: MemoryShare,
         *,
         stored: bool = False,
         give_up: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``log`` None: nobody reads the events. ``stored``: whether its row is there already. ``give_up`` ends it
-        where it cannot be made again as it was."""
+        """``log`` None: nobody reads the events. ``held`` counts what is kept of it. ``stored``: whether its row is
+        there already. ``give_up`` ends it where it cannot be made again as it was."""
         request = prepared.request
         self.log = log
         self._state = state
         self._prepared = prepared
         self._turns = turns
         self._task: asyncio.Task[None] | None = None
+        """Of :meth:`start`; the state's live responses own it."""
         # not the task's own cancellation: that of a task that has not taken its first step leaves no trace
         self._scope = anyio.CancelScope()
         self._ended = asyncio.Event()
@@ -88,8 +95,9 @@ class Run:
             prepared.response,
             prepared.ids.new,
             top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
-            customs=frozenset(tool["name"] for tool in request.tools or () if tool["type"] == "custom"),
+            tools=client_functions(request.tools or ()),
             seal=prepared.seal.seal if ENCRYPTED_REASONING in (request.include or ()) else None,
+            room=AnswerRoom(state.limits.max_answer_bytes, held),
         )
 
     @property
@@ -132,7 +140,7 @@ class Run:
         assert self._task is None
         if self._prepared.request.stored:
             self._state.responses.add(self)
-        self._task = asyncio.create_task(self._run(bounds))
+        self._task = self._state.responses.start(self._run(bounds), background=self.response.background)
         return self._task
 
     def cancel(self) -> None:
@@ -159,7 +167,9 @@ class Run:
 
     async def _make(self, log: EventLog, bounds: Callable[[], AbstractContextManager[None]]) -> None:
         failure: Exception | None = None
-        flusher = asyncio.create_task(self._flush_for_ever()) if self._survives else None
+        flusher = TaskScope("what writes a response down")
+        if self._survives:
+            flusher.start(self._flush_for_ever())
         try:
             with self._scope, bounds():
                 await self._generate()
@@ -182,12 +192,12 @@ class Run:
         finally:
             with anyio.CancelScope(shield=True):
                 await self.abandon()
-                if flusher is not None:
-                    flusher.cancel()
-                    await asyncio.gather(flusher, return_exceptions=True)
+                await flusher.aclose()
             self._state.responses.remove(self.response.id)
         if failure is None:
             log.add(ending)
+            if log.full and self._prepared.request.stored:
+                log.hold()
         with anyio.CancelScope(shield=True):
             if failure is None:
                 await self._store_the_end()
@@ -278,7 +288,7 @@ class Run:
 
     async def _write(self, ended: bool) -> None:
         """What there is of it by now, in one transaction. Raises StoreFailed."""
-        stretch = None if self.log is None else self.log.stretch()
+        stretch = None if self.log is None else await self.log.stretch()
         if stretch is None and not ended and self._row_is_there:
             return
         object_, output = self._encoded()
@@ -302,9 +312,8 @@ class Run:
 
     def _encoded(self) -> tuple[bytes, list[Item]]:
         """The object without its output, and that."""
-        whole: dict[str, Any] = msgspec.to_builtins(self.response)
-        output: list[Item] = whole["output"]
-        return encode({**whole, "output": []}), output
+        bare = msgspec.structs.replace(self.response, output=[])
+        return encode(bare), items_of(self.response.output, logprobs=True)
 
     def _row(self, object_: bytes, resumable: bytes | None) -> responses.Stored:
         response = self.response

@@ -15,16 +15,18 @@ import anyio
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from stentor.protocols.openai.decoding import decode
+from stentor.protocols.openai.decoding import decode, decoded_bytes
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.request import ResponseRequest
 from stentor.protocols.openai.sampling import Name
 
 from ..auth import caller_of
+from ..encoders.response_items import items_of
 from ..encoders.responses import ResponseEncoder
-from ..errors import describe
-from ..overload.bodies import BodiesFull, BodyShare
+from ..errors import describe, headers_of
+from ..observe.request import current_request_id, note_error
+from ..overload.memory_budget import MemoryFull, MemoryShare
 from ..state import ServerState
 from .beginning import Attached, run_of
 from .preparing import Prepared, prepare
@@ -35,6 +37,10 @@ MAX_KEPT: Final = 8
 """Conversations of one connection that are not stored, and can be gone on from."""
 MAX_KEPT_BYTES: Final = 64 << 20
 """Of the messages that those came with, and of all that was said before."""
+MAX_SECONDS: Final = 3600.0
+"""That a connection lasts, as OpenAI's do: one that says nothing is not held for ever."""
+_KEPT_FACTOR: Final = 4
+"""Of bytes of a message: a wide character makes all others of its text as wide in memory."""
 _BAD_DATA: Final = 1003
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
@@ -59,7 +65,7 @@ class _Kept(NamedTuple):
     items: list[Item]
     size: int
     """Bytes of the messages that they came with."""
-    share: BodyShare
+    share: MemoryShare
 
 
 class ResponseSocket:
@@ -82,7 +88,10 @@ class ResponseSocket:
         await self._socket.accept()
         try:
             async with anyio.create_task_group() as tasks:
-                await self._read(tasks.start_soon)
+                with anyio.move_on_after(MAX_SECONDS) as lifetime:
+                    await self._read(tasks.start_soon)
+                if lifetime.cancelled_caught:
+                    await self._expire()
                 tasks.cancel_scope.cancel()
         finally:
             while self._kept:
@@ -99,6 +108,20 @@ class ResponseSocket:
                 await self._tell(error, kind.stream_id)
             next_read = max(next_read + self._interval, anyio.current_time())
             await anyio.sleep_until(next_read)
+
+    async def _expire(self) -> None:
+        """What runs comes to its end; nothing more is read."""
+        with contextlib.suppress(WebSocketDisconnect):
+            await self._tell(
+                BadRequest(
+                    f"This connection has lasted for {MAX_SECONDS / 60:g} minutes, as long as one may; open another.",
+                    code="websocket_connection_limit_reached",
+                ),
+                None,
+            )
+            for done in tuple(self._lanes.values()):
+                await done.wait()
+            await self._socket.close()
 
     async def _receive(self) -> bytes | None:
         """None once the client has gone."""
@@ -123,8 +146,8 @@ class ResponseSocket:
                         code="too_many_responses",
                         status=429,
                     )
-                share = self._state.bodies.share()
-                share.add(len(message))
+                share = self._state.memory.share()
+                share.add(len(message) + decoded_bytes(message, self._state.limits))
                 before, done = self._lanes.get(kind.stream_id), anyio.Event()
                 self._lanes[kind.stream_id] = done
                 self._pending += 1
@@ -135,7 +158,7 @@ class ResponseSocket:
                 raise BadRequest(f"`type`: there is no event `{other[:80]}`; send response.create.", "type")
 
     async def _create(
-        self, lane: str | None, message: bytes, share: BodyShare, before: anyio.Event | None, done: anyio.Event
+        self, lane: str | None, message: bytes, share: MemoryShare, before: anyio.Event | None, done: anyio.Event
     ) -> None:
         try:
             with share:
@@ -162,7 +185,7 @@ class ResponseSocket:
         size = len(message) + (0 if before is None else before.size)
         with state.live(state.overload.request_timeout) as ticket:
             with ticket.bounded():
-                prepared = await prepare(state, body, self._caller, extra=extra)
+                prepared = await prepare(state, body, self._caller, ticket.permit.memory, extra=extra)
                 if body.generate is False:
                     await self._only_prepare(prepared, lane, size)
                     return
@@ -172,7 +195,7 @@ class ResponseSocket:
                     for event in batch:
                         await self._send(event, lane)
         if not body.stored:
-            self._keep(prepared, msgspec.to_builtins(run.response.output), size)
+            self._keep(prepared, items_of(run.response.output), size)
 
     async def _only_prepare(self, prepared: Prepared, lane: str | None, size: int) -> None:
         """A response without output, to go on from on this connection."""
@@ -188,9 +211,9 @@ class ResponseSocket:
             self._forget_oldest()
         if size > MAX_KEPT_BYTES:
             return
-        share = self._state.bodies.share()
-        with contextlib.suppress(BodiesFull):  # as if it had been forgotten already
-            share.add(size)
+        share = self._state.memory.share()
+        with contextlib.suppress(MemoryFull, BadRequest):  # as if it had been forgotten already
+            share.add(_KEPT_FACTOR * size)
             self._kept[prepared.response.id] = _Kept([*prepared.conversation.items, *output], size, share)
 
     def _forget_oldest(self) -> None:
@@ -209,7 +232,11 @@ class ResponseSocket:
 
     async def _tell(self, error: Exception, lane: str | None) -> None:
         status, body = describe(error)
-        await self._send(encode({"type": "error", "status": status, "error": body}), lane)
+        if status >= 500:
+            note_error(body.code or body.type)
+        headers = {"x-request-id": current_request_id(), **headers_of(error)}
+        told = {**msgspec.to_builtins(body), "headers": headers}
+        await self._send(encode({"type": "error", "status": status, "error": told}), lane)
 
     async def _send(self, event: bytes, lane: str | None) -> None:
         if lane is not None:

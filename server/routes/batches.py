@@ -29,9 +29,8 @@ from .endpoint import json_response, read_body
 from .pages import limit_of, page_of
 
 OPERATIONS: Final[Operations] = {
-    "/v1/batches": Operation(
-        "Answer a file of requests, or list the batches that are kept", Batch | BatchList, BatchCreate
-    ),
+    "/v1/batches": Operation("Answer a file of requests", Batch, BatchCreate, keeps=True),
+    "GET /v1/batches": Operation("List the batches", BatchList),
     "/v1/batches/{id}": Operation("How far a batch is", Batch, finds=True),
     "/v1/batches/{id}/cancel": Operation("End a batch with the answers that it has", Batch, finds=True),
 }
@@ -49,7 +48,7 @@ def routes(state: ServerState) -> list[Route]:
 
 
 async def create(state: ServerState, request: Request) -> Response:
-    with state.bodies.share() as share:
+    with state.memory.share() as share:
         body = decode(create_decoder, await read_body(request, state.limits, share), state.limits)
     body.check()
     state.check_available()

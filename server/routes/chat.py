@@ -5,11 +5,9 @@ from contextlib import aclosing
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.protocols.deltas import Delta
 from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
 from stentor.protocols.openai.decoding import decode
 
@@ -17,13 +15,13 @@ from ..auth import caller_of
 from ..conversation.turn import Turn, begin_turn
 from ..encoders.chat_shape import ChatShape
 from ..encoders.chat_stream import ChatStream
-from ..encoders.chat_whole import chat_response
-from ..encoders.collect import collect
+from ..encoders.chat_whole import chat_answer
 from ..overload.ticket import Ticket
-from ..sse import Batches, EventStream
+from ..sse import EventStream
 from ..state import ServerState
+from ..whole_answer import AnswerRoom
 from .described import Operation, Operations
-from .endpoint import GenerationEndpoint, json_response
+from .endpoint import GenerationEndpoint
 from .identity import response_id
 
 OPERATIONS: Final[Operations] = {
@@ -39,16 +37,13 @@ def routes(state: ServerState) -> list[Route]:
 
 async def chat_completions(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
     body = decode(decoder, content, state.limits)
-    turn = await begin_turn(state, body, caller_of(request.scope), ticket)
+    turn = await begin_turn(state, body, caller_of(request.scope), ticket, whole=not body.stream)
     shape = _shape(body, request, turn)
     if body.stream:
         return EventStream(turn.batches, ChatStream(shape), state.keep_alive, ticket.bounded)
-    return await _respond(turn.batches, shape)
-
-
-async def _respond(batches: Batches[list[Delta]], shape: ChatShape) -> Response:
-    async with aclosing(batches):
-        return json_response(chat_response(shape, await collect(batches, shape.n, thoughts=shape.include_reasoning)))
+    async with aclosing(turn.batches):
+        room = AnswerRoom(state.limits.max_answer_bytes, ticket.permit.memory)
+        return await chat_answer(shape, turn.batches, room, state.turns)
 
 
 def _shape(body: ChatRequest, request: Request, turn: Turn) -> ChatShape:

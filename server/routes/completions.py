@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from typing import Final
 
 import anyio
+import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed
-from stentor.protocols.openai.bounds import LIST_TOO_LONG
+from stentor.protocols.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
+from stentor.protocols.openai.bounds import (
+    TOKEN_ID_BYTES,
+    TOKEN_TEXT_BYTES,
+    AnswerSize,
+    listed_bytes,
+    ranked_bytes,
+)
 from stentor.protocols.openai.completions import CompletionRequest, CompletionResponse, decoder
 from stentor.protocols.openai.completions import Prompt as RawPrompt
 from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import MAX_PROMPT_LOGPROBS
 from stentor.protocols.openai.structured import wanted_answer
+from stentor.protocols.sampling import SamplingParams
 
 from ..auth import caller_of
 from ..conversation.admission import (
@@ -36,21 +41,18 @@ from ..conversation.bad_words import with_bad_words
 from ..conversation.constraints import Constraints, answer_constraints
 from ..conversation.generation import Observed, generation_request
 from ..door.keys import Caller
-from ..encoders.collect import Generation, collect
-from ..encoders.completions import (
-    CompletionShape,
-    CompletionStream,
-    MergedCompletionStream,
-    Prompt,
-    completion_response,
-)
+from ..encoders.completion_whole import CollectedPrompt, completion_answer
+from ..encoders.completions import CompletionShape, CompletionStream, MergedCompletionStream, Prompt
 from ..encoders.logprobs import TokenNames
+from ..overload.memory_budget import params_bytes
 from ..overload.ticket import Ticket
+from ..overload.turns import LoopTurns
 from ..sse import Batches, EventStream
 from ..state import ServerState
 from ..text.errors import TextTooLong
+from ..whole_answer import AnswerRoom, WholeAnswer
 from .described import Operation, Operations
-from .endpoint import GenerationEndpoint, json_response
+from .endpoint import GenerationEndpoint
 from .identity import response_id
 from .merging import merge
 
@@ -60,6 +62,8 @@ DEFAULT_MAX_TOKENS = 16
 @dataclass(frozen=True)
 class Job:
     prompt: Prompt
+    max_tokens: int
+    """That are delivered, for each choice."""
     batches: Batches[list[Delta]]
 
 
@@ -85,13 +89,14 @@ async def completions(state: ServerState, request: Request, content: bytes, tick
     model = state.resolve_model(body.model)
     raw = body.prompts
     encoded = await _encode(state, body, raw)
-    _check_prompt_logprobs(body, encoded)
     caller = caller_of(request.scope)
     constraints = await answer_constraints(state, wanted_answer(body, state.limits))
+    shared = _SharedParams(state, body, ticket)
     jobs = [
-        await _job(state, body, index, raw[index], tokens, ticket, caller, constraints)
+        await _job(state, body, index, raw[index], tokens, ticket, caller, constraints, shared)
         for index, tokens in enumerate(encoded)
     ]
+    _check_answer(state, body, jobs)
     shape = _shape(state, body, request, model)
     if body.stream:
         prompts = [job.prompt for job in jobs]
@@ -100,7 +105,7 @@ async def completions(state: ServerState, request: Request, content: bytes, tick
             return EventStream(jobs[0].batches, alone, state.keep_alive, ticket.bounded)
         batches = merge([job.batches for job in jobs])
         return EventStream(batches, MergedCompletionStream(shape, prompts), state.keep_alive, ticket.bounded)
-    return await _respond(shape, jobs)
+    return await _respond(shape, jobs, AnswerRoom(state.limits.max_answer_bytes, ticket.permit.memory), state.turns)
 
 
 async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
@@ -125,17 +130,59 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
     return body.prompt_logprobs
 
 
-def _check_prompt_logprobs(body: CompletionRequest, prompts: list[list[int]]) -> None:
-    """Raises BadRequest where those of all prompts together are too many."""
-    wanted = _prompt_logprobs(body)
-    tokens = sum(map(len, prompts))
-    if wanted is not None and len(prompts) > 1 and tokens * (wanted + 1) > MAX_PROMPT_LOGPROBS:
-        raise BadRequest(
-            f"The log-probabilities of {tokens} prompt tokens, {wanted + 1} each, are more than the "
-            f"{MAX_PROMPT_LOGPROBS} that one request may ask for; send fewer prompts.",
-            "prompt",
-            LIST_TOO_LONG,
-        )
+def _check_answer(state: ServerState, body: CompletionRequest, jobs: Sequence[Job]) -> None:
+    """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
+    told = 0
+    if body.prompt_logprobs is not None:
+        told += ranked_bytes(body.prompt_logprobs)
+    if body.echo and body.logprobs is not None:
+        told += listed_bytes(body.logprobs)
+    if body.return_token_ids:
+        told += TOKEN_ID_BYTES
+    per_token = TOKEN_TEXT_BYTES + (TOKEN_ID_BYTES if body.return_token_ids else 0)
+    per_token += 0 if body.logprobs is None else listed_bytes(body.logprobs)
+    tokens = sum(len(job.prompt.tokens) for job in jobs)
+    AnswerSize(
+        n=body.choices,
+        prompts=len(jobs),
+        prompt_tokens=tokens,
+        prompt_bytes=told * tokens + sum(len(job.prompt.echo or "") for job in jobs),
+        most_tokens=sum(job.max_tokens for job in jobs),
+        token_bytes=0 if body.stream else per_token,
+        scores=_prompt_logprobs(body) if told else body.logprobs,
+        scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
+    ).check(state.limits.max_answer_bytes)
+
+
+class _SharedParams:
+    """Sampling parameters of one request: one object for all of its prompts that may get as many tokens, and the same
+    lists in all of them. They can be large, and prompts can be a thousand."""
+
+    def __init__(self, state: ServerState, body: CompletionRequest, ticket: Ticket) -> None:
+        self._state = state
+        self._body = body
+        self._memory = ticket.permit.memory
+        self._made: dict[int, SamplingParams] = {}
+        self._prompts = 0
+
+    async def of(self, max_tokens: int) -> SamplingParams:
+        """For one more prompt. Raises BadRequest and MemoryFull."""
+        self._prompts += 1
+        if max_tokens not in self._made:
+            body = self._body
+            params = resolve_sampling(
+                body, self._state, max_tokens, logprobs=body.logprobs, prompt_logprobs=_prompt_logprobs(body)
+            )
+            first = next(iter(self._made.values()), None)
+            if first is None:
+                params = await with_bad_words(self._state, params, body.bad_words, self._memory)
+            else:
+                params = msgspec.structs.replace(first, max_tokens=max_tokens)
+            self._made[max_tokens] = params
+        params = self._made[max_tokens]
+        if self._prompts > 1:  # the engine is given them with each prompt
+            self._memory.add(params_bytes(params) // 2, "bad_words" if params.banned_sequences else None)
+        return params
 
 
 async def _job(
@@ -147,6 +194,7 @@ async def _job(
     ticket: Ticket,
     caller: Caller,
     constraints: Constraints,
+    shared: _SharedParams,
 ) -> Job:
     budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
     prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(state))
@@ -157,19 +205,17 @@ async def _job(
     if prompt_only and prompt_logprobs is not None:
         # The engine scores a prompt on the way to its first token, which is then not delivered.
         max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), state)
-    params = resolve_sampling(body, state, max_tokens, logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
-    params = await with_bad_words(state, params, body.bad_words)
+    params = await shared.of(max_tokens)
     echo = await _echo(state, raw, prompt, prompt is tokens) if body.echo else None
     batches: Batches[list[Delta]]
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
-        batches = Observed(
-            state, generation_request(body, prompt, params, caller, constraints), ticket.arrival, ticket.permit
-        )
+        wanted = generation_request(body, prompt, params, caller, constraints)
+        batches = Observed(state, wanted, ticket.arrival, ticket.permit, field="prompt")
         if prompt_only:
-            batches = _only_prompt(batches, body.choices)
-    return Job(Prompt(index, prompt, echo), batches)
+            batches = _only_prompt(batches, body.choices, len(prompt))
+    return Job(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
 
 
 async def _echo(state: ServerState, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
@@ -184,14 +230,18 @@ async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
     yield [PromptProcessed(0, None), *_ends(n)]
 
 
-async def _only_prompt(batches: Batches[list[Delta]], n: int) -> AsyncGenerator[list[Delta], None]:
-    """The prompt's part of a generation; the rest is given up."""
+async def _only_prompt(batches: Batches[list[Delta]], n: int, tokens: int) -> AsyncGenerator[list[Delta], None]:
+    """The part of a generation that is of its prompt, which has so many tokens; the rest is given up."""
+    seen = 0
     async with aclosing(batches):
         async for batch in batches:
             for delta in batch:
-                if isinstance(delta, PromptProcessed):
-                    yield [delta, *_ends(n)]
-                    return
+                if isinstance(delta, PromptProcessed | PromptLogprobs):
+                    seen += tokens if delta.logprobs is None else len(delta.logprobs)
+                    whole = seen >= tokens
+                    yield [delta, *_ends(n)] if whole else [delta]
+                    if whole:
+                        return
                 if isinstance(delta, Finish):
                     yield [delta]
                     return
@@ -201,25 +251,24 @@ def _ends(n: int) -> list[Delta]:
     return [Finish(index, "length", None, None) for index in range(n)]
 
 
-async def _respond(shape: CompletionShape, jobs: list[Job]) -> Response:
-    generations: dict[int, Generation] = {}
+async def _respond(shape: CompletionShape, jobs: Sequence[Job], room: AnswerRoom, turns: LoopTurns) -> WholeAnswer:
     failures: list[Exception] = []
+    collected = [CollectedPrompt(shape, job.prompt, room) for job in jobs]
 
-    async def run(job: Job, scope: anyio.CancelScope) -> None:
+    async def run(job: Job, into: CollectedPrompt, scope: anyio.CancelScope) -> None:
         try:
             async with aclosing(job.batches):
-                generations[job.prompt.index] = await collect(job.batches, shape.n)
+                await into.collect(job.batches)
         except Exception as error:
             failures.append(error)
             scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for job in jobs:
-            tasks.start_soon(run, job, tasks.cancel_scope)
+        for job, into in zip(jobs, collected, strict=True):
+            tasks.start_soon(run, job, into, tasks.cancel_scope)
     if failures:
         raise failures[0]
-    ordered = [generations[job.prompt.index] for job in jobs]
-    return json_response(completion_response(shape, [job.prompt for job in jobs], ordered))
+    return await completion_answer(shape, collected, room, turns)
 
 
 def _shape(state: ServerState, body: CompletionRequest, request: Request, model: str) -> CompletionShape:

@@ -4,6 +4,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -26,6 +27,7 @@ from stentor.protocols.openai.responses.objects import ItemList
 from stentor.protocols.openai.responses.request import check_metadata
 
 from ..auth import caller_of
+from ..overload.memory_budget import STORED_FACTOR
 from ..responses.ids import random_id
 from ..responses.keeping import listed
 from ..state import ServerState
@@ -38,15 +40,17 @@ if TYPE_CHECKING:
     import sqlite3
 
 OPERATIONS: Final[Operations] = {
-    "/v1/conversations": Operation("Begin a conversation", Conversation, ConversationCreate),
+    "/v1/conversations": Operation("Begin a conversation", Conversation, ConversationCreate, keeps=True),
     "/v1/conversations/{conversation_id}": Operation(
-        "A conversation; POST changes its metadata, DELETE ends it", Conversation, ConversationUpdate, finds=True
+        "A conversation; POST changes its metadata", Conversation, ConversationUpdate, finds=True, keeps=True
     ),
+    "DELETE /v1/conversations/{conversation_id}": Operation("End a conversation", ConversationDeleted, finds=True),
     "/v1/conversations/{conversation_id}/items": Operation(
-        "Items of a conversation; POST adds some", ItemList, ItemsCreate, finds=True
+        "Items of a conversation; POST adds some", ItemList, ItemsCreate, finds=True, keeps=True
     ),
-    "/v1/conversations/{conversation_id}/items/{item_id}": Operation(
-        "One item; DELETE takes it away and shows the conversation", dict[str, Any], finds=True
+    "/v1/conversations/{conversation_id}/items/{item_id}": Operation("One item", dict[str, Any], finds=True),
+    "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
+        "Take an item away, and show the conversation", Conversation, finds=True
     ),
 }
 
@@ -92,22 +96,28 @@ async def update(state: ServerState, request: Request) -> Response:
 
 async def delete(state: ServerState, request: Request) -> Response:
     owner, conversation = _names(request)
-    if not await state.store.write(lambda db: table.delete(db, owner, conversation)):
+    if not await state.store.delete(lambda db: table.delete(db, owner, conversation)):
         raise _missing(conversation)
     return json_response(ConversationDeleted(conversation))
 
 
 async def list_items(state: ServerState, request: Request) -> Response:
+    def size(db: "sqlite3.Connection") -> int:
+        return table.items_bytes(db, _found(*_names(request), db).id)
+
     def work(db: "sqlite3.Connection") -> list[Item]:
         return table.items(db, _found(*_names(request), db).id)
 
-    return json_response(page_of(request, await state.store.read(work)))
+    with state.memory.share() as share:
+        share.add(STORED_FACTOR * await state.store.read(size))
+        return json_response(page_of(request, await state.store.read(work)))
 
 
 async def add_items(state: ServerState, request: Request) -> Response:
     body = decode(items_decoder, await _body(state, request), state.limits)
     given = _checked(state, body.items)
-    most = state.limits.max_messages
+    most, most_bytes = state.limits.max_messages, state.limits.max_body_bytes
+    added = sum(len(msgspec.json.encode(item)) for item in given)
 
     def work(db: "sqlite3.Connection") -> None:
         row = _found(*_names(request), db)
@@ -116,6 +126,13 @@ async def add_items(state: ServerState, request: Request) -> Response:
                 f"The conversation would have more than the {most} items that this server allows.",
                 "items",
                 "array_above_max_length",
+            )
+        if table.items_bytes(db, row.id) + added > most_bytes:
+            raise BadRequest(
+                f"The items of the conversation would have more than the {most_bytes} bytes that this server allows.",
+                "items",
+                "conversation_too_large",
+                413,
             )
         table.append(db, row.id, given)
 
@@ -142,11 +159,11 @@ async def delete_item(state: ServerState, request: Request) -> Response:
             raise _missing_item(request)
         return row
 
-    return _answer(await state.store.write(work))
+    return _answer(await state.store.delete(work))
 
 
 async def _body(state: ServerState, request: Request) -> bytes:
-    with state.bodies.share() as share:
+    with state.memory.share() as share:
         return await read_body(request, state.limits, share)
 
 

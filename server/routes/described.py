@@ -9,7 +9,7 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True)
 class Operation:
-    """One path, whatever its methods."""
+    """One path, or one method of it."""
 
     summary: str
     answer: Any
@@ -30,9 +30,11 @@ class Operation:
     """Needs the engine."""
     finds: bool = False
     """Names a model, which there need not be."""
+    keeps: bool = False
+    """Writes to the store."""
     anthropic: bool = False
     """Tells errors in the shape of Anthropic's protocol."""
 
 
 Operations = Mapping[str, Operation]
-"""By path, as the route has it."""
+"""By path, as the route has it; by method and path (``DELETE /v1/files/{id}``) where a method answers otherwise."""

@@ -1,24 +1,25 @@
 """``POST /v1/embeddings``, and Cohere's ``/v2/embed``."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.embeddings import Embedding, EmbeddingRequest, EmbeddingResponse, decoder
+from stentor.protocols.pooling import Pooled
 from stentor.protocols.pooling_api import cohere
 from stentor.protocols.pooling_api.common import PoolingFields, Side
 
 from ..embedding.asking import asked, binary_answer, new_id, read_input, room_of, vectors
-from ..embedding.encoding import base64, floats, integers, off_the_loop, one, raw
+from ..embedding.encoding import FORMAT_BYTES, NumberWriter, floats, integers
 from ..embedding.purposes import prompt_of
 from ..embedding.reading import Room, read_texts
 from ..overload.ticket import Ticket
 from ..state import ServerState
-from .described import JSON, Operation, Operations
+from ..whole_answer import WholeAnswer
+from .described import Operation, Operations
 from .endpoint import GenerationEndpoint
 
 OPERATIONS: Final[Operations] = {
@@ -30,6 +31,9 @@ OPERATIONS: Final[Operations] = {
 
 _SIDES: Final[dict[str, Side | None]] = {"NONE": None, "START": "left", "END": "right"}
 
+_INTEGER_BYTES: Final = 5
+"""Of one number of Cohere's other types."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -40,25 +44,24 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def embeddings(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+async def embeddings(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> WholeAnswer:
     body = decode(decoder, content, state.limits)
     body.check(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
     wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
     prompts = await read_input(state, what.model, body, body.purpose)
-    found = await what.job.run(prompts, wanted)
-    if body.encoding_format in ("bytes", "bytes_only"):
+    format, type, order = body.encoding_format, body.embed_dtype, body.endianness
+    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[format])
+    if format in ("bytes", "bytes_only"):
         return await binary_answer(what, found, body, flat=True)
-
-    def write() -> bytes:
-        format, type, order = body.encoding_format, body.embed_dtype, body.endianness
-        data = [Embedding(index, one(each, format, type, order, flat=True)) for index, each in enumerate(found)]
-        return _encode(EmbeddingResponse(data, what.name, what.usage))
-
-    return Response(await off_the_loop(found, write), media_type=JSON)
+    writer = what.writer()
+    data = [
+        Embedding(index, await writer.one(each, format, type, order, flat=True)) for index, each in enumerate(found)
+    ]
+    return writer.answer(EmbeddingResponse(data, what.name, what.usage))
 
 
-async def cohere_embed(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+async def cohere_embed(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> WholeAnswer:
     body = decode(cohere.decoder, content, state.limits)
     texts, field = body.all_texts(state.limits)
     what = asked(state, request, ticket, body.model, body.priority)
@@ -68,20 +71,20 @@ async def cohere_embed(state: ServerState, request: Request, content: bytes, tic
     most = room_of(state, model, PoolingFields()).most
     room = Room(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`", "max_tokens")
     prompts = await read_texts(model, texts, room, field, prompt=prompt)
-    found = await what.job.run(prompts, wanted, field)
     kinds = body.embedding_types or ["float"]
+    number_bytes = sum(FORMAT_BYTES.get(kind, _INTEGER_BYTES) for kind in kinds)
+    found = await what.job.run(prompts, wanted, field, number_bytes)
+    writer = what.writer()
+    made: dict[str, object] = {}
+    for kind in kinds:
+        name = "floats" if kind == "float" else kind
+        made[name] = [await _in_kind(writer, each, kind) for each in found]
+    meta = cohere.EmbedMeta(cohere.BilledUnits(what.job.tokens))
+    by_type = cohere.EmbeddingsByType(**made)  # type: ignore[arg-type]
+    return writer.answer(cohere.EmbedResponse(new_id("embd"), by_type, texts, meta))
 
-    def write() -> bytes:
-        made: dict[str, object] = {}
-        for kind in kinds:
-            if kind == "float":
-                made["floats"] = [raw(floats(each)) for each in found]
-            elif kind == "base64":
-                made["base64"] = [base64(each.data) for each in found]
-            else:
-                made[kind] = [raw(each) for each in integers(found, kind)]
-        meta = cohere.EmbedMeta(cohere.BilledUnits(what.job.tokens))
-        by_type = cohere.EmbeddingsByType(**made)  # type: ignore[arg-type]
-        return _encode(cohere.EmbedResponse(new_id("embd"), by_type, texts, meta))
 
-    return Response(await off_the_loop(found, write), media_type=JSON)
+async def _in_kind(writer: NumberWriter, pooled: Pooled, kind: str) -> Any:
+    if kind == "base64":
+        return await writer.base64(pooled.data)
+    return await writer.written([_encode(floats(pooled) if kind == "float" else integers([pooled], kind)[0])])

@@ -10,11 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stentor.protocols.openai.decoding import decoded_bytes
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.limits import Limits
 
 from ..catalogue import Kind
-from ..overload.bodies import BodyShare
+from ..overload.memory_budget import MemoryShare
 from ..overload.ticket import Ticket, timeout_of
 from ..sse import unless_disconnected
 from ..state import ServerState
@@ -45,7 +46,7 @@ class GenerationEndpoint:
         with state.live(timeout_of(scope["headers"], state.overload.request_timeout), self._kind) as ticket:
             with ticket.bounded():
                 request = Request(scope, receive, send)
-                with state.bodies.share() as share:
+                with state.memory.share() as share:
                     body = await read_body(request, state.limits, share)
                     handling = self._handler(state, request, body, ticket)
                     del body  # or it would be held for as long as its answer takes to be read
@@ -54,11 +55,28 @@ class GenerationEndpoint:
             await response(scope, receive, send)
 
 
-async def read_body(request: Request, limits: Limits, share: BodyShare) -> bytes:
-    """The whole body, counted in ``share``.
+Transfer = Callable[[ServerState, Request], Awaitable[ASGIApp]]
+"""From a request that brings or wants a file to what answers it."""
+
+
+class TransferEndpoint:
+    """An ASGI app around a transfer, which is live until the last byte of its response: a server that drains waits."""
+
+    def __init__(self, state: ServerState, transfer: Transfer) -> None:
+        self._state = state
+        self._transfer = transfer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._state.transfer() as ticket, ticket.bounded():
+            response = await self._transfer(self._state, Request(scope, receive, send))
+            await response(scope, receive, send)
+
+
+async def read_body(request: Request, limits: Limits, share: MemoryShare) -> bytes:
+    """The whole body, counted in ``share`` with what decoding it will take.
 
     Raises BadRequest for one that is encoded (415), as soon as it is known to be too long (413), and
-    when it has not come in whole in time (408); and BodiesFull.
+    when it has not come in whole in time (408); and MemoryFull.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -77,13 +95,15 @@ async def read_body(request: Request, limits: Limits, share: BodyShare) -> bytes
                 if share.add(len(chunk)) > limits.max_body_bytes:
                     raise _too_large(limits.max_body_bytes)
                 chunks.append(chunk)
-            return b"".join(chunks)
     except TimeoutError:
         raise BadRequest(
             f"The body did not come in whole within {limits.body_timeout:g} seconds.",
             code="request_timeout",
             status=HTTPStatus.REQUEST_TIMEOUT,
         ) from None
+    body = b"".join(chunks)
+    share.add(decoded_bytes(body, limits))
+    return body
 
 
 def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import anyio
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -15,12 +16,13 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.files import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
 
 from ..auth import caller_of
-from ..overload.bodies import BodyShare
+from ..door.keys import Caller
+from ..overload.memory_budget import MemoryShare
 from ..state import ServerState
 from ..store import files
 from ..store.database import StoreFailed
 from .described import Operation, Operations
-from .endpoint import json_response
+from .endpoint import TransferEndpoint, json_response
 from .forms import too_large, upload_form
 from .pages import limit_of, page_of
 
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
     import sqlite3
 
 OPERATIONS: Final[Operations] = {
-    "/v1/files": Operation("Bring a file, or list those that are kept", File | FileList, takes_file=True),
-    "/v1/files/{id}": Operation("One file; DELETE forgets it", File, finds=True),
+    "/v1/files": Operation("Upload a file", File, takes_file=True),
+    "GET /v1/files": Operation("List the files", FileList),
+    "/v1/files/{id}": Operation("One file", File, finds=True),
+    "DELETE /v1/files/{id}": Operation("Delete a file", FileDeleted, finds=True),
     "/v1/files/{id}/content": Operation("What is in it", str, media_type="application/octet-stream", finds=True),
 }
 
@@ -39,20 +43,20 @@ _MOST_LISTED: Final = 10_000
 
 def routes(state: ServerState) -> list[Route]:
     return [
-        Route("/v1/files", partial(upload, state), methods=["POST"]),
+        Route("/v1/files", TransferEndpoint(state, upload), methods=["POST"]),
         Route("/v1/files", partial(listed, state), methods=["GET"]),
         Route("/v1/files/{id}", partial(found, state), methods=["GET"]),
         Route("/v1/files/{id}", partial(deleted, state), methods=["DELETE"]),
-        Route("/v1/files/{id}/content", partial(content, state), methods=["GET"]),
+        Route("/v1/files/{id}/content", TransferEndpoint(state, content), methods=["GET"]),
     ]
 
 
 async def upload(state: ServerState, request: Request) -> Response:
-    with state.bodies.share() as share:
+    with state.memory.share() as share:
         return await _upload(state, request, share)
 
 
-async def _upload(state: ServerState, request: Request, share: BodyShare) -> Response:
+async def _upload(state: ServerState, request: Request, share: MemoryShare) -> Response:
     wanted = "`file` and `purpose`"
     async with upload_form(state, request, share, state.max_file_bytes, _MOST_FIELDS, wanted) as form:
         given, purpose = form.get("file"), form.get("purpose")
@@ -64,24 +68,25 @@ async def _upload(state: ServerState, request: Request, share: BodyShare) -> Res
             raise too_large(state.max_file_bytes)
         # some charsets have halves of characters
         name = (given.filename or "file")[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
-        stored = await _keep(state, caller_of(request.scope).owner, given, str(purpose), name)
+        stored = await _keep(state, caller_of(request.scope), given, str(purpose), name)
     return json_response(_shown(stored))
 
 
-async def _keep(state: ServerState, owner: str, given: UploadFile, purpose: str, name: str) -> files.Stored:
-    file, store, place = f"file-{uuid.uuid4().hex}", state.store, 0
-    await store.write(partial(files.begin, owner=owner, file=file, purpose=purpose, name=name))
+async def _keep(state: ServerState, caller: Caller, given: UploadFile, purpose: str, name: str) -> files.Stored:
+    file, owner, store, place = f"file-{uuid.uuid4().hex}", caller.owner, state.store, 0
+    begin = partial(files.begin, owner=owner, file=file, purpose=purpose, name=name, size=given.size or 0)
+    await store.write(begin, admitted=owner if caller.salt else "")
     try:
         while part := await given.read(files.PART_BYTES):
             await store.write(partial(files.append, file=file, place=place, data=part))
             place += 1
     except BaseException:
-        await store.write(partial(files.delete, owner=owner, file=file))
+        with anyio.CancelScope(shield=True), contextlib.suppress(StoreFailed):  # which would hide what went wrong
+            await store.delete(partial(files.delete, owner=owner, file=file))
         raise
-    await store.write(partial(files.finish, file=file))
-    stored = await store.read(partial(files.find, owner=owner, file=file))
-    if stored is None:  # the store has no room for it
-        raise too_large(state.max_file_bytes)
+    stored = await store.write(partial(files.finish, file=file))
+    if stored is None:
+        raise BadRequest("The file was deleted while it was being kept.", "file", "file_not_found", status=409)
     return stored
 
 
@@ -115,7 +120,7 @@ async def found(state: ServerState, request: Request) -> Response:
 
 async def deleted(state: ServerState, request: Request) -> Response:
     file = request.path_params["id"]
-    if not await state.store.write(partial(files.delete, owner=caller_of(request.scope).owner, file=file)):
+    if not await state.store.delete(partial(files.delete, owner=caller_of(request.scope).owner, file=file)):
         raise _missing()
     return json_response(FileDeleted(file))
 

@@ -14,8 +14,11 @@ from starlette.types import Message, Receive
 
 from stentor.protocols.openai.errors import BadRequest
 
-from ..overload.bodies import BodyShare
+from ..overload.memory_budget import MemoryShare
 from ..state import ServerState
+from ..store.database import DiskFull, is_disk_full
+
+logger = logging.getLogger(__name__)
 
 logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what clients send
 
@@ -25,12 +28,13 @@ FORM_BYTES: Final = 64 << 10
 
 @contextlib.asynccontextmanager
 async def upload_form(
-    state: ServerState, request: Request, share: BodyShare, max_file_bytes: int, max_fields: int, wanted: str
+    state: ServerState, request: Request, share: MemoryShare, max_file_bytes: int, max_fields: int, wanted: str
 ) -> AsyncIterator[FormData]:
     """What ``request`` brings, counted in ``share``; what it holds is let go of at the end.
 
     Raises BadRequest for what is no form (``wanted`` says what one must hold), is longer than ``max_file_bytes`` and
-    a little, or slower than other bodies may be; and :class:`..overload.bodies.BodiesFull`.
+    a little, or slower than other bodies may be; :class:`..overload.memory_budget.MemoryFull`; and DiskFull where the
+    disk that a large file is written to meanwhile has no room for it.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise BadRequest(f"A file is brought as multipart/form-data, with {wanted}.", "file")
@@ -52,6 +56,11 @@ async def upload_form(
             "request_timeout",
             HTTPStatus.REQUEST_TIMEOUT,
         ) from None
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        logger.warning("an upload was refused: the disk of the temporary files is full")
+        raise DiskFull from None
     try:
         yield form
     finally:
@@ -65,7 +74,7 @@ def too_large(most: int) -> BadRequest:
     )
 
 
-def _bounded(receive: Receive, most: int, share: BodyShare) -> Receive:
+def _bounded(receive: Receive, most: int, share: MemoryShare) -> Receive:
     """The same, until too much has come."""
 
     async def bounded() -> Message:

@@ -6,9 +6,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-import anyio
-
 from ..sse import Batches
+from ..task_scope import TaskScope
 
 T = TypeVar("T")
 
@@ -27,9 +26,9 @@ async def merge(sources: Sequence[Batches[T]]) -> AsyncGenerator[list[tuple[int,
     """
     # Bounded: a source is not read further while as many items wait as there are sources.
     queue: asyncio.Queue[tuple[int, T] | _End] = asyncio.Queue(len(sources))
-    # Tasks, not a task group: a generator must not be suspended inside one.
-    tasks = [asyncio.create_task(_forward(number, source, queue)) for number, source in enumerate(sources)]
-    try:
+    async with TaskScope("generations of one request") as tasks:
+        for number, source in enumerate(sources):
+            tasks.start(_forward(number, source, queue))
         remaining = len(sources)
         while remaining:
             arrived = [await queue.get()]
@@ -42,11 +41,6 @@ async def merge(sources: Sequence[Batches[T]]) -> AsyncGenerator[list[tuple[int,
                 if end.error is not None:
                     raise end.error
             remaining -= len(ends)
-    finally:
-        for task in tasks:
-            task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _forward(number: int, source: Batches[T], queue: asyncio.Queue[tuple[int, T] | _End]) -> None:

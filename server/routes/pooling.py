@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.errors import BadRequest
@@ -24,13 +25,13 @@ from stentor.protocols.pooling_api.pooling import (
 )
 
 from ..embedding.asking import Asked, asked, binary_answer, new_id, now, pooling_of, read_input, room_of
-from ..embedding.encoding import floats, off_the_loop, one
+from ..embedding.encoding import FORMAT_BYTES, floats
 from ..embedding.plugin import answer_of, prompts_of
 from ..embedding.purposes import adapter_of
 from ..embedding.reading import read_texts
 from ..overload.ticket import Ticket
 from ..state import ServerState
-from .described import JSON, Operation, Operations
+from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 
 OPERATIONS: Final[Operations] = {
@@ -44,8 +45,6 @@ OPERATIONS: Final[Operations] = {
     "/classify": Operation("Classes of texts", ClassifyResponse, ClassifyRequest, finds=True, generates=True),
 }
 
-_encode: Final = msgspec.json.Encoder().encode
-
 
 def routes(state: ServerState) -> list[Route]:
     return [
@@ -54,7 +53,7 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def pooling(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+async def pooling(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
     body = decode(pooling_decoder, content, state.limits)
     body.check(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
@@ -69,17 +68,17 @@ async def pooling(state: ServerState, request: Request, content: bytes, ticket: 
     purpose = None if body.prompt_name is None else (body.prompt_name, "prompt_name")
     if body.prompt_name is not None:
         wanted = msgspec.structs.replace(wanted, adapter=adapter_of(what.model.config, body.prompt_name))
-    found = await what.job.run(await read_input(state, what.model, body, purpose), wanted)
+    format, type, order = body.encoding_format, body.embed_dtype, body.endianness
+    prompts = await read_input(state, what.model, body, purpose)
+    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[format])
     flat = task in ("embed", "classify")
     if binary:
         return await binary_answer(what, found, body, flat=flat)
-
-    def write() -> bytes:
-        format, type, order = body.encoding_format, body.embed_dtype, body.endianness
-        data = [PooledText(index, one(each, format, type, order, flat=flat)) for index, each in enumerate(found)]
-        return _encode(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
-
-    return Response(await off_the_loop(found, write), media_type=JSON)
+    writer = what.writer()
+    data = [
+        PooledText(index, await writer.one(each, format, type, order, flat=flat)) for index, each in enumerate(found)
+    ]
+    return writer.answer(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
 
 
 async def _through_plugin(state: ServerState, what: Asked, body: PoolingRequest) -> Response:

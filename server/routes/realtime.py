@@ -27,7 +27,7 @@ from ..door.client_secrets import SecretsFull
 from ..errors import Overloaded
 from ..realtime.beta import session_now, session_then
 from ..realtime.serving import RealtimeServing
-from ..responses.ids import random_id
+from ..responses.ids import short_id
 from ..state import ServerState
 from .described import Operation, Operations
 from .endpoint import json_response, read_body
@@ -78,14 +78,14 @@ async def beta_session(state: ServerState, serving: RealtimeServing, kind: str, 
 
 
 async def _body(state: ServerState, request: Request) -> bytes:
-    with state.bodies.share() as share:
+    with state.memory.share() as share:
         return await read_body(request, state.limits, share)
 
 
 def _session(serving: RealtimeServing, given: dict[str, Any]) -> Session:
     """A session as a client wants it. Raises BadRequest."""
     rules = serving.rules
-    id, expires_at = random_id("sess"), int(time.time() + serving.max_seconds)
+    id, expires_at = short_id("sess"), int(time.time() + serving.max_seconds)
     begun: Session
     if given.get("type") == "transcription":
         begun = rules.transcription(id, expires_at)

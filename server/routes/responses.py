@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
-from stentor.protocols.openai.decoding import decode
+from stentor.protocols.openai.decoding import decode, decoded_bytes
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import (
@@ -30,7 +30,7 @@ from stentor.protocols.openai.responses.request import (
 )
 
 from ..auth import caller_of
-from ..encoders.response_events import ResponseFrames
+from ..encoders.response_events import ResponseFrames, encode
 from ..overload.ticket import Ticket
 from ..responses import keeping
 from ..responses.beginning import Attached, run_in_background, run_of
@@ -39,13 +39,20 @@ from ..responses.preparing import count_context, prepare
 from ..responses.socket import ResponseSocket
 from ..sse import Batches, EventStream
 from ..state import ServerState
+from ..whole_answer import WholeAnswer
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 from .identity import name_anew
 
 OPERATIONS: Final[Operations] = {
     "/v1/responses": Operation(
-        "Answer a conversation of items", ResponseObject, ResponseRequest, streams=True, generates=True, finds=True
+        "Answer a conversation of items",
+        ResponseObject,
+        ResponseRequest,
+        streams=True,
+        generates=True,
+        finds=True,
+        keeps=True,
     ),
     "/v1/responses/input_tokens": Operation(
         "How many tokens a prompt has", InputTokens, ContextFields, generates=True, finds=True
@@ -53,7 +60,8 @@ OPERATIONS: Final[Operations] = {
     "/v1/responses/compact": Operation(
         "A conversation, made shorter", Compaction, CompactRequest, generates=True, finds=True
     ),
-    "/v1/responses/{response_id}": Operation("A stored response, or its end", ResponseObject, finds=True),
+    "/v1/responses/{response_id}": Operation("A stored response", ResponseObject, streams=True, finds=True),
+    "DELETE /v1/responses/{response_id}": Operation("Delete a stored response", ResponseDeleted, finds=True),
     "/v1/responses/{response_id}/cancel": Operation("End what runs in the background", ResponseObject, finds=True),
     "/v1/responses/{response_id}/input_items": Operation("What it was asked for with", ItemList, finds=True),
 }
@@ -75,7 +83,9 @@ def routes(state: ServerState) -> list[BaseRoute]:
 
 async def create(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
     body = decode(decoder, content, state.limits)
-    prepared = await prepare(state, body, caller_of(request.scope))
+    memory = ticket.permit.memory
+    memory.add(decoded_bytes(content, state.limits))  # what it asks for is stored at the end, so it is held until then
+    prepared = await prepare(state, body, caller_of(request.scope), memory)
     name_anew(request, body.request_id)
     if body.background:
         run = await run_in_background(state, prepared)
@@ -87,7 +97,7 @@ async def create(state: ServerState, request: Request, content: bytes, ticket: T
     if body.stream:
         return _stream(state, Attached(run, ticket.bounded))
     await run.complete()
-    return json_response(run.response)
+    return WholeAnswer([encode(run.response)])
 
 
 def _stream(state: ServerState, events: Batches[list[bytes]], first: int = 0) -> ASGIApp:
@@ -100,9 +110,9 @@ async def connect(state: ServerState, socket: WebSocket) -> None:
         await ResponseSocket(state, socket, state.socket_messages).serve()
 
 
-async def input_tokens(state: ServerState, request: Request, content: bytes, _ticket: Ticket) -> Response:
+async def input_tokens(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
     body = decode(context_decoder, content, state.limits)
-    return json_response(InputTokens(await count_context(state, body, caller_of(request.scope))))
+    return json_response(InputTokens(await count_context(state, body, caller_of(request.scope), ticket.permit.memory)))
 
 
 async def compact_route(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
@@ -130,8 +140,9 @@ async def cancel(state: ServerState, request: Request) -> Response:
 
 
 async def input_items(state: ServerState, request: Request) -> Response:
-    given = await keeping.given_items(state, caller_of(request.scope), request.path_params["response_id"])
-    return json_response(page_of(request, given))
+    with state.memory.share() as share:
+        given = await keeping.given_items(state, caller_of(request.scope), request.path_params["response_id"], share)
+        return json_response(page_of(request, given))
 
 
 def page_of(request: Request, items: list[Item]) -> ItemList:

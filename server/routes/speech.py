@@ -56,7 +56,7 @@ async def speak(state: ServerState, _request: Request, content: bytes, ticket: T
     heard = Heard()
     sound = _sound(model, body, voice, ticket, heard)
     if body.stream_format == "sse":
-        tokens = await state.pool.encode(body.input, False)
+        tokens = await state.pool.encode(body.input, False, field="input")
         return EventStream(sound, SpeechEvents(len(tokens), heard), state.keep_alive, ticket.bounded)
     return EventStream(
         sound,

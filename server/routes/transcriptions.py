@@ -83,7 +83,7 @@ class FormEndpoint:
         with state.live(timeout_of(scope["headers"], state.overload.request_timeout), "transcription") as ticket:
             with ticket.bounded():
                 request = Request(scope, receive, send)
-                with state.bodies.share() as share:
+                with state.memory.share() as share:
                     most = state.limits.max_body_bytes if state.audio is None else state.audio.max_bytes
                     async with upload_form(state, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
                         asked, data = self._read(state, form), await _file_of(form, most)

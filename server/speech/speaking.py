@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Self
 
 import anyio
 
+from ..task_scope import TaskScope
 from .sentences import SentenceSplitter, weight
 
 AHEAD: Final = 3
@@ -61,9 +62,9 @@ class Speaking:
         """What ended the text before its end."""
         self._failure: Exception | None = None
         self._left = False
-        self._feeder: asyncio.Task[None] | None = None
+        self._feeder = TaskScope("texts to be spoken")
         if not isinstance(text, str):
-            self._feeder = asyncio.create_task(self._feed(text))
+            self._feeder.start(self._feed(text))
         else:
             self._refill()
 
@@ -91,9 +92,7 @@ class Speaking:
         self._leave()
         if self._work is not None:
             self._work.cancel()
-        if self._feeder is not None and self._feeder is not asyncio.current_task():
-            self._feeder.cancel()
-            await asyncio.wait([self._feeder])
+        await self._feeder.aclose()
 
     # ---- for the model
 

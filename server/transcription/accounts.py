@@ -38,7 +38,7 @@ class WindowAccount:
         served.reasons.append(reason)
         served.failure = failure
         if self._record is not None:
-            self._record.served.append(served)
+            self._record.add(served)
 
 
 def accounts(record: RequestRecord | None, permit: Permit) -> OpenAccount:

@@ -1,12 +1,13 @@
 """What a file says, and what a turn of a conversation says."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
-import anyio
 import msgspec
 
+from ..task_scope import TaskScope
 from .chunks import Span, chunks_of
 from .draft import draft_window, is_silence
 from .hearing import Ear, is_soundless, window_of
@@ -84,22 +85,14 @@ class Transcription:
 
 async def _side_by_side(stretches: Iterator[Stretch], most: int) -> AsyncGenerator[list[Segment], None]:
     """What each stretch says, in order, while up to ``most`` of them are heard."""
-    # tasks, not a task group: a generator must not be suspended inside one
-    tasks: list[asyncio.Task[list[Segment]]] = []
-    try:
+    heard: deque[asyncio.Task[list[Segment]]] = deque()
+    async with TaskScope("stretches of a file") as tasks:
         for stretch in stretches:
-            tasks.append(asyncio.create_task(whole_stretch(stretch)))
-            if len(tasks) == most:
-                yield await tasks[0]
-                del tasks[0]
-        while tasks:
-            yield await tasks[0]
-            del tasks[0]
-    finally:
-        for task in tasks:
-            task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.gather(*tasks, return_exceptions=True)
+            heard.append(tasks.submit(whole_stretch(stretch)))
+            if len(heard) == most:
+                yield await heard.popleft()
+        while heard:
+            yield await heard.popleft()
 
 
 class Turn(msgspec.Struct, frozen=True):

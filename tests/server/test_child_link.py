@@ -10,6 +10,7 @@ import pytest
 from stentor.server import child_link
 from stentor.server.child_link import Link, receive, send
 from stentor.server.grammar.process import Job
+from stentor.tests.engine.unkillable import Unkillable, unkillable
 
 
 def test_a_message_arrives_as_it_was_sent() -> None:
@@ -34,6 +35,18 @@ def test_one_that_says_nothing_is_late_and_one_that_ends_is_gone() -> None:
             receive(ours, Job, time.monotonic() + 0.01)
         with pytest.raises(ConnectionError, match="closed"):
             receive(ours, Job, time.monotonic() + 5)
+
+
+def test_a_child_that_cannot_be_killed_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with unkillable(Unkillable) as child:
+        monkeypatch.setattr(child_link, "spawn", lambda *_, **__: child)
+        link = Link("template", "the template process")
+        link.close()
+        assert child.given_up
+        assert link.socket.fileno() == -1
+    assert "does not die" in caplog.text
 
 
 def test_a_child_that_cannot_be_spawned_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from openai.types import Completion
 
-from stentor.protocols.openai.limits import MAX_PROMPT_LOGPROBS
+from stentor.protocols.openai.limits import Limits
+from stentor.server.config import OverloadConfig
 from stentor.server.text.stop import StopStrings
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import COMPLETIONS, chunks_of, in_memory
@@ -142,12 +143,48 @@ async def test_stop_strings_are_compiled_once_for_all_prompts_of_a_request(monke
 async def test_log_probabilities_of_many_long_prompts_are_refused_before_they_are_computed(extra: Any) -> None:
     engine = FakeEngine(max_model_len=8192)
     per_prompt = 4000
-    most = MAX_PROMPT_LOGPROBS // (21 * per_prompt)
+    most = Limits().max_answer_bytes // (21 * 32 * per_prompt)
     async with in_memory(fake_state(engine)) as client:
-        body = {"prompt": [[1] * per_prompt] * (most + 1), "max_tokens": 1, **extra}
+        body = {"prompt": [[1] * per_prompt] * most, "max_tokens": 1, **extra}
         refused = await client.post(COMPLETIONS, json=body)
         assert refused.status_code == 400
-        assert refused.json()["error"]["code"] == "array_above_max_length"
+        error = refused.json()["error"]
+        assert (error["code"], error["param"]) == ("response_too_large", "prompt")
         assert not engine.streams
         fewer = {"prompt": ["a"] * 2, "max_tokens": 1, **extra}
         assert (await client.post(COMPLETIONS, json=fewer)).status_code == 200
+
+
+async def test_all_prompts_of_a_request_share_one_object_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    state = fake_state(engine)
+    encoded: list[list[str]] = []
+    encode_batch = state.pool.encode_batch
+
+    async def counting(texts: list[str], *args: Any, **fields: Any) -> list[list[int]]:
+        encoded.append(texts)
+        return await encode_batch(texts, *args, **fields)
+
+    monkeypatch.setattr(state.pool, "encode_batch", counting)
+    async with in_memory(state) as client:
+        body = {"prompt": ["a", "b", "c" * 510], "bad_words": ["one", "two"], "max_tokens": None}
+        assert (await client.post(COMPLETIONS, json=body)).status_code == 200
+    first, second, last = (stream.params for stream in engine.streams)
+    assert first is second
+    assert (first.max_tokens, last.max_tokens) == (16, 2)
+    assert first.banned_sequences
+    assert first.banned_sequences is last.banned_sequences
+    assert encoded.count(["one", "two", " one", " two"]) == 1
+
+
+async def test_parameters_count_for_each_prompt_as_the_engine_is_given_them() -> None:
+    engine = FakeEngine()
+    state = fake_state(engine, overload=OverloadConfig(max_inflight_bytes=32 << 20))
+    words = ["x" * 900 + str(number) for number in range(60)]
+    async with in_memory(state) as client:
+        body = {"prompt": ["a"], "bad_words": words, "max_tokens": 1}
+        assert (await client.post(COMPLETIONS, json=body)).status_code == 200
+        refused = await client.post(COMPLETIONS, json={**body, "prompt": ["a"] * 100})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (413, "bad_words")
+    assert len(engine.streams) == 1
+    assert state.memory.bytes == 0

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.server.config import ConnectionLimits
-from stentor.server.connections import MAX_TURNED_AWAY, Client, Connections, Place, client_of
+from stentor.server.connections import (
+    MAX_PROBES,
+    MAX_PROBES_PER_CLIENT,
+    MAX_TURNED_AWAY,
+    Client,
+    Connections,
+    Place,
+    client_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +59,27 @@ def test_a_client_that_holds_many_leaves_room_for_others() -> None:
 
 
 def test_only_so_many_are_told_why_at_a_time() -> None:
-    connections = Connections(ConnectionLimits(max_connections=1))
+    connections = Connections(ConnectionLimits(max_connections=1), max_probes=0)
     connections.enter(None)
     refused = [connections.enter(None) for _ in range(MAX_TURNED_AWAY + 1)]
     assert [place.without_a_word for place in refused] == [False] * MAX_TURNED_AWAY + [True]
     for place in refused:
         place.leave()
     assert not connections.enter(None).without_a_word
+
+
+def test_a_full_server_has_places_for_probes_and_one_client_gets_few_of_them() -> None:
+    connections = Connections(ConnectionLimits(max_connections=1, max_per_client=1))
+    connections.enter(("192.0.2.1", 1))
+    assert not connections.enter(("192.0.2.1", 2)).only_probes, "a client that holds all it may gets none"
+    mine = [connections.enter(("192.0.2.2", 1)) for _ in range(MAX_PROBES_PER_CLIENT + 1)]
+    assert [place.only_probes for place in mine] == [True] * MAX_PROBES_PER_CLIENT + [False]
+    assert all(place.refusal is not None and not place.without_a_word for place in mine)
+    others = [connections.enter(None) for _ in range(MAX_PROBES - MAX_PROBES_PER_CLIENT + 1)]
+    assert [place.only_probes for place in others] == [True] * (len(others) - 1) + [False]
+    assert connections.open == 1
+    mine[0].leave()
+    assert connections.enter(("192.0.2.2", 1)).only_probes
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans())))
@@ -79,15 +101,15 @@ def test_the_count_is_that_of_the_places_held(steps: list[tuple[int, bool]]) -> 
 
 
 @pytest.mark.parametrize(
-    ("files", "wanted", "taken", "told_why"),
+    ("files", "wanted", "taken", "told_why", "probes"),
     [
-        (1 << 20, 4096, 4096, 256),
-        (4608, 4096, 4096, 256),
-        (4096, 4096, 3584, 256),
-        (200, 4096, 100, 25),
-        (200, 0, 100, 25),
-        (200, 50, 50, 256),
-        (resource.RLIM_INFINITY, 0, 0, 256),
+        (1 << 20, 4096, 4096, 256, 16),
+        (4608, 4096, 4096, 256, 16),
+        (4096, 4096, 3584, 256, 16),
+        (200, 4096, 100, 25, 12),
+        (200, 0, 100, 25, 12),
+        (200, 50, 50, 256, 16),
+        (resource.RLIM_INFINITY, 0, 0, 256, 16),
     ],
 )
 def test_connections_leave_descriptors_for_the_rest_of_the_server(
@@ -95,6 +117,7 @@ def test_connections_leave_descriptors_for_the_rest_of_the_server(
     wanted: int,
     taken: int,
     told_why: int,
+    probes: int,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -105,5 +128,6 @@ def test_connections_leave_descriptors_for_the_rest_of_the_server(
     for _ in range(taken):
         assert connections.enter(None).refusal is None
     if taken:
+        assert all(connections.enter(None).only_probes for _ in range(probes))
         assert [connections.enter(None).without_a_word for _ in range(told_why + 1)] == [False] * told_why + [True]
     assert [record.levelname for record in caplog.records] == (["WARNING"] if taken < wanted else [])

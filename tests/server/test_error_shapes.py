@@ -184,11 +184,11 @@ async def test_a_full_queue_is_told_with_the_time_to_come_again() -> None:
     assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_full_bodies_are_told_likewise() -> None:
+async def test_a_full_budget_is_told_likewise() -> None:
     engine = FakeEngine()
     engine.gate.clear()
-    state = fake_state(engine, overload=OverloadConfig(max_held_body_bytes=1))
-    large = json.dumps(BODY | {"ignored": "x" * (100 << 10)}).encode()
+    state = fake_state(engine, overload=OverloadConfig(max_inflight_bytes=400 << 10))
+    large = json.dumps(BODY | {"ignored": "x" * (80 << 10)}).encode()
     async with serving(state, ConnectionLimits()) as send, anyio.create_task_group() as tasks:
         tasks.start_soon(send, request(body=large))
         await until(lambda: len(engine.streams) == 1)

@@ -142,6 +142,40 @@ async def test_it_lists_every_route_and_nothing_else() -> None:
     assert ("/v1/chat/completions", "post") in listed
 
 
+async def test_every_operation_that_is_described_is_that_of_a_route() -> None:
+    state = fake_state()
+    routes = [route for route in create_app(state).routes if isinstance(route, Route)]
+    served = {name for route in routes for name in (route.path, *(f"{m} {route.path}" for m in route.methods or ()))}
+    assert set(_operations(state)) <= served
+
+
+async def test_each_method_of_a_path_has_the_answer_that_it_gives(document: dict[str, Any]) -> None:
+    """One path's methods answer with several types: a deletion, a page, the thing itself."""
+    file = {"file": ("a.jsonl", b"{}\n")}
+    async with in_memory(fake_state()) as client:
+        conversation = (await client.post("/v1/conversations", json={"items": HELLO})).json()["id"]
+        response = (await client.post("/v1/responses", json={"input": "x", "max_output_tokens": 1})).json()["id"]
+        uploaded = (await client.post("/v1/files", files=file, data={"purpose": "user_data"})).json()["id"]
+        items = f"/v1/conversations/{conversation}/items"
+        item = (await client.get(items)).json()["data"][0]["id"]
+        asked = [
+            ("get", "/v1/conversations/{conversation_id}", f"/v1/conversations/{conversation}"),
+            ("delete", "/v1/conversations/{conversation_id}/items/{item_id}", f"{items}/{item}"),
+            ("delete", "/v1/conversations/{conversation_id}", f"/v1/conversations/{conversation}"),
+            ("get", "/v1/responses/{response_id}", f"/v1/responses/{response}"),
+            ("delete", "/v1/responses/{response_id}", f"/v1/responses/{response}"),
+            ("get", "/v1/files", "/v1/files"),
+            ("get", "/v1/files/{id}", f"/v1/files/{uploaded}"),
+            ("delete", "/v1/files/{id}", f"/v1/files/{uploaded}"),
+            ("get", "/v1/batches", "/v1/batches"),
+        ]
+        for method, path, url in asked:
+            answer = await client.request(method, url)
+            assert answer.status_code == 200, answer.text
+            schema = document["paths"][path][method]["responses"]["200"]["content"]["application/json"]["schema"]
+            assert why_not(answer.json(), schema, document["components"]["schemas"]) is None, (method, path)
+
+
 async def test_what_it_says_of_keys_holds() -> None:
     without, document = await served(), await served(door=KEYED)
     assert "securitySchemes" not in without["components"]

@@ -143,7 +143,7 @@ async def test_the_frames_of_one_engine_step_come_in_one_write() -> None:
         if message.get("body"):
             sent.append(message["body"])
 
-    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [(b"host", b"here")], "query_string": b""}
     await create_app(fake_state(engine))(scope, receive, send)
     assert len(sent) == 1 + 2 + 1, "two steps, then the end"
 

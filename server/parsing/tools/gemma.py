@@ -107,7 +107,7 @@ class GemmaCalls:
             return self._object(lark, arguments, inner, tool, depth + 1)
         if "array" in types:
             return self._array(lark, arguments, inner, tool, depth)
-        return lark.json(arguments.whole(inner), f"tools.{tool}.parameters")
+        return lark.json(arguments.whole(inner), f"tools.{tool}.parameters", closed=True)
 
     def _array(self, lark: Lark, arguments: Arguments, schema: Mapping[str, Any], tool: str, depth: int) -> str:
         item = lark.rule(self._value(lark, arguments, schema.get("items"), tool, depth + 1))

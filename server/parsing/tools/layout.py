@@ -10,7 +10,7 @@ from ...grammar.lark import ANY_TEXT, Lark
 from ...grammar.quoted_lark import quoted_lark
 from ..interface import Tool
 
-NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
+NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object"}
 MOST_CALLS: Final = 64
 """Of an answer that must be calls: a small model may repeat itself for as long as it is let. Hardly anybody else makes
 so many at once, and more can be made in the next turn."""
@@ -79,7 +79,7 @@ def arguments(lark: Lark, tool: Tool) -> str:
     schema = dict(tool.parameters or NO_ARGUMENTS)
     if not schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"}:
         schema["type"] = "object"
-    return lark.json(schema, f"tools.{tool.name}.parameters")
+    return lark.json(schema, f"tools.{tool.name}.parameters", closed=True)
 
 
 def quoted_input(lark: Lark, grammar: str) -> str:

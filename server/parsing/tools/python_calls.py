@@ -158,7 +158,7 @@ def _one(lark: Lark, tool: Tool) -> str:
         elif types == {"boolean"}:
             value = '( "True" | "False" )'
         elif name in arguments.properties:
-            value = lark.json(arguments.whole(arguments.schema(name)), field)
+            value = lark.json(arguments.whole(arguments.schema(name)), field, closed=True)
         else:
             value = lark.json({"type": "string"}, field)
         items.append((f"{lark.literal(name + '=')} {value}", name in arguments.required))

@@ -26,7 +26,7 @@ def text_value(
     if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
         return "( " + " | ".join(lark.literal(value + end) for value in values) + " )"
     if "string" not in types:
-        return f"{lark.json(arguments.whole(schema), field)} {lark.literal(end)}"
+        return f"{lark.json(arguments.whole(schema), field, closed=True)} {lark.literal(end)}"
     conditions = [ANY_TEXT, *string_conditions(schema)]
     if forbidden:
         conditions.append(f"~/(?s:.*)({'|'.join(_escaped(marker) for marker in forbidden)})(?s:.*)/")

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import uvloop
+from starlette.applications import Starlette
 
 from stentor.protocols.openai.limits import Limits
 from stentor.server.config import ConnectionLimits
@@ -130,6 +131,7 @@ class Target:
     port: int
     engine: FakeEngine
     state: ServerState
+    app: Starlette
 
     def connect(self) -> Connection:
         return Connection(self.port)
@@ -184,7 +186,8 @@ def served(limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS)
             serving = asyncio.create_task(listener.run_until_closed(sock))
             while not listener.started:
                 await asyncio.sleep(0.005)
-            targets.append(Target(sock.getsockname()[1], engine, state))
+            app: Any = listener.config.app
+            targets.append(Target(sock.getsockname()[1], engine, state, app))
             listeners.append(listener)
             started.set()
             await serving

@@ -1,16 +1,21 @@
 """What comes over a socket and is no request, or never becomes one."""
 
+import asyncio
 import socket
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
 
 from stentor.protocols.openai.limits import Limits
+from stentor.server import http_protocol
 from stentor.server.config import ConnectionLimits
+from stentor.server.connections import MAX_PROBES_PER_CLIENT
 from stentor.server.http_protocol import LINGER_SECONDS
-from stentor.tests.server.attacks.hostile import Connection, Target, chunked, head, request, served
+from stentor.tests.server.attacks.hostile import PATIENCE, Connection, Target, chunked, head, request, served
 from stentor.tests.server.harness import CHAT
 
 MiB = 1 << 20
@@ -64,6 +69,8 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "HTTP/0.9": (b"GET /ping\r\n\r\n", 400),
     "HTTP/9.9": (head(version=b"9.9", method=b"GET", path=b"/ping"), 400),
     "a tunnel": (head(method=b"CONNECT", path=b"server:80"), 400),
+    "HTTP/1.0 without a host": (b"POST " + CHAT.encode() + b" HTTP/1.0\r\n" + LENGTH + b"\r\n\r\n" + BODY, 403),
+    "HTTP/1.0 with two hosts": (head(b"host: there", version=b"1.0", method=b"GET", path=b"/v1/models"), 403),
     # methods and paths
     "a method nobody knows": (head(method=b"BREW"), 405),
     "a method in small letters": (head(method=b"post", path=CHAT.encode()), 405),
@@ -144,14 +151,14 @@ def test_what_follows_what_cannot_be_read_is_not_served(name: str, connection: C
         (head(CHUNKED) + b"%x;a=b\r\n%b\r\n0\r\na: trailer\r\n\r\n" % (len(BODY), BODY), True),
         (head(LENGTH, b"connection: close") + BODY, False),
         (head(LENGTH, version=b"1.0") + BODY, False),
-        (b"POST " + CHAT.encode() + b" HTTP/1.0\r\n" + LENGTH + b"\r\n\r\n" + BODY, False),
+        (b"GET /ping HTTP/1.0\r\n\r\n", False),
         (head(LENGTH, path=b"http://elsewhere" + CHAT.encode()) + BODY, True),
         (head(LENGTH, path=CHAT.encode() + b"?a=%ff#b") + BODY, True),
         (head(LENGTH, path=b"/v1/chat%2Fcompletions") + BODY, True),
         (b"\r\n" + GOOD, True),
     ],
     ids=[
-        *("plain", "chunks", "chunk extensions and trailers", "close", "HTTP/1.0", "HTTP/1.0 without a host"),
+        *("plain", "chunks", "chunk extensions and trailers", "close", "HTTP/1.0", "a probe without a host"),
         *("absolute form", "a query", "an escaped slash", "an empty line before"),
     ],
 )
@@ -303,6 +310,142 @@ def test_a_stream_outlives_the_time_for_headers_and_half_a_request_behind_it(imp
         line = impatient.line()
         assert line
         assert b"408" not in line
+
+
+# ---- WebSockets that are never opened
+
+KEY = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
+
+
+def upgrade(*lines: bytes, path: bytes = b"/v1/responses", method: bytes = b"GET") -> bytes:
+    wish = (b"connection: upgrade", b"upgrade: websocket", b"sec-websocket-version: 13", KEY)
+    return head(*wish, *lines, method=method, path=path)
+
+
+@pytest.mark.parametrize(
+    "lines", [(b"content-length: 5",), (CHUNKED,), (b"content-length: 05", b"expect: 100-continue")]
+)
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_a_websocket_that_is_opened_with_a_body_is_refused(
+    lines: tuple[bytes, ...], method: bytes, target: Target
+) -> None:
+    connection = target.connect()
+    connection.send(upgrade(*lines, method=method))
+    answer = connection.answer()
+    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+    assert "Content-Length" in answer.error["message"]
+    assert connection.is_closed()
+    connection.close()
+    assert _left(target)
+
+
+@pytest.mark.parametrize(
+    "handshake",
+    [
+        upgrade(b"a: " + b"b" * 9000),
+        upgrade(path=b"/v1/responses?a=" + b"b" * 9000),
+        upgrade(path=b"/v1/realtime?a=" + b"b" * 9000),
+    ],
+    ids=["a header", "a query", "a query of another path"],
+)
+def test_a_handshake_longer_than_the_library_reads_is_refused(handshake: bytes, target: Target) -> None:
+    connection = target.connect()
+    connection.send(handshake)
+    answer = connection.answer()
+    assert (answer.status, answer.error["code"]) == (431, "headers_too_large")
+    assert connection.is_closed()
+    connection.close()
+    assert _left(target)
+
+
+@pytest.mark.parametrize("lines", [(b"sec-websocket-version: 12",), ()])
+def test_a_handshake_without_what_it_needs_is_refused(lines: tuple[bytes, ...], target: Target) -> None:
+    connection = target.connect()
+    wish = (b"connection: upgrade", b"upgrade: websocket")
+    connection.send(head(*wish, *lines, method=b"GET", path=b"/v1/responses"))
+    assert connection.answer().status in (400, 426)
+    assert connection.is_closed()
+    connection.close()
+    assert _left(target)
+
+
+def test_a_websocket_that_the_application_does_not_open_is_given_up(strict: Target) -> None:
+    ends = threading.Event()
+
+    async def hangs(_socket: WebSocket) -> None:
+        await asyncio.to_thread(ends.wait, PATIENCE)
+
+    strict.app.router.routes.append(WebSocketRoute("/hangs", hangs))
+    connection = strict.connect()
+    try:
+        connection.send(upgrade(path=b"/hangs"))
+        answer = connection.answer()
+        assert (answer.status, answer.error["code"]) == (503, "handshake_timeout")
+        assert connection.is_closed()
+        assert _left(strict)
+    finally:
+        ends.set()
+        connection.close()
+
+
+def test_a_websocket_that_is_half_closed_is_closed(target: Target, connection: Connection) -> None:
+    connection.send(upgrade())
+    assert connection.line() == b"HTTP/1.1 101 Switching Protocols\r\n"
+    connection.socket.shutdown(socket.SHUT_WR)
+    while connection.line():
+        pass
+    assert _left(target)
+
+
+def _left(target: Target) -> bool:
+    """Whether every place has been given back."""
+    held = target.state.metrics.server.connections
+    assert held is not None
+    deadline = time.monotonic() + SECONDS
+    while held.open and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return not held.open
+
+
+# ---- full
+
+
+def test_a_server_that_is_full_still_answers_probes_and_nothing_else() -> None:
+    with served(connections=ConnectionLimits(max_connections=1)) as target:
+        holder = target.connect()
+        holder.send(PING)
+        assert holder.answer().status == 200
+        for path in (b"/health", b"/ping", b"/metrics", b"/ping?from=kubelet"):
+            connection = target.connect()
+            connection.send(head(method=b"GET", path=path) + PING)
+            answer = connection.answer()
+            assert (answer.status, answer.headers["connection"]) == (200, "close"), path
+            assert connection.is_closed(), "one probe, and no more"
+            connection.close()
+        for other in (GOOD, head(method=b"GET", path=b"/v1/models"), upgrade(), upgrade(path=b"/health")):
+            answer = target.ask(other)
+            assert (answer.status, answer.error["code"]) == (429, "too_many_connections")
+        holder.close()
+        assert _left(target)
+        assert target.ask(head(method=b"GET", path=b"/v1/models")).status == 200
+
+
+def test_a_place_for_probes_is_held_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "PROBE_SECONDS", 0.1)
+    with served(connections=ConnectionLimits(max_connections=1)) as target:
+        holder = target.connect()
+        holder.send(PING)
+        assert holder.answer().status == 200
+        silent = [target.connect() for _ in range(MAX_PROBES_PER_CLIENT)]
+        silent[0].send(b"GET /health HTTP/1.1\r\n")
+        assert target.ask(PING).status == 429, "this client has as many as one may"
+        for one in silent:
+            assert one.answer().status == 429
+            one.close()
+        deadline = time.monotonic() + SECONDS
+        while target.ask(PING).status != 200:
+            assert time.monotonic() < deadline, "places are not given back"
+        holder.close()
 
 
 # ---- many

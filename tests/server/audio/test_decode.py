@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,10 +19,12 @@ import pytest
 from stentor.loadtest.processes import alive, cpu_seconds
 from stentor.protocols.openai.errors import BadRequest
 from stentor.server.audio import decode_process
-from stentor.server.audio.decode import AudioDecoder, AudioUnavailable
+from stentor.server.audio.decode import AudioDecoder, AudioUnavailable, Decoded
+from stentor.server.audio.decode_process import DecodeProcess
 from stentor.server.audio.encode import encode_whole
 from stentor.server.audio.limits import AudioLimits
 from stentor.server.errors import Overloaded
+from stentor.server.overload.fair_queue import current_owner
 from stentor.tests.server.audio.hostile import (
     opus_that_claims,
     refused,
@@ -376,6 +379,34 @@ def test_what_waits_and_what_is_held_is_bounded() -> None:
         assert (large.value.status, large.value.code) == (413, "audio_too_large")
 
     run(use, processes=1, max_waiting=1, max_held_seconds=2, max_bytes=40_000)
+
+
+def test_sounds_of_one_owner_keep_out_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, decoded = threading.Event(), []
+
+    def decode(_: object, data: bytes) -> bytes:
+        may_end.wait(5)
+        decoded.append(data)
+        return data
+
+    monkeypatch.setattr(DecodeProcess, "decode", decode)
+
+    async def use(decoder: AudioDecoder) -> None:
+        def ask(owner: str, *sounds: bytes) -> list[asyncio.Task[Decoded]]:
+            current_owner.set(owner)
+            return [asyncio.create_task(decoder.decode(sound)) for sound in sounds]
+
+        many = ask("a", b"a0", b"a1", b"a2", b"a3", b"a4")
+        await asyncio.sleep(0)
+        other = ask("b", b"b0", b"b1")
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(*other)
+        ended = await asyncio.gather(*many, return_exceptions=True)
+        assert decoded == [b"a0", b"a1", b"b0", b"a2", b"b1"]
+        assert [isinstance(error, Overloaded) for error in ended] == [False, False, False, True, True]
+
+    run(use, processes=1, max_waiting=4)
 
 
 def test_the_loop_goes_on_while_much_is_decoded() -> None:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.server.cli import _build_parser
 from stentor.server.config import DEFAULTS, Config, ToolServer
 from stentor.server.door.keys import KeyDigest
 from stentor.server.option_tables import OPTIONS
@@ -25,6 +26,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "generation-config": ("none", "none"),
     "reasoning-parser": ("deepseek_r1", "deepseek_r1"),
     "tool-call-parser": ("none", "none"),
+    "json-whitespace": ("compact", "compact"),
     "trust-remote-code": ("false", False),
     "transcription-model": ("owner/ears", "owner/ears"),
     "transcription-model-name": ("whisper-1,ears", ("whisper-1", "ears")),
@@ -113,7 +115,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-queued-sounds": ("4", 4),
     "max-queued-requests": ("12", 12),
     "max-queued-tokens": ("0", 0),
-    "max-held-body-size": ("256MiB", 256 << 20),
+    "max-answer-size": ("64MiB", 64 << 20),
+    "max-inflight-bytes": ("256MiB", 256 << 20),
     "max-queued-templates": ("0", 0),
     "max-queued-grammars": ("1", 1),
     "request-timeout": ("1.5", 1.5),
@@ -152,6 +155,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "api-key-file": (__file__, Path(__file__)),
     "admin-key": ("one,two", (KeyDigest(b"one"), KeyDigest(b"two"))),
     "admin-key-file": (__file__, Path(__file__)),
+    "allowed-host": ("LLM.example,stentor.default.svc", ("llm.example", "stentor.default.svc")),
     "cors-origin": ("https://App.example:443,http://localhost:3000", ("https://app.example", "http://localhost:3000")),
     "tls-cert": (__file__, Path(__file__)),
     "tls-key": (__file__, Path(__file__)),
@@ -272,6 +276,9 @@ def test_a_switch_goes_by_its_opposite_too(tmp_path: Path) -> None:
         ("cors-origin", "https://app.example/", "origins such as"),
         ("cors-origin", "https://me@app.example", "origins such as"),
         ("cors-origin", "null", "origins such as"),
+        ("allowed-host", "https://llm.example", "names such as llm.example.com"),
+        ("allowed-host", "llm.example:8000", "names such as"),
+        ("allowed-host", "*.example", "names such as"),
         ("root-path", "llm", "a path such as /llm"),
         ("root-path", "/a//b", "a path such as /llm"),
         ("uds-mode", "0999", "an octal mode"),
@@ -318,6 +325,16 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"{file}: cannot be read as TOML") as caught:
         read_config({"config": str(file)}, {})
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_an_option_had_before_is_taken_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, variables in (({"max-inflight-bytes": "64MiB"}, {}), ({}, {"STENTOR_MAX_HELD_BODY_SIZE": "64MiB"})):
+        assert read_config(flags, variables).overload.max_inflight_bytes == 64 << 20
+    parser, _ = _build_parser()
+    assert parser.parse_args(["serve", "--max-held-body-size", "64MiB"]).__dict__["max-inflight-bytes"] == "64MiB"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["serve", "--help"])
+    assert "max-held-body-size" not in capsys.readouterr().out
 
 
 def test_one_key_in_two_spellings_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from openai.types.chat import ChatCompletion
@@ -17,6 +17,7 @@ from stentor.server.conversation.constraints import constraints_of
 from stentor.server.grammar.checker import Grammars
 from stentor.server.grammar.limits import GrammarLimits
 from stentor.server.grammar.vocabulary import token_bytes_of
+from stentor.server.grammar.whitespace import JsonWhitespace
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.thinking import thinking_options
@@ -205,6 +206,38 @@ SUM = 'start: e\ne: e "+" t | t\nt: "(" e ")" | /[0-9]+/ | "\\"" /.*/ LF\n%impor
 def sums(definition: str = SUM, name: str = "sum") -> Any:
     grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": definition}}
     return {"type": "custom", "custom": {"name": name, "format": grammar}}
+
+
+async def test_json_has_the_white_space_that_the_operator_and_the_request_allow(state: ServerState) -> None:
+    compiler = Compiler(token_bytes_of(byte_tokenizer(), (EOS,)))
+    described: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}}
+    lark = 'start: %json {"type": "array"}'
+    asked: list[tuple[dict[str, Any], str, str]] = [
+        ({"response_format": described}, "", ""),
+        ({"structured_outputs": {"grammar": lark}}, "", ""),
+        ({"structured_outputs": {"structural_tag": {"format": {"type": "grammar", "grammar": lark}}}}, "", ""),
+        ({"tools": [TOOL], "tool_choice": "required"}, '<tool_call>\n{"name": "f", "arguments": ', "}\n</tool_call>"),
+    ]
+    for whitespace in get_args(JsonWhitespace):
+        state.json_whitespace = whitespace
+        for body, before, after in asked:
+            await ask(state, max_tokens=1, **body)
+            for inner, wanted in (("", "none"), ("\n    ", "indented")):
+                value = f'{{"a":{inner}"b"{inner}}}' if before else f"[1{inner},{inner}2]"
+                matcher = compiler.compile(engine_of(state).grammars[-1])
+                taken = all(matcher.consume(byte) for byte in f"{before}{value}{after}".encode())
+                assert taken == (wanted in ("none", whitespace)), (whitespace, body, value)
+        compact = {"json": {"type": "array"}, "disable_any_whitespace": True}
+        await ask(state, max_tokens=1, structured_outputs=compact)
+        matcher = compiler.compile(engine_of(state).grammars[-1])
+        assert not all(matcher.consume(byte) for byte in b"[1,\n2]")
+
+
+async def test_indented_arguments_reach_the_client_as_they_are(state: ServerState) -> None:
+    arguments = '{\n  "a": "b"\n}'
+    engine_of(state).answer = says(f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>')
+    answer = await ask(state, tools=[TOOL], tool_choice="required")
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
 async def test_the_input_of_a_custom_tool_is_held_to_its_lark_grammar(state: ServerState) -> None:

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from stentor.server.conversation.tools import with_functions_as_tools
-from stentor.server.conversation.untrained import speaks_of_tools, told
+from stentor.server.conversation.untrained import example_arguments, speaks_of_tools, told
+from stentor.tests.server.grammar.schemas import SMALL, record
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 ASKED: dict[str, Any] = {"role": "user", "content": "Rain?"}
@@ -19,11 +20,57 @@ ANSWERED: dict[str, Any] = {"role": "tool", "tool_call_id": "1", "content": [{"t
 def test_tools_stand_in_a_system_message_of_their_own_or_after_the_clients() -> None:
     own, asked = told([ASKED], [TOOL])
     assert own["role"] == "system"
-    (line,) = (line for line in own["content"].splitlines() if '"weather"' in line)
-    assert json.loads(line) == TOOL["function"]
+    described, example = (line for line in own["content"].splitlines() if '"weather"' in line)
+    assert json.loads(described) == TOOL["function"]
+    assert json.loads(example) == {"name": "weather", "arguments": {}}
     assert asked == ASKED
     system, _ = told([{"role": "system", "content": "Be brief."}, ASKED], [TOOL])
     assert system["content"] == f"Be brief.\n\n{own['content']}"
+
+
+def test_the_example_of_a_call_has_the_names_and_types_of_the_tool() -> None:
+    parameters = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "unit": {"enum": ["celsius", "fahrenheit"]},
+            "days": {"type": ["integer", "null"]},
+            "share": {"type": "number"},
+            "rain": {"type": "boolean"},
+            "place": {"$ref": "#/$defs/Place"},
+            "hours": {"type": "array", "items": {"type": "integer"}},
+            "left_out": {"type": "string"},
+        },
+        "required": ["city", "unit", "days", "share", "rain", "place", "hours", "undeclared"],
+        "$defs": {
+            "Place": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "inner": {"$ref": "#/$defs/Place"}},
+                "required": ["name", "inner"],
+            }
+        },
+    }
+    example = example_arguments({"name": "weather", "parameters": parameters})
+    place = example.pop("place")
+    assert example == {
+        "city": "<city>", "unit": "celsius", "days": 0, "share": 0.5, "rain": True, "hours": [0],
+        "undeclared": "<undeclared>",
+    }  # fmt: skip
+    assert place == {"name": "<name>", "inner": {"name": "<name>", "inner": {"name": "<name>", "inner": {}}}}
+    assert example_arguments({"name": "f", "parameters": {"properties": {"a": {"type": "null"}}}}) == {"a": None}
+    for nothing in (None, {}, {"type": "object", "properties": {}}, {"properties": [], "required": 3}):
+        assert example_arguments({"name": "f", "parameters": nothing}) == {}
+
+
+def test_every_tool_has_an_example_that_its_schema_allows() -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"f{n}", "parameters": record({f"p{n}": SMALL})}} for n in (1, 2)
+    ]
+    own, _ = told([ASKED], tools)
+    calls = own["content"].split("<tool_call>\n")[1:]
+    assert [json.loads(call.partition("\n")[0]) for call in calls] == [
+        {"name": "f1", "arguments": {"p1": 0}}, {"name": "f2", "arguments": {"p2": 0}},
+    ]  # fmt: skip
 
 
 def test_earlier_calls_and_results_become_text() -> None:

@@ -68,8 +68,6 @@ def test_whatever_is_made_and_expires_the_parts_are_those_of_the_secrets(
         kept = list(secrets._secrets.values())
         for name in "abc":
             own = [secret for secret in kept if secret.caller.owner == name]
-            had = secrets._had.get(name)
-            assert (len(own), sum(len(secret.session) for secret in own)) == (
-                (0, 0) if had is None else (had.secrets, had.bytes)
-            )
+            held = (secrets._places.held(name), secrets._bytes.held(name))
+            assert held == (len(own), sum(len(secret.session) for secret in own))
         now[0] += later

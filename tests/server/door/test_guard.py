@@ -12,8 +12,9 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import Message
 
 from stentor.server.app import create_app
-from stentor.server.auth import OPEN_PATHS, AdminRoute
+from stentor.server.auth import OPEN_PATHS, PROBES, AdminRoute
 from stentor.server.door.door import Door
+from stentor.server.door.hosts import Hosts
 from stentor.server.door.keys import Keyring
 from stentor.server.door.origins import Origins
 from stentor.tests.fakes import FakeEngine, fake_state
@@ -118,7 +119,9 @@ async def test_an_admin_route_that_stands_behind_no_guard_stays_closed() -> None
 # ---- WebSockets
 
 
-async def handshake(keys: Keyring, origins: tuple[str, ...], *headers: tuple[bytes, bytes]) -> list[Message]:
+async def handshake(
+    keys: Keyring, origins: tuple[str, ...], *headers: tuple[bytes, bytes], host: bytes = b"Server:8000"
+) -> list[Message]:
     """What a server with one WebSocket route says to a handshake."""
     app = create_app(fake_state(door=Door(keys, Origins(origins))))
 
@@ -137,7 +140,7 @@ async def handshake(keys: Keyring, origins: tuple[str, ...], *headers: tuple[byt
     scope = {
         "type": "websocket",
         "path": "/socket",
-        "headers": [(b"host", b"Server:8000"), *headers],
+        "headers": [(b"host", host), *headers],
         "query_string": b"",
         "subprotocols": [],
     }
@@ -198,7 +201,11 @@ async def test_a_websocket_wants_a_key_too() -> None:
         ("127.0.0.1", "null", False),
         ("127.0.0.1", "file://", False),
         ("127.0.0.1", "", False),
-        ("app.example", "https://app.example", True),
+        ("app.example", "https://app.example", False),
+        ("llm.example:8000", "http://llm.example:8000", True),
+        ("evil.example:8000", None, False),
+        ("127.0.0.1.", None, False),
+        ("", None, False),
         ("127.0.0.1", "https://app.example", True),
     ],
 )
@@ -208,12 +215,64 @@ async def test_without_keys_a_page_of_another_s_name_can_do_nothing(
     engine = FakeEngine()
     headers = {"host": host, "content-type": "text/plain"} | ({} if origin is None else {"origin": origin})
     body = b'{"prompt": "a", "max_tokens": 1}'
-    async with in_memory(fake_state(engine, door=Door(origins=Origins(["https://app.example"])))) as client:
+    door = Door(origins=Origins(["https://app.example"]), hosts=Hosts(["llm.example"]))
+    async with in_memory(fake_state(engine, door=door)) as client:
         answer = await client.post("/v1/completions", content=body, headers=headers)
         assert (await client.get("/health", headers=headers)).status_code == 200
     assert bool(engine.submitted) == admitted
     assert answer.status_code == (200 if admitted else 403)
-    assert admitted or answer.json()["error"]["code"] == "origin_not_allowed"
+    assert admitted or answer.json()["error"]["code"] in ("origin_not_allowed", "host_not_allowed")
+
+
+EVIL = {"host": "evil.example:8000"}
+
+
+async def test_without_keys_no_route_but_the_probes_answers_under_a_name_that_others_can_have() -> None:
+    app = create_app(fake_state())
+    async with talk_to(app) as client:
+        for method, path, _route in walk(app.routes):
+            answer = await client.request(method, path, headers=EVIL)
+            assert (answer.status_code == 403) == (path not in PROBES), path
+            if answer.status_code == 403 and method != "HEAD":
+                assert "--allowed-host evil.example" in answer.json()["error"]["message"]
+                assert "--api-key-file" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "allowed", "host", "key", "status"),
+    [
+        (keyring("key"), [], "evil.example", "key", 200),
+        (keyring("key"), ["llm.example"], "evil.example", "key", 403),
+        (keyring("key"), ["llm.example"], "LLM.example:443", "key", 200),
+        (keyring("key"), ["llm.example"], "10.0.0.7:8000", "key", 200),
+        (keyring("key"), ["llm.example"], "[2001:db8::7]:8000", "key", 200),
+        (keyring("key"), ["llm.example"], "gpu-box:8000", "key", 200),
+        (keyring("key"), ["llm.example"], "evil.example", "wrong", 401),
+        (keyring(), ["llm.example"], "llm.example.", "", 403),
+        (keyring(), ["llm.example"], "sub.llm.example", "", 403),
+        (keyring(), [], "stentor.default.svc:8000", "", 403),
+        (keyring(admin=("root",)), [], "llm.example", "root", 200),
+        (keyring(admin=("root",)), [], "llm.example", "", 403),
+    ],
+)
+async def test_a_key_lets_any_host_in_unless_hosts_are_given(
+    keys: Keyring, allowed: list[str], host: str, key: str, status: int
+) -> None:
+    async with in_memory(fake_state(door=Door(keys, hosts=Hosts(allowed)))) as client:
+        assert (await client.get("/v1/models", headers={"host": host} | bearer(key))).status_code == status
+        assert (await client.get("/health", headers={"host": host})).status_code == 200
+
+
+async def test_a_host_that_is_refused_is_told_in_the_shape_of_its_path() -> None:
+    async with in_memory(fake_state()) as client:
+        error = (await client.post("/v1/messages", json={}, headers=EVIL)).json()
+    assert (error["type"], error["error"]["type"]) == ("error", "permission_error")
+
+
+@pytest.mark.parametrize(("host", "opened"), [(b"evil.example", False), (b"127.0.0.1:8000", True)])
+async def test_a_websocket_is_opened_only_under_a_name_of_ours(host: bytes, opened: bool) -> None:
+    (answer,) = await handshake(keyring(), (), host=host)
+    assert (answer["type"] == "websocket.accept") == opened
 
 
 async def test_with_keys_it_is_the_key_that_counts() -> None:

@@ -177,14 +177,34 @@ async def test_a_connection_counts_from_its_beginning_not_from_the_end_of_its_ha
         port = int(url.rsplit(":", 1)[1])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         await until(lambda: connections.open == 2)
-        refused = await http.get("/ping")
+        refused = await http.get("/v1/models")
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_connections")
+        assert (await http.get("/ping")).status_code == 200, "there is always a place for a probe"
         for _, writer in silent:
             writer.close()
         await until(lambda: connections.open == 0)
         assert (await http.get("/ping")).status_code == 200
         assert connections.open == 1
     await until(lambda: connections.open == 0)
+
+
+@pytest.mark.anyio
+async def test_a_place_for_probes_is_held_by_a_handshake_for_a_moment_only(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "PROBE_HANDSHAKE_SECONDS", 0.1)
+    connections = Connections(ConnectionLimits(max_connections=1), max_probes=1)
+    context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
+    async with serving(fake_state(door=Door(tls=context)), connections=connections) as url:
+        port = int(url.rsplit(":", 1)[1])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        async with asyncio.timeout(5):
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await silent[1][0].readexactly(1)
+        async with client(url, trusting(files)) as http:
+            assert (await http.get("/ping")).status_code == 200
+        for _, writer in silent:
+            writer.close()
 
 
 @pytest.mark.anyio
@@ -210,7 +230,7 @@ async def test_bytes_that_are_no_handshake_leave_no_trace_in_the_count_or_the_lo
 async def test_more_connections_than_are_told_so_are_closed_before_any_handshake(
     files: Files,
 ) -> None:
-    connections = Connections(ConnectionLimits(max_connections=1), max_turned_away=1)
+    connections = Connections(ConnectionLimits(max_connections=1), max_turned_away=1, max_probes=0)
     context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
     async with serving(fake_state(door=Door(tls=context)), connections=connections) as url:
         opened = [await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1])) for _ in range(3)]

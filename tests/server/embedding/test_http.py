@@ -13,6 +13,7 @@ from stentor.engine.models.sentence_config import SentenceModules
 from stentor.protocols.openai.limits import Limits
 from stentor.protocols.pooling import Pooling
 from stentor.server.embedding import encoding
+from stentor.server.overload.turns import LoopTurns, Slices
 from stentor.tests.server.embedding.asking import COLBERT, SPARSE, post
 from stentor.tests.server.embedding.pooler import (
     CLS,
@@ -70,12 +71,26 @@ async def test_base64_is_the_float32_that_the_sdk_decodes_by_itself() -> None:
     assert np.array_equal(np.frombuffer(data, "<f4"), wanted([CLS, A, SEP], Pooling("embed")))
 
 
-async def test_what_is_large_is_written_in_a_thread_and_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = []
-    for bound in (1 << 16, 1):
-        monkeypatch.setattr(encoding, "INLINE_BYTES", bound)
-        bodies.append((await post(FakePooler(), EMBEDDINGS, {"input": ["a", "b"]})).content)
+@pytest.mark.parametrize("format", ["float", "base64"])
+@pytest.mark.parametrize("task", ["embed", "token_embed"])
+async def test_what_is_large_is_written_in_slices_and_reads_the_same(
+    monkeypatch: pytest.MonkeyPatch, task: str, format: str
+) -> None:
+    taken = 0
+
+    async def take(_turns: LoopTurns) -> None:
+        nonlocal taken
+        taken += 1
+
+    monkeypatch.setattr(LoopTurns, "take", take)
+    fields = {"input": ["a", "b c a b c"], "task": task, "encoding_format": format}
+    bodies = [(await post(FakePooler(), "/pooling", fields)).json()["data"]]
+    assert not taken
+    monkeypatch.setattr(encoding, "SLICE_NUMBERS", 3)
+    monkeypatch.setattr(Slices.__init__, "__defaults__", (1,))  # bytes
+    bodies.append((await post(FakePooler(), "/pooling", fields)).json()["data"])
     assert bodies[0] == bodies[1]
+    assert taken >= (8 if task == "token_embed" else 2)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stentor.engine.models.pooling_config import TokenVectors
 from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.pooling import Pooling, PoolingTask
 from stentor.server.config import OverloadConfig
@@ -135,7 +136,9 @@ async def test_an_answer_that_would_fill_the_memory_is_refused_on_the_way(monkey
     ("task", "numbers", "head"),
     [
         ("embed", DIMENSIONS, {}),
-        ("token_embed", 3 * DIMENSIONS, {}),
+        ("token_embed", 4 * DIMENSIONS, {}),
+        ("token_embed", 4 * DIMENSIONS, {"vectors": TokenVectors(DIMENSIONS, bias=False)}),
+        ("token_embed", 3 * 7, {"vectors": TokenVectors(7, bias=False, skip_first=True)}),
         ("token_classify", 4 * 2, {"score": scores("x", "y")}),
     ],
 )
@@ -150,5 +153,6 @@ async def test_an_answer_that_is_known_to_fill_the_memory_is_refused_before_it_i
     assert (refused.value.param, refused.value.code) == ("input", "response_too_large")
     assert not engine.streams
     assert queue.tokens == 0
-    if task == "embed":  # exactly as much as there may be
+    if numbers != 3 * 7:  # exactly as much as there may be, of what this engine makes
+        monkeypatch.setattr(running, "MAX_BYTES", 4 * numbers * 4)
         assert len(await Job(model_of(engine, config(**head)), place).run(prompts(4), Pooling(task))) == 4

@@ -25,9 +25,11 @@ from stentor.protocols.deltas import (
 from stentor.protocols.openai.tools import OfferedTool, ToolUse
 from stentor.server.encoders.chat_shape import ChatShape
 from stentor.server.encoders.chat_stream import ChatStream
-from stentor.server.encoders.chat_whole import chat_response
-from stentor.server.encoders.collect import collect
+from stentor.server.encoders.chat_whole import chat_answer
 from stentor.server.encoders.logprobs import TokenNames
+from stentor.server.overload.memory_budget import MemoryBudget
+from stentor.server.overload.turns import LoopTurns
+from stentor.server.whole_answer import AnswerRoom
 from stentor.tests.fakes import byte_tokenizer, logprobs_of
 from stentor.tests.wire.chat import check_stream
 from stentor.tests.wire.validate import CHAT_EXTENSIONS, assert_same_answer, check_object
@@ -54,9 +56,8 @@ def whole(shape: ChatShape, deltas: list[Delta]) -> dict[str, Any]:
     async def batches() -> AsyncIterator[list[Delta]]:
         yield deltas
 
-    body = msgspec.json.encode(
-        chat_response(shape, asyncio.run(collect(batches(), shape.n, thoughts=shape.include_reasoning)))
-    )
+    room = AnswerRoom(1 << 20, MemoryBudget(0).share())
+    body = b"".join(asyncio.run(chat_answer(shape, batches(), room, LoopTurns())).pieces())
     check_object(ChatCompletion, body, CHAT_EXTENSIONS)
     answer: dict[str, Any] = json.loads(body)
     return answer

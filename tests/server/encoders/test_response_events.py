@@ -18,6 +18,7 @@ from stentor.protocols.deltas import (
     ToolCallStart,
 )
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
+from stentor.protocols.openai.responses.tools import client_functions
 from stentor.server.encoders.logprobs import TokenNames
 from stentor.server.encoders.response_events import ResponseFrames
 from stentor.server.encoders.responses import ResponseEncoder
@@ -28,6 +29,12 @@ from stentor.tests.wire.responses import check_stream
 from stentor.tests.wire.validate import check_object
 
 NAMES = TokenNames(byte_tokenizer(), False)
+
+
+def whole(frames: ResponseFrames, events: list[bytes]) -> str:
+    encoded = frames.encode(events)
+    assert isinstance(encoded, bytes), "they are few"
+    return (encoded + frames.end()).decode()
 
 
 def encoder(**options: Any) -> ResponseEncoder:
@@ -43,7 +50,7 @@ def told(made: ResponseEncoder, batches: list[list[Delta]]) -> tuple[str, dict[s
         events += made.take(batch)
     events += made.complete()
     frames = ResponseFrames()
-    text = (frames.encode(events) + frames.end()).decode()
+    text = whole(frames, events)
     answer = check_stream(text, EXTENSIONS)
     check_object(Response, answer, EXTENSIONS)
     return text, answer
@@ -84,7 +91,7 @@ def test_any_order_of_deltas_makes_a_stream_that_the_sdk_takes(
     deltas += call(1, "run", more)
     deltas += [Text(0, "Done.", [5], [logprobs_of(5, 1)]), Finish(0, reason, None, None)]
     batches = [deltas] if together else [[delta] for delta in deltas]
-    made = encoder(top_logprobs=1, customs=frozenset({"run"}))
+    made = encoder(top_logprobs=1, tools=client_functions([{"type": "custom", "name": "run"}]))
     _, answer = told(made, batches)
     reasoning, message, function, custom, last = answer["output"]
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "Höw 😀?"}]
@@ -110,6 +117,13 @@ def test_a_call_that_was_cut_off_is_incomplete() -> None:
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
 
+def test_reasoning_that_was_cut_off_is_incomplete() -> None:
+    _, answer = told(encoder(), [[Reasoning(0, "Let me", [1], None), Finish(0, "length", None, None)]])
+    (item,) = answer["output"]
+    assert (item["type"], item["status"]) == ("reasoning", "incomplete")
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
 def test_an_empty_answer_is_a_message_without_text() -> None:
     _, answer = told(encoder(), [[Finish(0, "stop", None, None)]])
     assert answer["output"][0]["content"][0]["text"] == ""
@@ -121,7 +135,7 @@ def test_a_failure_ends_what_is_open_and_says_why_without_secrets() -> None:
     made.begin_turn(7, NAMES)
     events += made.take([Text(0, "half", [1], None), Finish(0, "error", None, "0xdeadbeef in /srv/secret")])
     events += made.complete()
-    text = (ResponseFrames().encode(events) + ResponseFrames().end()).decode()
+    text = whole(ResponseFrames(), events)
     answer = check_stream(text, EXTENSIONS)
     assert (answer["status"], answer["error"]["code"]) == ("failed", "server_error")
     assert "deadbeef" not in text

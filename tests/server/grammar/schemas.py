@@ -3,10 +3,13 @@
 Each is what a client might send; what comes out under it must validate. The end-to-end proof uses the same ones.
 """
 
+import json
 from typing import Any, Final
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
 
 Schema = dict[str, Any]
 
@@ -266,6 +269,17 @@ def drawn(count: int) -> list[Schema]:
 
     collect()
     return found
+
+
+def faults_of(schema: Schema, text: str) -> list[str]:
+    """Why a text is no JSON that the schema allows; nothing where it is."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return [str(error)]
+    validator = validator_for(schema, default=Draft202012Validator)
+    errors = validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(value)
+    return [error.message[:200] for error in errors]
 
 
 def all_schemas() -> list[Schema]:

@@ -59,6 +59,23 @@ def test_a_schema_may_come_as_an_object_or_as_text(allows: Accepts) -> None:
         assert not allows(wanted, "{}")
 
 
+def test_strict_objects_have_no_properties_but_those_that_are_declared(allows: Accepts) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "o": {"type": "object"}}, "required": ["a"]}
+    open_ = {**schema, "additionalProperties": True}
+
+    def wanted(schema: Any, strict: bool | None) -> Any:
+        described = {"name": "n", "schema": schema, "strict": strict}
+        return asked(response_format={"type": "json_schema", "json_schema": described})
+
+    for text in ('{"a": 1, "b": 2}', '{"a": 1, "o": {"b": 2}}'):
+        assert not allows(wanted(schema, True), text)
+        assert allows(wanted(schema, None), text)
+        assert allows(wanted(schema, False), text)
+    assert allows(wanted(open_, True), '{"a": 1, "b": 2}')
+    assert allows(wanted(None, True), '{"b": 2}')
+    assert allows({"json_object": True, "disable_additional_properties": True}, '{"b": 2}')
+
+
 def test_choices_patterns_and_their_older_names(allows: Accepts) -> None:
     choices: tuple[Any, ...] = ({"choice": ["a", "ab", "</s>"]}, asked(guided_choice=["a", "ab", "</s>"]))
     for wanted in choices:
@@ -93,7 +110,7 @@ ARITHMETIC = 'root ::= term ("+" term)* # a sum\nterm ::= [0-9]+ | "(" root ")"\
         ("root ::= [a-z]{1,99999}", None, None),
         ('start: "a" NUMBER\nNUMBER: /[0-9]+/', ["a12"], ["a"]),
         ('?start: item+\nitem: "x" | "y" -> z\n%ignore " "', ["x y x"], ["z"]),
-        ('start: %json {"type": "object"}', ['{"a": 1}'], ['{"a":  1}', '{ "a": 1}']),
+        ('start: %json {"type": "object"}', ['{"a": 1}', '{\n  "a": 1\n}'], ['{"a":\n\n1}', ' {"a": 1}']),
         ('start: "%json" | /%json/', ["%json"], [""]),
         ('start: %json {"not": {"type": "null"}}', None, None),
         ("start: %json [", None, None),

@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.limits import GrammarLimits
 from stentor.server.grammar.schema import encoded, prepare
 from stentor.server.grammar.told import told
+from stentor.server.overload.fair_queue import current_owner
 from stentor.tests.server.grammar.asked import asked
 from stentor.tests.server.grammar.bombs import BOMBS
 
@@ -189,6 +191,41 @@ def test_too_many_at_once_are_turned_away_and_the_same_one_is_tried_once(vocabul
             await asyncio.gather(first, second, again)
             await checker.check('start: "c"\n', FIELD)
             assert checker.known == 3
+
+    asyncio.run(main())
+
+
+def test_grammars_of_one_owner_keep_out_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        may_end, tried = threading.Event(), []
+
+        def check(_: object, source: str) -> str:
+            may_end.wait(5)
+            tried.append(source)
+            return ""
+
+        monkeypatch.setattr(process.GrammarProcess, "check", check)
+        checker = Grammars(lambda: TokenBytes([], [], []), GrammarLimits(max_waiting=4))
+
+        def ask(owner: str, *sources: str) -> list[asyncio.Task[None]]:
+            current_owner.set(owner)
+            return [asyncio.create_task(checker.check(source, FIELD)) for source in sources]
+
+        many = ask("a", *(f"a{number}" for number in range(5)))
+        await asyncio.sleep(0)
+        other = ask("b", "b0", "a4")  # in its own line, also where another has asked for the same
+        await asyncio.sleep(0)
+        (refused,) = ask("b", "b1")
+        with pytest.raises(Overloaded):
+            await refused
+        may_end.set()
+        await asyncio.gather(*other)
+        ended = await asyncio.gather(*many, return_exceptions=True)
+        assert tried == ["a0", "a1", "b0", "a2", "a4"]
+        assert [isinstance(error, Overloaded) for error in ended] == [False, False, False, True, True]
+        assert not checker._trials
+        assert len(checker._waiting) == 0
+        checker.close()
 
     asyncio.run(main())
 

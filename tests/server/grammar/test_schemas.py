@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
-from jsonschema.validators import validator_for
 
 from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
 from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.loadtest import grammar_cost
 from stentor.protocols.openai.errors import BadRequest
 from stentor.server.grammar.lark import Lark
-from stentor.server.grammar.schema import MAX_DEPTH, MAX_PARTS, prepare
-from stentor.tests.server.grammar.schemas import BY_HAND, NAME, SCHEMAS, SMALL, all_schemas, record
+from stentor.server.grammar.schema import MAX_DEPTH, MAX_FURTHER, MAX_PARTS, prepare
+from stentor.server.grammar.whitespace import INDENTED, WHITESPACE
+from stentor.tests.server.grammar.schemas import BY_HAND, NAME, SCHEMAS, SMALL, all_schemas, faults_of, record
 from stentor.tests.server.grammar.walking import written
 
 FIELD = "response_format.json_schema.schema"
@@ -45,12 +45,6 @@ def _single_bytes(vocabulary: TokenBytes) -> dict[int, int]:
     return {token[0]: id for id, token in enumerate(vocabulary.tokens) if len(token) == 1}
 
 
-def _faults(schema: dict[str, Any], text: str) -> list[str]:
-    validator = validator_for(schema, default=Draft202012Validator)
-    value = json.loads(text)
-    return [error.message for error in validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(value)]
-
-
 def test_there_are_two_hundred_schemas_to_prove_it_with() -> None:
     assert len(all_schemas()) >= 200
 
@@ -60,7 +54,7 @@ def test_a_random_walk_ends_and_validates(write: Write, special: Mapping[str, in
     for number, schema in enumerate(all_schemas()):
         text, ended = write(_source(special, schema), 1000 * seed + number)
         assert ended, (schema, text)
-        assert _faults(schema, text) == [], (schema, text)
+        assert faults_of(schema, text) == [], (schema, text)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -70,7 +64,7 @@ def test_a_random_walk_under_any_schema_validates(
 ) -> None:
     text, ended = write(_source(special, schema), seed)
     assert ended, (schema, text)
-    assert _faults(schema, text) == [], (schema, text)
+    assert faults_of(schema, text) == [], (schema, text)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +81,13 @@ def test_json_as_people_write_it_is_allowed(
     compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], schema: Any, value: Any
 ) -> None:
     source = _source(special, schema)
-    for separators in ((", ", ": "), (",", ":")):
-        text = json.dumps(value, ensure_ascii=False, separators=separators)
-        assert _matches(compiler, vocabulary, source, text)
+    written_so: tuple[dict[str, Any], ...] = (
+        {}, {"separators": (",", ":")}, {"indent": 0}, {"indent": 2}, {"indent": 4}, {"indent": "\t"},
+    )  # fmt: skip
+    for options in written_so:
+        assert _matches(compiler, vocabulary, source, json.dumps(value, ensure_ascii=False, **options)), options
+    assert not _matches(compiler, vocabulary, source, "\n" + json.dumps(value))
+    assert not _matches(compiler, vocabulary, source, json.dumps(value) + "\n")
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -145,8 +143,10 @@ def test_a_number_alone_is_written_as_it_is(
 @pytest.mark.parametrize(
     ("whitespace", "most"),
     [
-        ({}, 1),
-        ({"whitespace": {"whitespace_flexible": False}}, 0),
+        ({}, 33),
+        ({"whitespace": WHITESPACE["indented"]}, 33),
+        ({"whitespace": WHITESPACE["compact"]}, 1),
+        ({"whitespace": WHITESPACE["none"]}, 0),
         ({"whitespace": {"whitespace_pattern": "[ \\n]{0,4}"}}, 4),
     ],
 )
@@ -338,6 +338,112 @@ def test_closed_objects_have_none_but_their_own_properties() -> None:
     assert prepare(schema, FIELD)["additionalProperties"] is not False
     open_ = {**schema, "additionalProperties": True}
     assert prepare(open_, FIELD, closed=True)["additionalProperties"] is not False
+
+
+_OPEN: Any = {"type": "object", "properties": {"a": SMALL}, "additionalProperties": True}
+_PART_A: Any = {"type": "object", "properties": {"a": SMALL}, "required": ["a"]}
+_PART_B: Any = {"properties": {"b": SMALL}, "required": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "allowed", "denied"),
+    [
+        ({"type": "object"}, ["{}"], ['{"x": 1}']),
+        ({"type": ["object", "null"]}, ["{}", "null"], ['{"x": 1}']),
+        ({"properties": {}}, ["{}"], ['{"x": 1}']),
+        ({"properties": {"o": {"type": "object"}}}, ['{"o": {}}'], ['{"o": {"x": 1}}']),
+        ({"properties": {"o": {"properties": {"a": {}}}}}, ['{"o": {"a": {"x": 1}}}'], ['{"o": {"x": 1}}']),
+        ({"items": _PART_A, "type": "array"}, ['[{"a": 1}]'], ['[{"a": 1, "x": 1}]']),
+        ({"type": "object", "required": ["r"]}, ['{"r": [1]}'], ['{"r": 1, "x": 1}', "{}"]),
+        ({"type": "object", "patternProperties": {"^k": SMALL}}, ['{"k1": 1}'], ['{"x": 1}']),
+        ({"$defs": {"A": _PART_A}, "properties": {"o": {"$ref": "#/$defs/A"}}}, ['{"o": {"a": 1}}'],
+         ['{"o": {"a": 1, "x": 1}}']),
+        # what is explicit is kept
+        (_OPEN, ['{"a": 1, "x": 1}'], ['{"a": "x"}']),
+        ({"properties": {"o": {"type": "object", "additionalProperties": SMALL}}}, ['{"o": {"x": 1}}'],
+         ['{"o": {"x": "1"}}', '{"x": 1}']),
+        ({"type": "object", "propertyNames": {"pattern": "^k"}}, ['{"k": 1}'], ['{"x": 1}']),
+        ({"type": "object", "minProperties": 1}, ['{"x": 1}'], ["{}"]),
+        # schemas of the same value declare for one another
+        ({"allOf": [_PART_A, _PART_B]}, ['{"a": 1, "b": 2}'], ['{"a": 1, "b": 2, "x": 3}', '{"a": 1}']),
+        ({**_PART_A, "allOf": [_PART_B]}, ['{"b": 2, "a": 1}'], ['{"b": 2, "a": 1, "x": 3}']),
+        ({"$defs": {"B": _PART_B}, **_PART_A, "$ref": "#/$defs/B"}, ['{"b": 2, "a": 1}'], ['{"b": 2, "a": 1, "x": 3}']),
+        ({**_PART_A, "anyOf": [_PART_B, {"properties": {"c": SMALL}, "required": ["c"]}]},
+         ['{"b": 2, "a": 1}', '{"c": 2, "a": 1}'],
+         ['{"a": 1}', '{"b": 2, "c": 2, "a": 1}', '{"c": 2, "a": 1, "x": 1}']),
+        ({"properties": {"a": SMALL, "b": SMALL}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+         ['{"a": 1}', '{"b": 1}', '{"a": 1, "b": 1}'], ["{}", '{"a": 1, "x": 1}']),
+        ({"allOf": [_PART_A, {"additionalProperties": True}]}, ['{"a": 1, "x": 1}'], ['{"x": 1}']),
+        ({"type": "object", "anyOf": [_PART_A, _PART_B]}, ['{"a": 1}', '{"b": 1}'], ['{"a": 1, "b": 1}', "{}"]),
+    ],
+)  # fmt: skip
+def test_closed_objects_have_the_properties_that_are_declared_for_them(
+    compiler: Compiler,
+    vocabulary: TokenBytes,
+    special: Mapping[str, int],
+    schema: Any,
+    allowed: list[str],
+    denied: list[str],
+) -> None:
+    source = _source(special, schema, closed=True)
+    assert [text for text in allowed if not _matches(compiler, vocabulary, source, text)] == []
+    assert [text for text in denied if _matches(compiler, vocabulary, source, text)] == []
+
+
+def test_closing_schemas_of_one_value_costs_no_more_than_a_schema_may() -> None:
+    parts: list[Any] = [{"properties": {f"p{number}": {}}} for number in range(200)]
+    chain = {f"A{n}": {**_PART_A, "allOf": [{"$ref": f"#/$defs/A{n + 1}"}]} for n in range(2000)}
+    for schema in ({"allOf": parts}, {"$defs": {**chain, "A2000": {}}, "$ref": "#/$defs/A0"}):
+        with pytest.raises(BadRequest) as refused:
+            prepare(schema, FIELD, closed=True)
+        assert refused.value.param == FIELD
+    assert prepare({"allOf": parts[:20]}, FIELD, closed=True)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": SMALL}},
+        {"type": "object", "properties": {"a": SMALL}, "additionalProperties": SMALL, "required": ["a"]},
+        {"allOf": [_PART_A, {"properties": {"b": SMALL}}]},
+    ],
+)
+def test_a_further_property_never_has_a_declared_name_however_it_is_spelled(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], schema: Any
+) -> None:
+    source = _source(special, schema)
+    for name, allowed in (("x", True), ("a", False), ("\\u0061", False)):
+        assert _matches(compiler, vocabulary, source, f'{{"a": 1, "{name}": 2}}') == allowed, name
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"a": SMALL}},
+        {"type": "object", "patternProperties": {"^[kx]": SMALL}, "additionalProperties": False},
+        {"type": "object", "properties": {"a": SMALL}, "additionalProperties": SMALL},
+        {"type": "object", "additionalProperties": SMALL, "maxProperties": 5000},
+    ],
+)
+def test_further_properties_come_to_an_end(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int], schema: Any
+) -> None:
+    source = _source(special, schema)
+    members = ", ".join(f'"k{number}": 1' for number in range(MAX_FURTHER))
+    assert _matches(compiler, vocabulary, source, f"{{{members}}}")
+    assert not _matches(compiler, vocabulary, source, f'{{{members}, "x": 1}}')
+
+
+def test_rare_characters_of_a_value_can_be_written_beside_further_properties(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int]
+) -> None:
+    source = _source(special, {"type": "object", "properties": {"a": {"const": "\x01"}}})
+    assert _matches(compiler, vocabulary, source, '{"a": "\\u0001"}')
+
+
+def test_the_cost_of_grammars_is_measured_with_the_white_space_of_the_server() -> None:
+    assert grammar_cost.WHITESPACE == INDENTED
 
 
 def test_every_schema_by_hand_is_prepared_once_and_again_to_the_same() -> None:

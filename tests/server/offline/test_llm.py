@@ -171,7 +171,7 @@ from stentor.server.observe.processes import usage_by_role
 def interrupt_after(seconds):
     threading.Timer(seconds, os.killpg, (0, signal.SIGINT)).start()  # as a terminal does: all of them
 
-llm = stentor.LLM({model!r}, max_model_len=2048, kv_cache_memory="64M", max_queued_requests=64)
+llm = stentor.LLM({model!r}, max_model_len=2048, kv_cache_memory="128M", max_queued_requests=64)
 short = stentor.SamplingParams(max_tokens=2)
 
 async def notebook():

@@ -45,11 +45,27 @@ def test_an_output_is_named_after_its_call() -> None:
     }
 
 
+def test_calls_of_a_realtime_conversation_need_no_ids_of_items() -> None:
+    found = messages_of([CALL, {"type": "function_call_output", "call_id": "c1", "output": "one"}], lambda text: text)
+    assert [message["role"] for message in found] == ["assistant", "tool"]
+    assert found[1]["name"] == "f"
+
+
 def test_sealed_reasoning_is_opened_and_a_summary_stands_for_what_is_not_there() -> None:
     sealed = {"type": "reasoning", "summary": [], "encrypted_content": "abc"}
     assert messages(sealed, SAID, unseal=str.upper)[0]["reasoning_content"] == "ABC"
     summed = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}]}
     assert messages(summed, SAID)[0]["reasoning_content"] == "short"
+
+
+def test_an_assistants_null_is_an_empty_answer() -> None:
+    assert messages(ASKED, {"role": "assistant", "content": None}, ASKED)[1] == {"role": "assistant", "content": ""}
+
+
+def test_reasoning_that_was_cut_is_still_told_as_cut_when_it_comes_back() -> None:
+    (item,) = read_items([{**THOUGHT, "status": "incomplete"}], Limits(), random_id)
+    assert item["status"] == "incomplete"
+    assert "status" not in read_items([THOUGHT], Limits(), random_id)[0]
 
 
 def test_sealed_reasoning_is_no_compacted_conversation() -> None:

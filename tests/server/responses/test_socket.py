@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -166,19 +167,19 @@ async def test_no_more_wait_than_may_and_all_end_with_the_connection() -> None:
         await until(lambda: state.live_requests == 0)
 
 
-async def test_what_waits_is_counted_among_the_bodies_of_all_requests() -> None:
+async def test_what_waits_is_counted_in_what_is_held_for_all_requests() -> None:
     engine = FakeEngine()
     engine.gate.clear()
-    state = fake_state(engine, overload=OverloadConfig(max_held_body_bytes=400_000))
+    state = fake_state(engine, overload=OverloadConfig(max_inflight_bytes=2_000_000))
     async with serving(state) as address:
         async with opened(address) as socket:
             for _ in range(2):
                 body = {"type": "response.create", "input": "hello", "max_output_tokens": 6}
                 await socket.send(json.dumps(body) + " " * 300_000)
             error = (await until_the_end(socket))[-1]
-            assert (error["status"], error["error"]["code"]) == (429, "bodies_full")
+            assert (error["status"], error["error"]["code"]) == (429, "memory_full")
         await until(lambda: state.live_requests == 0)
-        assert state.bodies.bytes == 0
+        assert state.memory.bytes == 0
 
 
 async def test_what_is_kept_of_conversations_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,10 +197,10 @@ async def test_what_is_kept_of_conversations_has_a_bound(monkeypatch: pytest.Mon
                 if end["type"] == "error":
                     break
                 names.append(end["response"]["id"])
-                assert state.bodies.bytes <= 500_000
+                assert state.memory.bytes <= 4 * 500_000
             assert len(names) == 5  # the fifth would be more than may be kept
             assert end["error"]["code"] == "previous_response_not_found"
-        await until(lambda: state.bodies.bytes == 0)
+        await until(lambda: state.memory.bytes == 0)
 
 
 async def test_a_client_that_goes_away_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
@@ -249,7 +250,8 @@ async def test_a_key_and_an_origin_are_asked_for_at_the_door() -> None:
         for headers in ({}, {"authorization": "Bearer two"}):
             with pytest.raises(websockets.InvalidStatus) as refused:
                 await opened(address, additional_headers=headers)
-            assert refused.value.response.status_code == 403
+            assert refused.value.response.status_code == 401
+            assert json.loads(refused.value.response.body)["error"]["code"] == "invalid_api_key"
         with pytest.raises(websockets.InvalidStatus):
             await opened(address, additional_headers={"authorization": "Bearer one"}, origin="https://evil.example")
         async with opened(address, additional_headers={"authorization": "Bearer one"}) as socket:
@@ -286,3 +288,62 @@ async def test_timers_of_http_do_not_end_a_websocket() -> None:
         await asyncio.sleep(0.5)
         await ask(socket, input="hello")
         assert (await until_the_end(socket))[-1]["type"] == "response.incomplete"
+
+
+async def test_a_connection_ends_after_its_time_but_what_runs_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_module, "MAX_SECONDS", 0.2)
+    engine = FakeEngine(answer=says("well"))
+    engine.gate.clear()
+    async with serving(fake_state(engine)) as address, opened(address) as socket:
+        await ask(socket, input="hello")
+        while (event := json.loads(await socket.recv()))["type"] != "error":
+            pass
+        assert event["error"]["code"] == "websocket_connection_limit_reached"
+        engine.gate.set()
+        assert (await until_the_end(socket))[-1]["type"] == "response.completed"
+        with pytest.raises(websockets.ConnectionClosedOK):
+            await socket.recv()
+
+
+async def test_messages_that_are_not_whole_are_counted_for_all_connections_and_given_back() -> None:
+    state = fake_state(overload=OverloadConfig(max_inflight_bytes=4 << 20))
+    async with serving(state) as address, opened(address) as first, opened(address) as second:
+        await begin_message(first, 900_000)
+        await until(lambda: 900_000 <= state.memory.bytes <= 1_100_000)
+        await begin_message(second, 1_000_000)
+        with pytest.raises(websockets.ConnectionClosedError) as closed:
+            await asyncio.wait_for(second.recv(), 10)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1013
+        await until(lambda: state.memory.bytes <= 1_100_000)
+        await first.close()
+        await until(lambda: state.memory.bytes == 0)
+
+
+async def begin_message(socket: ClientConnection, size: int) -> None:
+    """Two frames, the second of which has not come in whole."""
+    half = size // 2
+    head = struct.pack("!BBQ", 0x01, 0xFF, half) + bytes(4)
+    more = struct.pack("!BBQ", 0x00, 0xFF, half + 1) + bytes(4)
+    socket.transport.write(head + b"x" * half + more + b"x" * half)
+    await asyncio.sleep(0)
+
+
+async def test_frames_without_bytes_count_too() -> None:
+    async with serving(fake_state(), max_message_bytes=100_000) as address, opened(address) as socket:
+        empty = struct.pack("!BB", 0x00, 0x80) + bytes(4)
+        socket.transport.write(struct.pack("!BB", 0x01, 0x80) + bytes(4) + empty * 3_000)
+        with pytest.raises(websockets.ConnectionClosedError) as closed:
+            await asyncio.wait_for(socket.recv(), 10)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+
+
+async def test_a_message_in_many_frames_arrives_and_holds_nothing_afterwards() -> None:
+    state = fake_state()
+    async with serving(state) as address, opened(address) as socket:
+        body = {"type": "response.create", "input": "hello", "max_output_tokens": 6}
+        text = json.dumps(body) + " " * 200_000
+        await socket.send([text[start : start + 1000] for start in range(0, len(text), 1000)])
+        assert (await until_the_end(socket))[-1]["type"] == "response.incomplete"
+        await until(lambda: state.memory.bytes == 0)

@@ -15,6 +15,7 @@ from stentor.server.door.keys import KeyDigest, Keyring
 from stentor.server.encoders.response_events import ResponseFrames
 from stentor.server.errors import ShutDown
 from stentor.server.responses import log, running
+from stentor.server.responses.live import LiveResponses
 from stentor.server.store import responses as table
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
@@ -280,10 +281,30 @@ async def test_the_end_of_a_background_response_is_stored_as_soon_as_the_store_c
         assert failures < 0
 
 
+async def test_one_key_leaves_others_room_in_the_background() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    door = Door(Keyring((KeyDigest(b"one"), KeyDigest(b"two"), KeyDigest(b"three")), ()))
+    state = fake_state(engine, door=door, responses=LiveResponses(4))
+    statuses: dict[str, list[int]] = {}
+    async with in_memory(state) as client:
+        for key in ("one", "two", "three"):
+            for _ in range(3):
+                answer = await client.post(
+                    RESPONSES, json={"input": "hello", "background": True}, headers={"authorization": f"Bearer {key}"}
+                )
+                statuses.setdefault(key, []).append(answer.status_code)
+        engine.gate.set()
+        await until(lambda: not list(state.responses))
+    assert statuses == {"one": [200, 200, 429], "two": [200, 429, 429], "three": [200, 429, 429]}
+    await until(lambda: not state.responses._background)
+    assert state.responses._shares.total == 0
+
+
 async def test_no_more_run_in_the_background_than_may() -> None:
     engine = FakeEngine(delay=0.01)
     state = fake_state(engine)
-    state.responses._max = 1
+    state.responses = LiveResponses(1)
     async with in_memory(state) as client:
         sent = await create(client, background=True, max_output_tokens=None)
         refused = await client.post(RESPONSES, json={"input": "hello", "background": True})

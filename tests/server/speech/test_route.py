@@ -40,6 +40,7 @@ async def serving(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     [
         ({"model": "voice"}, "input", "is required"),
         ({"input": ""}, "input", "nothing to say"),
+        ({"input": " \n\t"}, "input", "nothing to say"),
         ({"input": ["a"]}, "input", "string"),
         ({"input": "x" * (MAX_SPEECH_CHARS + 1)}, "input", "at most"),
         ({"input": "a", "voice": "nobody"}, "voice", "`one`, `second`"),

@@ -284,16 +284,16 @@ async def test_a_server_that_hears_nothing_says_what_would_change_it() -> None:
     assert "--transcription-model" in answer.json()["error"]["message"]
 
 
-async def test_a_file_is_bounded_while_it_comes_in_and_counted_in_all_bodies() -> None:
+async def test_a_file_is_bounded_while_it_comes_in_and_counted_in_what_is_held() -> None:
     small = state_with(audio=WavReader(64 << 10))
     answer = await post(small, pcm=sound(10))
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "file_too_large")
-    full = state_with(overload=OverloadConfig(max_held_body_bytes=1 << 20))
-    with full.bodies.share() as share:
-        share.add(1 << 20)
+    full = state_with(overload=OverloadConfig(max_inflight_bytes=4 << 20))
+    with full.memory.share() as share:
+        share.add(1_800_000)
         answer = await post(full, pcm=sound(10))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "bodies_full")
-    assert full.bodies.bytes == 0
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "memory_full")
+    assert full.memory.bytes == 0
 
 
 async def test_a_client_that_goes_away_is_heard_no_more() -> None:

