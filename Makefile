@@ -25,7 +25,7 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # answers, which leave servers behind them until all have ended; and those that measure time, memory or signals, and all
 # others, want the machine for themselves.
 BESIDE := $(addprefix tests/,engine kernels parity protocols server wire)
-ANSWERS := $(patsubst %,tests/e2e/test_%.py,anthropic embedding embedding_clients mcp realtime responses \
+ANSWERS := $(patsubst %,tests/e2e/test_%.py,anthropic codex embedding embedding_clients mcp realtime responses \
   responses_after_a_restart schemas sdk several_models storage streamed_transcription structured thinking tools \
   transcription) $(addprefix tests/loadtest/,peers quality report sweeping voice) \
   $(patsubst %,tests/test_%.py,dangerous_calls packaging readme)
@@ -34,7 +34,7 @@ MEASURE := tests/kernels/test_native_memory.py tests/kernels/test_native_pool.py
 ALONE = $(filter-out $(BESIDE) tests/compile tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) \
   $(filter-out $(ANSWERS),$(wildcard tests/test_*.py)) $(MEASURE)
 
-.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak mix properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,8 +82,11 @@ soak: $(STAMP) ## ten minutes of full load, and the memory of every process; fig
 properties: $(STAMP) ## properties on more examples than `make test` has time for; ARGS="tests/kernels" picks some
 	$(BIN)/python -P -m pytest --hypothesis-profile=more -m hypothesis $(if $(ARGS),$(ARGS),tests)
 
-schemas: $(STAMP) ## 200 JSON schemas through the real server at temperature 1.5: what ends must validate; figures go to RESULTS
+schemas: $(STAMP) ## 200 JSON schemas through the real server at temperature 1.5: what ends must validate; then 200 texts to extract from, beside vLLM where it is installed; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.e2e.schema_proof --output $(RESULTS)/2026-11-schemas-cpu.json $(ARGS)
+
+mix: $(STAMP) ## an hour of every kind of work at once, while workers and engines are killed; figures go to RESULTS
+	$(BIN)/python -P -m stentor.tests.chaos.full mix --output $(RESULTS)/2026-11-mix-cpu.json $(ARGS)
 
 format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

@@ -38,6 +38,8 @@ from stentor.protocols.sampling import SamplingParams
 from .processes import cpu_seconds, tree
 from .worker_options import add_worker_options, worker_config
 
+WHITESPACE: Final = {"whitespace_flexible": False, "whitespace_pattern": r"\n?(?:\x20{0,32}|\t{0,8})"}
+"""As the server has it by default."""
 _TEXT: Final = {"type": "string", "maxLength": 40}
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "person": {
@@ -120,7 +122,7 @@ class RateCost(msgspec.Struct, frozen=True):
 
 
 def source_of(schema: dict[str, Any]) -> str:
-    return f"start: %json {json.dumps({**schema, 'x-guidance': {'whitespace_flexible': False}})}"
+    return f"start: %json {json.dumps({**schema, 'x-guidance': WHITESPACE})}"
 
 
 def read_vocabulary(folder: Path) -> TokenBytes:

@@ -29,7 +29,7 @@ class ServerProcess:
         self._arguments = list(arguments)
         self._module = module
         self._log: IO[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         self.seconds_to_ready = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -102,7 +102,7 @@ class ServerProcess:
             return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as sock:
         sock.bind((_HOST, 0))
         port: int = sock.getsockname()[1]

@@ -3,6 +3,7 @@
 import random
 import re
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -66,7 +67,10 @@ def footprint(port: int, server: int) -> Footprint:
     # on a busy machine it never has
     usage = usage_by_role(server)
     page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
-    figures = {line.split("{")[0]: float(line.split()[-1]) for line in page.splitlines() if "{" in line}
+    figures: defaultdict[str, float] = defaultdict(float)
+    for line in page.splitlines():
+        if "{" in line:
+            figures[line.split("{")[0]] += float(line.split()[-1])  # of all models together
     return Footprint(
         live=int(figures["stentor:num_requests_running"] + figures["stentor:num_requests_waiting"]),
         free_blocks=int(figures["stentor:kv_cache_free_blocks"]),
@@ -84,7 +88,11 @@ def touch_cache(port: int, model: str) -> None:
     draw = random.Random(0)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
         page = client.get("/metrics").text
-        (info,) = [line for line in page.splitlines() if line.startswith("stentor:cache_config_info")]
+        (info,) = [
+            line
+            for line in page.splitlines()
+            if line.startswith("stentor:cache_config_info") and f'model_name="{model}"' in line
+        ]
         labels = {name: int(value) for name, value in re.findall(r'(num_gpu_blocks|block_size)="(\d+)"', info)}
         for _ in range(labels["num_gpu_blocks"] * labels["block_size"] // _TOUCHED + 1):
             prompt = [draw.randrange(100, 40_000) for _ in range(_TOUCHED)]

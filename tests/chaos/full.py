@@ -2,6 +2,7 @@
 
 python -P -m stentor.tests.chaos.full chaos --output loadtest/results/2026-11-chaos-cpu.json
 python -P -m stentor.tests.chaos.full soak --output loadtest/results/2026-11-soak-cpu.json
+python -P -m stentor.tests.chaos.full mix --output loadtest/results/2026-11-mix-cpu.json
 """
 
 import argparse
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.chaos import bombing, exactness, fuzzing, poisoning, soaking
+from stentor.tests.chaos import bombing, exactness, fuzzing, mixing, poisoning, soaking
 from stentor.tests.chaos.killing import Note
-from stentor.tests.chaos.results import Chaos, Soaked, markdown, save
+from stentor.tests.chaos.results import AnyResult, Chaos, MixedRun, Soaked, markdown, save
 
 PARTS: Final = ("exact", "default", "fuzz", "poison", "bombs")
 MOST_RATIO: Final = 2.0
@@ -97,6 +98,17 @@ def run_soak(seconds: float, warmup: float, seed: int, output: Path) -> int:
     return _end(run, result, output)
 
 
+def run_mix(seconds: float, seed: int, output: Path) -> int:
+    run, result = Run(), MixedRun(seed=seed)
+
+    def work(server: ServerProcess, note: Note) -> tuple[mixing.Mixed, list[str]]:
+        found = mixing.mix(server, seconds, seed, note)
+        return found, found.problems
+
+    result.mix = run.part("mix", mixing.SERVE, work)
+    return _end(run, result, output)
+
+
 def _exactness(run: Run, title: str, more: Sequence[str], seed: int, *, exact: bool) -> exactness.Outcome | None:
     def work(server: ServerProcess, note: Note) -> tuple[exactness.Outcome, list[str]]:
         outcome = exactness.measure(server, exactness.FULL, seed, exact=exact, note=note)
@@ -127,7 +139,7 @@ def _bomb(server: ServerProcess, note: Note) -> tuple[bombing.Bombed, list[str]]
     return found, problems
 
 
-def _end(run: Run, result: Chaos | Soaked, output: Path) -> int:
+def _end(run: Run, result: AnyResult, output: Path) -> int:
     save(result, output)
     run.note(f"saved {output}")
     print(markdown(result), flush=True)
@@ -143,12 +155,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     soak = forms.add_parser("soak", help="full load for a long time")
     soak.add_argument("--seconds", type=float, default=600.0, help="that are judged (%(default)s)")
     soak.add_argument("--warmup", type=float, default=60.0, help="seconds before them (%(default)s)")
-    for form in (chaos, soak):
+    mix = forms.add_parser("mix", help="every kind of work at once, while workers and engines are killed")
+    mix.add_argument("--seconds", type=float, default=3600.0, help="(%(default)s)")
+    for form in (chaos, soak, mix):
         form.add_argument("--seed", type=int, default=20261121, help="%(default)s")
         form.add_argument("--output", type=Path, required=True, metavar="FILE.json")
     arguments = parser.parse_args(argv)
     if arguments.form == "soak":
         return run_soak(arguments.seconds, arguments.warmup, arguments.seed, arguments.output)
+    if arguments.form == "mix":
+        return run_mix(arguments.seconds, arguments.seed, arguments.output)
     parts = arguments.only.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"--only {','.join(sorted(unknown))}: expected some of {','.join(PARTS)}")

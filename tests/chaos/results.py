@@ -15,8 +15,9 @@ from stentor.loadtest.serving.machine import describe_machine
 from stentor.tests.chaos.bombing import Bombed
 from stentor.tests.chaos.exactness import Outcome
 from stentor.tests.chaos.fuzzing import Fuzzed
+from stentor.tests.chaos.mixing import Mixed
 from stentor.tests.chaos.poisoning import Poisoned
-from stentor.tests.chaos.soaking import Soak
+from stentor.tests.chaos.soaking import Soak, Trend
 
 FORMAT: Final = 1
 
@@ -48,20 +49,36 @@ class Soaked(msgspec.Struct, kw_only=True):
     soak: Soak | None = None
 
 
-def save(result: Chaos | Soaked, path: Path) -> None:
+class MixedRun(msgspec.Struct, kw_only=True):
+    """``make mix``."""
+
+    format: int = FORMAT
+    kind: Literal["mix"] = "mix"
+    started_at: str = msgspec.field(default_factory=now_iso)
+    seed: int = 0
+    machine: dict[str, Any] = msgspec.field(default_factory=describe_machine)
+    mix: Mixed | None = None
+
+
+AnyResult = Chaos | Soaked | MixedRun
+_TYPES: Final[dict[str, type[AnyResult]]] = {"chaos": Chaos, "soak": Soaked, "mix": MixedRun}
+
+
+def save(result: AnyResult, path: Path) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 
-def load(path: Path) -> Chaos | Soaked:
+def load(path: Path) -> AnyResult:
     raw = path.read_bytes()
-    kind = msgspec.json.decode(raw)["kind"]
-    return msgspec.json.decode(raw, type=Soaked) if kind == "soak" else msgspec.json.decode(raw, type=Chaos)
+    return msgspec.json.decode(raw, type=_TYPES[msgspec.json.decode(raw)["kind"]])
 
 
-def markdown(result: Chaos | Soaked) -> str:
+def markdown(result: AnyResult) -> str:
     """Tables for a page."""
     if isinstance(result, Soaked):
         return "" if result.soak is None else _soak_table(result.soak)
+    if isinstance(result, MixedRun):
+        return "" if result.mix is None else _mix_table(result.mix)
     parts = [_recovery_table(result)]
     if result.fuzzed is not None:
         parts.append(_fuzz_line(result.fuzzed))
@@ -125,15 +142,32 @@ def _soak_table(soak: Soak) -> str:
         f"{soak.seconds / 60:.0f} minutes of {soak.streams} streams after {soak.warmup_seconds:.0f} s of warm-up: "
         f"{soak.requests} requests, {soak.failed} failed, {soak.tokens_per_second:.0f} tokens/s.",
         "",
+    ]
+    return "\n".join([*head, *_trend_rows(soak.trends)])
+
+
+def _mix_table(mix: Mixed) -> str:
+    kills = ", ".join(f"{count} {process}s" for process, count in mix.kills.items())
+    done = ", ".join(f"{count} of {kind.replace('_', ' ')}" for kind, count in mix.done.items())
+    head = [
+        f"{mix.seconds / 60:.0f} minutes ({done}); killed: {kills}. {mix.identical} of {mix.done['stream']} streams, "
+        f"{mix.tokens} tokens, are token by token what they are undisturbed. "
+        f"Answers beside the streams: {mix.statuses}.",
+        "",
+    ]
+    return "\n".join([*head, *_trend_rows(mix.trends)])
+
+
+def _trend_rows(trends: Sequence[Trend]) -> list[str]:
+    return [
         "| process | resident, first third | second | last | trend |",
         "|---|--:|--:|--:|--:|",
+        *(
+            f"| {each.role} | {each.first_mib:.1f} MiB | {each.second_mib:.1f} | {each.last_mib:.1f} "
+            f"| {each.slope_mib_per_hour:+.1f} MiB/h |"
+            for each in trends
+        ),
     ]
-    rows = [
-        f"| {each.role} | {each.first_mib:.1f} MiB | {each.second_mib:.1f} | {each.last_mib:.1f} "
-        f"| {each.slope_mib_per_hour:+.1f} MiB/h |"
-        for each in soak.trends
-    ]
-    return "\n".join([*head, *rows])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -195,7 +195,7 @@ async def _load(server: ServerProcess, seconds: float, seed: int, note: Note) ->
         ]
     )
     samples: list[Sample] = []
-    sampling = asyncio.create_task(_sample(server.pid, samples, note))
+    sampling = asyncio.create_task(sample_memory(server.pid, samples, note))
     try:
         outcome = await measure_async(build_load(arguments, ["soak"]))
     finally:
@@ -206,7 +206,8 @@ async def _load(server: ServerProcess, seconds: float, seed: int, note: Note) ->
     return within, outcome.result
 
 
-async def _sample(server: int, samples: list[Sample], note: Note) -> None:
+async def sample_memory(server: int, samples: list[Sample], note: Note) -> None:
+    """Until it is cancelled."""
     told = began = time.monotonic()
     while True:
         usage = usage_by_role(server)

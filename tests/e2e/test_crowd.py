@@ -38,7 +38,7 @@ async def _tokens(client: httpx.AsyncClient, body: dict[str, object]) -> list[in
 
 async def _run(port: int) -> None:
     limits = httpx.Limits(max_connections=STREAMS)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=240, limits=limits) as client:
         bodies = _bodies()
         alone = [await _tokens(client, body) for body in bodies]
         assert [len(tokens) for tokens in alone] == [body["max_tokens"] for body in bodies]

@@ -17,7 +17,7 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.made_up import describe
 from stentor.tests.e2e.processes import eventually
 
-ENDLESS = {"prompt": [5], "max_tokens": 50_000, "ignore_eos": True}
+ENDLESS = {"prompt": [5], "max_tokens": 30_000, "ignore_eos": True}
 
 
 class Asker(threading.Thread):
