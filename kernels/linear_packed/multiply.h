@@ -5,10 +5,13 @@
 
 namespace stentor {
 
+// Rows and tiles of the largest kernel, whose sums stay in registers.
 #if defined(__AVX512F__)
-constexpr int DEEPEST = 12;  // rows of the largest kernel
+constexpr int DEEPEST = 12, WIDEST = 2;
+#elif defined(__AVX2__) || defined(__aarch64__)
+constexpr int DEEPEST = 6, WIDEST = 1;
 #else
-constexpr int DEEPEST = 2;
+constexpr int DEEPEST = 2, WIDEST = 1;
 #endif
 
 // Rows [row, end) of x times tiles [tile, last) of w. native_products.cpp

@@ -6,43 +6,41 @@
 namespace stentor {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int DEEPEST_OF_BLOCKS = 4;
-#else
-constexpr int DEEPEST_OF_BLOCKS = 2;
-#endif
+constexpr int DEEPEST_OF_BLOCKS = WIDEST > 1 ? 4 : 2;
 constexpr int64_t STRETCH_BYTES = 96 * 1024;  // of weights that many rows meet one after the other; shorter is slower
 
 // T tiles that follow each other, `apart` bytes from one to the next.
 template <int R, int T>
 static inline void brain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t begin,
-                               int64_t end, f32x16 (*acc)[T]) {
+                               int64_t end, vf (*acc)[T * REGISTERS]) {
     const bf16* from[R];
     for (int r = 0; r < R; ++r) from[r] = (const bf16*)(x.rows + (row + r) * x.stride);
     for (int64_t p = begin; p < end; ++p) {
-        u32x16 w[T];
+        vu w[T * REGISTERS];
         for (int t = 0; t < T; ++t) {
-            fetch(codes + t * apart + p * 64);
-            w[t] = load_as<u32x16>(codes + t * apart + p * 64);
+            const uint8_t* const at = codes + t * apart + p * VECTOR;
+            fetch(at);
+            for (int i = 0; i < REGISTERS; ++i) w[t * REGISTERS + i] = load_as<vu>(at + i * sizeof(vu));
         }
         for (int r = 0; r < R; ++r)
-            for (int t = 0; t < T; ++t) acc[r][t] = dot2(acc[r][t], w[t], from[r] + 2 * p);
+            for (int j = 0; j < T * REGISTERS; ++j) acc[r][j] = dot2(acc[r][j], w[j], from[r] + 2 * p);
     }
 }
 
 template <int R, int T>
 static inline void plain_tiles(const uint8_t* codes, int64_t apart, const Prepared& x, int64_t row, int64_t begin,
-                               int64_t end, f32x16 (*acc)[T]) {
+                               int64_t end, vf (*acc)[T * REGISTERS]) {
     const float* from[R];
     for (int r = 0; r < R; ++r) from[r] = (const float*)(x.rows + (row + r) * x.stride);
     for (int64_t k = begin; k < end; ++k) {
-        f32x16 w[T];
+        vf w[T * REGISTERS];
         for (int t = 0; t < T; ++t) {
-            fetch(codes + t * apart + k * 64);
-            w[t] = load_as<f32x16>(codes + t * apart + k * 64);
+            const uint8_t* const at = codes + t * apart + k * VECTOR;
+            fetch(at);
+            for (int i = 0; i < REGISTERS; ++i) w[t * REGISTERS + i] = load_as<vf>(at + i * sizeof(vf));
         }
         for (int r = 0; r < R; ++r)
-            for (int t = 0; t < T; ++t) acc[r][t] = fma16(all16(from[r][k]), w[t], acc[r][t]);
+            for (int j = 0; j < T * REGISTERS; ++j) acc[r][j] = fma(set1(from[r][k]), w[j], acc[r][j]);
     }
 }
 
@@ -57,11 +55,12 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
                        const Destination& to) {
     const int64_t apart = tile_bytes(KIND, w.inputs);
     const uint8_t* codes = w.codes + tile * apart;
-    f32x16 acc[R][T] = {};
+    vf acc[R][T * REGISTERS] = {};
     expect<R, T>(to, row, tile * TILE);
     if (!k.first)
         for (int r = 0; r < R; ++r)
-            for (int t = 0; t < T; ++t) acc[r][t] = sums_so_far(to, row + r, (tile + t) * TILE, w.outputs);
+            for (int j = 0; j < T * REGISTERS; ++j)
+                acc[r][j] = sums_so_far(to, row + r, tile * TILE + j * LANES, w.outputs);
     if constexpr (KIND == F32) {
         plain_tiles<R, T>(codes, apart, x, row, k.begin, k.end, acc);
     } else if constexpr (KIND == BF16) {
@@ -72,7 +71,8 @@ static void some_tiles(const Packed& w, int64_t tile, const Prepared& x, int64_t
         blocks_tiles<KIND, Scale, R, T>(codes, apart, scales, scales_apart, x, row, k.begin, k.end, acc);
     }
     for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) put(to, row + r, (tile + t) * TILE, w.outputs, acc[r][t], k.last);
+        for (int j = 0; j < T * REGISTERS; ++j)
+            put(to, row + r, tile * TILE + j * LANES, w.outputs, acc[r][j], k.last);
 }
 
 // With many rows, K is cut into stretches whose weights stay in the second-level cache from one group of rows to the
@@ -88,11 +88,9 @@ static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int6
         const Stretch k{begin, std::min(begin + most, units), begin == 0, begin + most >= units};
         int64_t row = first;
         for (; row + DEEP <= end; row += DEEP) some_tiles<KIND, Scale, DEEP, T>(w, tile, x, row, k, to);
-#if defined(__AVX512F__)
         if (DEEP > 8 && row + 8 <= end) some_tiles<KIND, Scale, 8, T>(w, tile, x, row, k, to), row += 8;
         if (DEEP > 4 && row + 4 <= end) some_tiles<KIND, Scale, 4, T>(w, tile, x, row, k, to), row += 4;
-        if (row + 2 <= end) some_tiles<KIND, Scale, 2, T>(w, tile, x, row, k, to), row += 2;
-#endif
+        if (DEEP > 2 && row + 2 <= end) some_tiles<KIND, Scale, 2, T>(w, tile, x, row, k, to), row += 2;
         if (row < end) some_tiles<KIND, Scale, 1, T>(w, tile, x, row, k, to);
     }
 }
@@ -100,7 +98,8 @@ static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int6
 template <int64_t KIND, class Scale>
 static void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                   const Destination& to) {
-    for (; tile + 2 <= last; tile += 2) rows_of_tiles<KIND, Scale, 2>(w, tile, x, row, end, to);
+    if (WIDEST > 1)
+        for (; tile + WIDEST <= last; tile += WIDEST) rows_of_tiles<KIND, Scale, WIDEST>(w, tile, x, row, end, to);
     for (; tile < last; ++tile) rows_of_tiles<KIND, Scale, 1>(w, tile, x, row, end, to);
 }
 

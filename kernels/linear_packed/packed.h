@@ -95,16 +95,14 @@ static inline int64_t prepared_stride(Form form, int64_t inputs) {
     }
 }
 
-static inline float largest(f32x16 a, f32x16 b) {
-    const i32x16 sign = i32x16{} + 0x7fffffff;
-    const f32x16 aa = (f32x16)((i32x16)a & sign), bb = (f32x16)((i32x16)b & sign), larger = aa > bb ? aa : bb;
-#if defined(__AVX512F__)
-    return _mm512_reduce_max_ps((__m512)larger);
-#else
-    float most = 0;
-    for (int i = 0; i < 16; ++i) most = std::max(most, larger[i]);
-    return most;
-#endif
+constexpr int BLOCK_REGISTERS = BLOCK / LANES;
+
+// The largest magnitude of a block.
+static inline float largest(const vf* x) {
+    const vi sign = vi{} + 0x7fffffff;
+    vf most = (vf)((vi)x[0] & sign);
+    for (int i = 1; i < BLOCK_REGISTERS; ++i) most = vmax(most, (vf)((vi)x[i] & sign));
+    return hmax(most);
 }
 
 // Which of 32 has the magnitude `most`, the first of several; one that is no number comes before all.
@@ -127,6 +125,13 @@ static inline int32_t peak_of(const float* x, float most) {
 #endif
 }
 
+// With zero in a lane, if it has that lane.
+static inline vf without_lane(vf x, int32_t lane) {
+    vi lanes;
+    for (int i = 0; i < LANES; ++i) lanes[i] = i;
+    return select(lanes == lane, vf{}, x);
+}
+
 // All but the peak are rounded to the nearest of 255 steps that span the largest of them, even on a tie.
 static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     float padded[BLOCK] = {};
@@ -134,33 +139,32 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
         std::memcpy(padded, x, (size_t)n * 4);
         x = padded;
     }
-    f32x16 a = load_as<f32x16>(x), b = load_as<f32x16>(x + 16);
-    const int32_t at = peak_of(x, largest(a, b));
+    vf part[BLOCK_REGISTERS];
+    for (int i = 0; i < BLOCK_REGISTERS; ++i) part[i] = load(x + i * LANES);
+    const int32_t at = peak_of(x, largest(part));
     const float peak = x[at];
-#if defined(__AVX512F__)
-    const uint32_t others = ~(1u << at);
-    a = (f32x16)_mm512_maskz_mov_ps((__mmask16)others, (__m512)a);
-    b = (f32x16)_mm512_maskz_mov_ps((__mmask16)(others >> 16), (__m512)b);
-#else
-    (at < 16 ? a : b)[at % 16] = 0.0f;
-#endif
+    for (int i = 0; i < BLOCK_REGISTERS; ++i) part[i] = without_lane(part[i], at - i * LANES);
     // of a scale below the smallest normal number there may be no inverse: such inputs count as zeros
-    const float scale = largest(a, b) / 127.0f;
+    const float scale = largest(part) / 127.0f;
     const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
-    const f32x16 magic = all16(12582912.0f);
-    const i32x16 qa = (i32x16)(a * inverse + magic) - (i32x16)magic, qb = (i32x16)(b * inverse + magic) - (i32x16)magic;
+    const vf magic = set1(12582912.0f);
+    vi q[BLOCK_REGISTERS];
+    for (int i = 0; i < BLOCK_REGISTERS; ++i) q[i] = (vi)(part[i] * inverse + magic) - (vi)magic;
     int64_t low = 0, high = 0;
 #if defined(__AVX512F__)
-    low = _mm512_reduce_add_epi32((__m512i)qa);
-    high = _mm512_reduce_add_epi32((__m512i)qb);
-    _mm_store_si128((__m128i*)out->q, _mm512_cvtepi32_epi8((__m512i)qa));
-    _mm_store_si128((__m128i*)(out->q + 16), _mm512_cvtepi32_epi8((__m512i)qb));
+    low = _mm512_reduce_add_epi32((__m512i)q[0]);
+    high = _mm512_reduce_add_epi32((__m512i)q[1]);
+    _mm_store_si128((__m128i*)out->q, _mm512_cvtepi32_epi8((__m512i)q[0]));
+    _mm_store_si128((__m128i*)(out->q + 16), _mm512_cvtepi32_epi8((__m512i)q[1]));
 #else
-    for (int i = 0; i < 16; ++i) {
-        low += qa[i], high += qb[i];
-        out->q[i] = (int8_t)qa[i], out->q[16 + i] = (int8_t)qb[i];
+    vi of_half[2] = {};
+    for (int i = 0; i < BLOCK_REGISTERS; ++i) {
+        of_half[2 * i / BLOCK_REGISTERS] += q[i];
+        const vq bytes = __builtin_convertvector(q[i], vq);
+        std::memcpy(out->q + i * LANES, &bytes, sizeof bytes);
     }
+    for (int lane = 0; lane < LANES; ++lane) low += of_half[0][lane], high += of_half[1][lane];
 #endif
     const float half[2] = {scale * (float)low + (at < 16 ? peak : 0.0f), scale * (float)high + (at < 16 ? 0.0f : peak)};
     out->scale = scale;

@@ -33,23 +33,21 @@ static inline void expect(const Destination& to, int64_t row, int64_t column) {
         for (int t = 0; t < T; ++t) __builtin_prefetch(to.at(row + r, column + t * TILE), 1);
 }
 
-static inline f32x16 sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
+// The sums of as many outputs as a register has lanes, of which `outputs` are there.
+static inline vf sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
     const float* at = to.at(row, column);
-    if (column + TILE <= outputs) return load_as<f32x16>(at);
-    f32x16 out = {};
-    for (int64_t i = 0; i < outputs - column; ++i) out[i] = at[i];
-    return out;
+    if (column + LANES <= outputs) return load(at);
+    return column < outputs ? load_part(at, outputs - column) : vf{};
 }
 
-static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs, f32x16 sums, bool last) {
+static inline void put(const Destination& to, int64_t row, int64_t column, int64_t outputs, vf sums, bool last) {
     const float* bias = last && to.bias ? to.bias + column : nullptr;
     float* at = to.at(row, column);
-    if (column + TILE <= outputs) {
-        if (bias) sums += load_as<f32x16>(bias);
-        std::memcpy(at, &sums, sizeof sums);
-        return;
+    if (column + LANES <= outputs) {
+        store(at, bias ? sums + load(bias) : sums);
+    } else if (column < outputs) {
+        store_part(at, bias ? sums + load_part(bias, outputs - column) : sums, outputs - column);
     }
-    for (int64_t i = 0; i < outputs - column; ++i) at[i] = sums[i] + (bias ? bias[i] : 0.0f);
 }
 
 }  // namespace stentor
