@@ -208,6 +208,7 @@ class EngineClient:
             stream.end("error", f"the request takes {size} bytes, of which the engine takes {self._max_submit} at once")
             return stream
         self._journal.add(stream)
+        self._outages.count_recovered(resumed is not None)
         if self._serving and self._trials.admits(request.rid):
             self._trials.give(stream)
             self._outbox.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
@@ -293,6 +294,7 @@ class EngineClient:
         """The engine was lost: is it due to a request?"""
         assert self._life is not None
         verdict = self._trials.lost(self._journal, self._outbox.holds)
+        self._outages.count_recovered(verdict.survivors)
         if verdict.searching:
             logger.warning(
                 "engines were lost with the same requests in flight: these run in groups until the one that ends "

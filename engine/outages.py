@@ -85,6 +85,9 @@ class Outages:
     def count_poisoned(self) -> None:
         self._settled = msgspec.structs.replace(self._settled, poisoned=self._settled.poisoned + 1)
 
+    def count_recovered(self, requests: int) -> None:
+        self._settled = msgspec.structs.replace(self._settled, recovered=self._settled.recovered + requests)
+
     def give_up(self) -> None:
         """No more engine comes."""
         self._now = None

@@ -23,6 +23,8 @@ class Verdict(NamedTuple):
     """Whether it has an explanation, or was risked to find one: then it says nothing of the engine."""
     searching: bool
     """Whether a search begins with it."""
+    survivors: int
+    """Requests that it had been given and that go on with another."""
 
 
 class Trials:
@@ -98,11 +100,12 @@ class Trials:
         self._deaths = self._deaths + bool(in_flight) if searching else 0
         by_intent = searching and bool(in_flight) and self._deaths <= MAX_SEARCH_DEATHS
         culprit = suspicion.died(in_flight)
+        survivors = len({each.rid for each in in_flight} - {culprit})
         if culprit is not None:
             self._deaths = 0
             self._culprits += 1
-            return Verdict(culprit, self._culprits < self._max_culprits, False)
-        return Verdict(None, by_intent, not searching and suspicion.group is not None)
+            return Verdict(culprit, self._culprits < self._max_culprits, False, survivors)
+        return Verdict(None, by_intent, not searching and suspicion.group is not None, survivors)
 
     def _end(self, choices: Iterable[tuple[int, int]], journal: Journal) -> None:
         for rid, index in choices:

@@ -251,7 +251,8 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     free_blocks: int
     worker_restarts: int = 0
     recovered: int = 0
-    """Requests that went on after the worker under them was lost, each time counted."""
+    """Requests that went on after the worker, or in the client's figures the engine, under them was lost, each time
+    counted."""
     watchdog_kills: int = 0
     """Workers killed because a step, or a phase of start-up, took too long."""
     poisoned: int = 0

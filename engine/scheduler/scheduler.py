@@ -203,10 +203,7 @@ class Scheduler:
             return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
         self._submitted += 1
         self._output.accept(accepted)
-        if request.resumed is None:
-            return None
-        self._recovered += 1
-        return self._end_satisfied(accepted)
+        return None if request.resumed is None else self._end_satisfied(accepted)
 
     def append(self, more: Append) -> TokensBatch | None:
         """More has come of what a request hears, or its end. None where nothing ends for it."""

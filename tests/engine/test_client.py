@@ -184,9 +184,11 @@ async def test_streams_outlive_the_processes_under_them(victim: str) -> None:
         assert len(set(dead)) == 3, "no death came while it would hurt"
         restarts = client.engine_restarts if victim == "engine" else client.stats.worker_restarts
         assert restarts == 3
-        with anyio.fail_after(5):  # figures come behind the tokens that they count
-            while client.stats.recovered < 3:
-                await anyio.sleep(0.001)
+        if victim == "worker":
+            with anyio.fail_after(5):  # its figures come behind the tokens that they count
+                while client.stats.recovered < 3:
+                    await anyio.sleep(0.001)
+        assert client.stats.recovered >= 3
         assert client.failure is None
     eventually(lambda: not any(map(alive, dead)), 5, "what was killed is gone")
 
