@@ -29,7 +29,7 @@ ANSWERS := $(patsubst %,tests/e2e/test_%.py,anthropic codex embedding embedding_
   responses_after_a_restart schemas sdk several_models storage streamed_transcription structured thinking tools \
   transcription) $(addprefix tests/loadtest/,peers quality report sweeping voice) \
   $(patsubst %,tests/test_%.py,dangerous_calls packaging readme)
-MEASURE := tests/kernels/test_native_memory.py tests/kernels/test_native_pool.py tests/server/grammar/test_checker.py \
+MEASURE := tests/server/attacks/test_bombs.py tests/kernels/test_native_memory.py tests/kernels/test_native_pool.py tests/server/grammar/test_checker.py \
   tests/server/offline tests/server/overload tests/server/text/test_attacks.py
 ALONE = $(filter-out $(BESIDE) tests/compile tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) \
   $(filter-out $(ANSWERS),$(wildcard tests/test_*.py)) $(MEASURE)
