@@ -21,20 +21,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-# Tests that two processes share out among themselves; then, of those with real servers, the ones that only look at
-# answers, which leave servers behind them until all have ended; and those that measure time, memory or signals, and all
-# others, want the machine for themselves.
-BESIDE := $(addprefix tests/,engine kernels parity protocols server wire)
-ANSWERS := $(patsubst %,tests/e2e/test_%.py,anthropic codex embedding embedding_clients mcp realtime responses \
-  responses_after_a_restart schemas sdk several_models storage streamed_transcription structured thinking tools \
-  transcription) $(addprefix tests/loadtest/,peers quality report sweeping voice) \
-  $(patsubst %,tests/test_%.py,dangerous_calls packaging readme)
-MEASURE := tests/server/attacks/test_bombs.py tests/kernels/test_native_memory.py tests/kernels/test_native_pool.py tests/server/grammar/test_checker.py \
-  tests/server/offline tests/server/overload tests/server/text/test_attacks.py
-ALONE = $(filter-out $(BESIDE) tests/compile tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) \
-  $(filter-out $(ANSWERS),$(wildcard tests/test_*.py)) $(MEASURE)
+# Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
+TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 
-.PHONY: help venv serve pull test lint format pytest compile kernels chaos soak mix properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull test lint format pytest proof compile kernels chaos soak mix properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,14 +50,18 @@ lint: $(STAMP) ## style, types and layers
 
 pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
-	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile $(MEASURE:%=--ignore=%) $(BESIDE))
-	$(if $(ARGS),,OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile $(ANSWERS))
-	$(if $(ARGS),,$(BIN)/python -P -m pytest $(ANSWERS:%=--ignore=%) $(ALONE))
+	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile --no-loadscope-reorder --turn $(TURN) --ignore=tests/compile)
 	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
+
+proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples
+	@echo "==> proof"
+	OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "proof or triton" --all-kernels --ignore=tests/compile
+	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest -n 2 --dist loadfile --all-kernels tests/compile
+	$(MAKE) --no-print-directory properties
 
 compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need not be there
 	@echo "==> kernels compile"
-	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest -n 2 --dist loadfile tests/compile
+	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest -n 2 --dist loadfile --turn $(TURN) tests/compile
 
 kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is no GPU, and compiled for one
 	$(BIN)/python -P -m pytest -m triton --all-kernels tests

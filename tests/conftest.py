@@ -1,10 +1,13 @@
-"""How Triton kernels run here, which of their cases run, and the demo model for tests that need real weights."""
+"""Which tests run here and how: kernels, tiers, those that need the machine; and the demo model for tests of real
+weights."""
 
 import contextlib
 import os
-import random
-from collections import defaultdict
+import shutil
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +17,9 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-SAMPLE_SEED = 20260731
-CASES_A_KERNEL_TEST = 2
-
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
+from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
+from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share  # noqa: E402
 
 with contextlib.suppress(ImportError):  # a GPU machine may have none
     from hypothesis import settings
@@ -27,20 +29,34 @@ with contextlib.suppress(ImportError):  # a GPU machine may have none
     settings.register_profile("more", max_examples=500)
     settings.load_profile("same")
 
+EXPECTED_SKIPS = Path(__file__).with_name("expected_skips.txt")
+MACHINE = pytest.StashKey[Machine]()
+LOCKS = pytest.StashKey[str]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-kernels", action="store_true", help="run every case of the kernel tests, not a sample")
     parser.addoption(
-        "--all-kernels", action="store_true", help="run every case of the kernel tests, not a seeded sample"
+        "--turn",
+        type=int,
+        help=f"run a {SHARES}th of the tests marked `proof`, the one of this number; without it, all of them",
     )
 
 
-def pytest_report_header() -> str:
-    return "kernels: on the GPU" if HAS_GPU else "kernels: interpreted; cases that need a GPU are deselected"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    turn = config.getoption("--turn")
+    kernels = "on the GPU" if HAS_GPU else "interpreted; cases that need a GPU are deselected"
+    proof = "all of it" if turn is None else f"the share of turn {turn}; again: make pytest TURN={turn}"
+    return [f"kernels: {kernels}", f"proof: {proof}"]
+
+
+# ---- which run
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what this machine cannot run, and of interpreted kernel tests keeps a seeded sample."""
+    """Leaves out what this machine cannot run and what is another turn's; tests that are alone come last."""
+    turn = config.getoption("--turn")
     left_out = {item for item in items if item.get_closest_marker("gpu") and not HAS_GPU}
     for item in items:
         if item.get_closest_marker("triton") and not (HAS_GPU or INTERPRETED):
@@ -48,23 +64,67 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif item.get_closest_marker("compiles") and INTERPRETED:
             item.add_marker(pytest.mark.skip(reason="needs Triton's compiler: TRITON_INTERPRET=0"))
     if not HAS_GPU and not config.getoption("--all-kernels"):
-        left_out |= _beyond_the_sample(items)
+        left_out |= beyond_the_sample(items, turn or 0)
+    if turn is not None:
+        left_out |= beyond_the_share(items, turn)
     if left_out:
-        items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
+    items[:] = sorted((item for item in items if item not in left_out), key=_alone)
 
 
-def _beyond_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        sampled = item.get_closest_marker("triton") or item.get_closest_marker("compiles")
-        if sampled and not item.get_closest_marker("gpu"):
-            cases[item.path, getattr(item, "originalname", item.name)].append(item)
-    left_out: set[pytest.Item] = set()
-    for (path, name), group in cases.items():
-        keep = random.Random(f"{SAMPLE_SEED} {path.name} {name}").sample(group, min(CASES_A_KERNEL_TEST, len(group)))
-        left_out.update(item for item in group if item not in keep)
-    return left_out
+def _alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
+
+
+# ---- how
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = getattr(config, "workerinput", None)  # of pytest-xdist, in each of the processes that run tests
+    if worker is not None:
+        config.stash[MACHINE] = Machine(Path(worker["locks"]))
+    else:
+        config.stash[LOCKS] = tempfile.mkdtemp(prefix="stentor-tests-")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Of pytest-xdist: what one of its processes is told as it starts."""
+    node.workerinput["locks"] = node.config.stash[LOCKS]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (folder := config.stash.get(LOCKS, None)) is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around the time limit: waiting for the machine does not count
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    machine = item.config.stash.get(MACHINE, None)
+    with contextlib.nullcontext() if machine is None else machine.held(alone=_alone(item)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """Fails where a test was skipped for a reason that is not expected."""
+    result = yield
+    config = session.config
+    if hasattr(config, "workerinput"):
+        return result
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or HAS_GPU:
+        return result
+    reasons = [each.longrepr[2] for each in reporter.stats.get("skipped", ()) if isinstance(each.longrepr, tuple)]
+    unexpected = ExpectedSkips(EXPECTED_SKIPS.read_text().splitlines()).unexpected(reasons)
+    for reason in unexpected:
+        reporter.write_line(f"skipped, and not in {EXPECTED_SKIPS.name}: {reason}", red=True)
+    if unexpected and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    return result
+
+
+# ---- what they share
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.browser.visitor import MODELS, missing, spoken, visiting
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.browser,
     pytest.mark.skipif(bool(missing(speech=True)), reason=missing(speech=True)),
     # of playwright's own loop, which it leaves to the collector

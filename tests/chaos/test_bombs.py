@@ -1,7 +1,11 @@
 """Bombs beside real streams. ``make chaos`` throws them for longer, on a machine that does nothing else."""
 
+import pytest
+
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.bombing import SERVE, bomb
+
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
 MOST_RATIO = 6.0
 """Of the latency under attack to that in peace: here others may keep the processors busy."""

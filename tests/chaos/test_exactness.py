@@ -9,6 +9,8 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.bodies import make_bodies, runs_to_its_length
 from stentor.tests.chaos.exactness import FLOAT32, SHORT, SMALL_STEPS, Amount, Outcome, measure, serve_arguments
 
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
+
 SEED = 20261121
 FEWER = Amount(1, 1, 0, 32, 20, 40)
 

@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from stentor.tests.chaos.footprint import returned, settled
+
+pytestmark = pytest.mark.alone
 
 SLOW_TO_CLOSE = """
 import socket, time

@@ -1,8 +1,12 @@
 """Random requests and clients that leave in every state. ``make chaos`` sends ten times as many."""
 
+import pytest
+
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.chaos.footprint import Footprint
 from stentor.tests.chaos.fuzzing import SERVE, fuzz
+
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
 SEED = 20261121
 REQUESTS = 500

@@ -1,11 +1,15 @@
 """A request that kills every worker that computes it, by a hook that only this server has."""
 
+import pytest
+
 from stentor.loadtest.server_process import ServerProcess
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import NewRow, RowStep, StepPlan
 from stentor.tests.chaos.exactness import SMALL_STEPS
 from stentor.tests.chaos.poison_worker import MAGIC, Fault
 from stentor.tests.chaos.poisoning import MODULE, SERVE, STREAMS, poison
+
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
 SEED = 20261121
 TOKENS = 40

@@ -9,6 +9,8 @@ from stentor.loadtest.serving.lengths import parse_lengths
 from stentor.loadtest.serving.measure import summarise
 from stentor.tests.chaos.soaking import CONTEXT, INPUT, OUTPUT, SERVE, Sample, failures_in, soak, theil_sen, trend_of
 
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
+
 SECONDS = 50.0
 WARMUP = 10.0
 SEED = 20261121

@@ -5,8 +5,6 @@ from typing import Any
 import openai
 import pytest
 
-pytestmark = pytest.mark.slow
-
 TOOLS: list[Any] = [
     {
         "type": "function",

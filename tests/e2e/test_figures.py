@@ -4,10 +4,13 @@ import contextlib
 import time
 
 import httpx
+import pytest
 
 from stentor.loadtest.processes import cpu_seconds, pss_bytes, tree
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import eventually
+
+pytestmark = pytest.mark.alone
 
 START_SECONDS = 8.0
 IDLE_SHARE = 0.01

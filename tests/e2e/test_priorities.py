@@ -11,7 +11,7 @@ import pytest
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.made_up import describe
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.alone, pytest.mark.anyio]
 
 AGING_SECONDS = 0.5
 

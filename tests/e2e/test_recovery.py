@@ -13,6 +13,8 @@ from stentor.loadtest.processes import alive
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import below, eventually
 
+pytestmark = pytest.mark.alone
+
 Answer = dict[int, tuple[list[int], str | None, list[float]]]
 """By choice: token ids, finish reason, log-probabilities."""
 

@@ -20,7 +20,7 @@ from stentor.server.catalogue import Kind
 from stentor.server.engines import Engines
 from stentor.server.first_engine import first_engines
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.alone, pytest.mark.anyio, pytest.mark.timeout(120)]
 
 _HOLDER = struct.Struct("<24xQ")
 """Counted from 1; 0 while it is free."""

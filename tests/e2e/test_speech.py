@@ -23,6 +23,8 @@ from stentor.engine.loading.hub import DEMO_SPEECH_MODEL
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import below, eventually
 
+pytestmark = pytest.mark.alone
+
 pytest.importorskip("piper")
 
 TEXT = "Hello there. How are you? I am a voice, and I can say whatever you like."

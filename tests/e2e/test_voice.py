@@ -25,7 +25,7 @@ from stentor.tests.e2e.processes import worker_of
 from stentor.tests.server.realtime.wire import Ledger
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(200)]
 
 DELTA = "conversation.item.input_audio_transcription.delta"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
@@ -73,6 +73,7 @@ def test_a_caller_is_answered_aloud_and_interrupts_the_answer(server: ServerProc
     assert metric(server, "realtime_interruptions_total") == figures.interruptions
 
 
+@pytest.mark.proof
 def test_callers_at_once_are_transcribed_while_they_speak(server: ServerProcess) -> None:
     found = asyncio.run(measure_sessions(server, sessions=3, seconds=6))
     assert found["commits"] >= 3

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.examples import examples
 from stentor.tests.parity import tiny
 from stentor.tests.parity.paged import BLOCK, PagedDecoder
 
@@ -44,7 +45,7 @@ def test_logits_are_bitwise_the_same_over_batches_chunks_and_prefix_hits(folder:
 
 
 def _check_cuts(folder: Path, prompt: list[int], expected: torch.Tensor) -> None:
-    @settings(max_examples=12, deadline=None, derandomize=True)
+    @settings(max_examples=examples(12), deadline=None)
     @given(st.data())
     def run(data: st.DataObject) -> None:
         ours = PagedDecoder(folder, invariant=True)

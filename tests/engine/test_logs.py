@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from stentor.engine.logs import escaped, set_up_logging, trace_without_messages
 from stentor.protocols.config import LogFormat
+from stentor.tests.examples import examples
 
 PROMPT = "the secret of the prompt"
 TEXT_LINE = re.compile(r"\d\d:\d\d:\d\d WARNING here: ")
@@ -70,7 +71,7 @@ def test_without_a_request_nothing_is_said_of_one(lines: Log) -> None:
     assert lines("text", lambda logger: logger.warning("x")).endswith(" WARNING here: x\n")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.text(st.characters() | st.sampled_from("\n\r\x1b\x00\x85\u2028\u202e\ud800"), max_size=40))
 def test_no_text_makes_a_second_line_or_moves_the_cursor(text: str) -> None:
     shown = escaped(text)

@@ -31,6 +31,7 @@ from stentor.protocols.codec import decode_client, decode_engine, decode_engine_
 from stentor.protocols.pooling import Pooled
 from stentor.protocols.sampling import SamplingParams
 from stentor.protocols.steps import PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
+from stentor.tests.examples import examples
 
 ENTRY = 60
 """Bytes of the largest log-probability here."""
@@ -71,7 +72,7 @@ RESULTS = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(RESULTS, st.sampled_from([150, 300, 1 << 20]))
 def test_a_result_comes_whole_out_of_frames_of_which_none_is_too_large(result: StepResult, bound: int) -> None:
     bare = msgspec.structs.replace(
@@ -110,7 +111,7 @@ def batches(draw: Any) -> TokensBatch:
     return batch
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(batches(), st.sampled_from([150, 300, 1 << 20]))
 def test_a_batch_comes_whole_and_in_order_out_of_frames_of_which_none_is_too_large(
     batch: TokensBatch, bound: int
@@ -170,7 +171,7 @@ def test_a_batch_of_usual_size_is_one_frame_as_it_is() -> None:
     assert batch_frames(batch) == ([encoder.encode(batch)], set())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=200), min_size=1, max_size=4),
     st.binary(max_size=400).map(lambda data: data[: len(data) // 2 * 2]),

@@ -11,6 +11,7 @@ from stentor.engine.suspicion import DEATHS_TO_CONVICT
 from stentor.protocols.sampling import SamplingParams
 from stentor.tests.engine.recovery_world import World, running, settle
 from stentor.tests.engine.scripted_engine import NONSENSE, expected
+from stentor.tests.examples import examples
 
 # ---- any order of events
 
@@ -86,7 +87,7 @@ async def _play(actions: list[tuple[Any, ...]]) -> None:
     assert world.engines.now.closed
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(ACTIONS)
 def test_each_stream_gets_exactly_its_tokens_whatever_dies_when(actions: list[tuple[Any, ...]]) -> None:
     anyio.run(_play, actions)

@@ -12,7 +12,6 @@ WORKLOAD = [sys.executable, "-P", "-m", "stentor.tests.gpu.attention_workload"]
 FOUND = 77
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_attention_stays_within_its_memory(tool: str) -> None:

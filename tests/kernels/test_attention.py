@@ -8,6 +8,7 @@ from torch import Tensor
 
 from stentor.kernels import AttentionBatch, kv_cache_shape, paged_attention, write_kv_
 from stentor.kernels.attention import choose
+from stentor.tests.examples import examples
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -135,7 +136,7 @@ def test_the_reference_is_attention_as_written() -> None:
     assert_close(out[position, head], weights @ values, 1e-5)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_a_row_is_bitwise_the_same_for_any_batch_chunking_and_thread_count(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))

@@ -17,6 +17,7 @@ from stentor.kernels.forward import Forward, Program, choose
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.linear_packed import PackedKind, form_of
 from stentor.kernels.variants import Variant
+from stentor.tests.examples import examples
 from stentor.tests.kernels.forward_shapes import KINDS, SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import packed_weight
@@ -211,7 +212,7 @@ def shapes(draw: st.DrawFn) -> Shape:
     )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     shape=shapes(),
     lengths=st.lists(st.integers(1, 70), min_size=1, max_size=5),

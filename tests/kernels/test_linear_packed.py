@@ -27,6 +27,7 @@ from stentor.kernels.linear_packed import (
 )
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.kernels.linear_packed.weight import OFFSETS, PARTS
+from stentor.tests.examples import examples
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, packed_weight
 from stentor.tests.kernels.test_linear_gguf import random_blocks
@@ -226,7 +227,7 @@ def test_rows_may_be_strided() -> None:
 
 
 @pytest.mark.parametrize(("kind", "wide"), KINDS)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     outputs=st.integers(1, 200),
     inputs=st.integers(1, 300),

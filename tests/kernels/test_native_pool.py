@@ -10,7 +10,7 @@ import torch
 
 from stentor.kernels import linear, native
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="no native library")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(native.library() is None, reason="no native library")]
 
 
 @pytest.fixture(autouse=True)

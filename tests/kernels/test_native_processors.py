@@ -36,7 +36,7 @@ ALL = (*PRODUCT, "attention", "forward", "sampling")
 """Folders whose units are compiled, some seconds each."""
 PRODUCTS = [
     ("x86-64-v3", ALL),
-    *(pytest.param((march, PRODUCT), marks=pytest.mark.slow) for march in ("x86-64", "skylake-avx512")),
+    *(pytest.param((march, PRODUCT), marks=pytest.mark.proof) for march in ("x86-64", "skylake-avx512")),
 ]
 MODULES = ("linear_packed", "linear_packed.weight", "forward")
 

@@ -10,6 +10,8 @@ from stentor.loadtest.latency import Latency, read_iteration
 from stentor.loadtest.offline import Answer
 from stentor.tests.loadtest.made_up import made_up
 
+pytestmark = pytest.mark.alone
+
 
 def test_prefill_ends_with_the_last_first_token_and_gaps_count_from_there() -> None:
     early = Answer(10.0, arrivals=[11.0, 12.0, 13.0, 13.5], tokens=4, ended=13.5)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.protocols.openai.locating import MAX_SCANNED, half_a_character, path_at
+from stentor.tests.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def places(value: Any, path: str = "") -> list[str]:
     return []
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b"]), json_values, max_size=2))
 def test_every_value_is_found_where_it_stands(value: dict[str, Any]) -> None:
     body = json.dumps(value).encode()
@@ -64,7 +65,7 @@ def test_every_value_is_found_where_it_stands(value: dict[str, Any]) -> None:
     assert found == places(value)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]:,"\\ab1 ', max_size=40).map(str.encode), st.integers(0, 40))
 def test_no_bytes_make_it_fail(body: bytes, at: int) -> None:
     path_at(body, min(at, len(body)))

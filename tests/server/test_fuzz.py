@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stentor.server.catalogue import Catalogue, Kind, ServedModel
 from stentor.server.responses.live import LiveResponses
+from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.embedding.pooler import FakePooler, config, model_of, scores
 from stentor.tests.server.harness import HELLO, in_memory
@@ -164,7 +165,7 @@ def requests(draw: st.DrawFn) -> Request:
     return request
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=requests())
 def test_no_request_makes_the_server_fail_or_answer_in_another_shape(target: Target, made: Request) -> None:
     response = target.send(made.method, made.url, content=made.body, headers=made.headers)
@@ -217,7 +218,7 @@ PATHS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     parts=PATHS,
     query=TEXTS,

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stentor.engine.cache import BlockPool, OutOfBlocks
+from stentor.tests.examples import examples
 
 NUM_BLOCKS = 5
 
@@ -92,7 +93,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolAgainstModel = PoolMachine.TestCase
-TestPoolAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+TestPoolAgainstModel.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_a_labelled_block_is_evicted_only_after_unlabelled_ones_and_oldest_first() -> None:

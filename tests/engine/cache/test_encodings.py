@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stentor.engine.cache.encodings import EncodingCache, Held
+from stentor.tests.examples import examples
 
 PLACES = 3
 DIGESTS = [bytes([value]) * 16 for value in range(6)]
@@ -59,7 +60,7 @@ class PlacesMachine(RuleBasedStateMachine):
 
 
 TestPlacesInAnyOrder = PlacesMachine.TestCase
-TestPlacesInAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+TestPlacesInAnyOrder.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_a_cache_may_come_back_in_another_size() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pt_file import read_pt
+from stentor.tests.examples import examples
 
 
 def saved(what: Any, folder: Path) -> Path:
@@ -67,7 +68,7 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
         read_pt(tmp_path / "model.pt")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(place=st.integers(0, 4000), byte=st.integers(0, 255))
 def test_broken_descriptions_are_refused_or_do_no_harm(
     place: int, byte: int, tmp_path_factory: pytest.TempPathFactory

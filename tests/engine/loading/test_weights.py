@@ -22,6 +22,7 @@ from stentor.engine.models.config import RopeConfig
 from stentor.engine.models.hf_config import decoder_config_from_hf
 from stentor.engine.models.shapes import weight_shapes
 from stentor.tests.engine.loading.tiny_gguf import ARCHITECTURES, tiny_model, write_gguf
+from stentor.tests.examples import examples
 
 Weights = dict[str, torch.Tensor]
 
@@ -187,9 +188,7 @@ def sound_files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [(folder / arch).read_bytes() for arch in ("llama", "gemma3", "phi3")]
 
 
-@settings(
-    max_examples=150, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 2), flips=st.lists(st.integers(0, 8 * 3000), min_size=1, max_size=8))
 def test_a_model_with_flipped_bits_is_refused_or_read_to_its_end(
     which: int, flips: list[int], sound_files: list[bytes], tmp_path: Path

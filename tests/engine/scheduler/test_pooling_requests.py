@@ -13,6 +13,7 @@ from stentor.protocols.steps import RowPooled, StepPlan, StepResult
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.mortal_engine import MortalEngine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
+from stentor.tests.examples import examples
 
 TASKS: tuple[PoolingTask, ...] = ("embed", "classify", "token_embed", "sparse")
 LONGEST = 48
@@ -111,7 +112,7 @@ def test_a_known_prefix_is_not_computed_again_where_the_last_token_is_all_that_c
 
 
 @pytest.mark.parametrize("reach", ["all", "before"])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**20), others=st.integers(0, 14))
 def test_a_prompt_that_kills_its_workers_is_found(reach: Reach, seed: int, others: int) -> None:
     rng = random.Random(seed)

@@ -21,7 +21,7 @@ from stentor.loadtest.serving.run import Load, LoadError, Outcome, measure_async
 from stentor.loadtest.serving.workload import Random
 from stentor.tests.loadtest.serving.scripted import DONE, END, HEAD, Asked, Script, Write, serving, token, tokens
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.alone, pytest.mark.anyio]
 
 WORKLOAD = Random(0, Constant(6), Constant(4), Constant(1), Constant(0))
 

@@ -4,13 +4,11 @@ import asyncio
 import gc
 import json
 import socket
-import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import uvloop
@@ -29,6 +27,8 @@ LIMITS = Limits()
 CONNECTIONS = ConnectionLimits()
 PACE = 0.02
 """Seconds between two tokens of every stream."""
+PULSE = 0.002
+"""Seconds between two looks at the server's thread."""
 PATIENCE = 10.0
 """Seconds for anything that a test waits for."""
 
@@ -95,35 +95,25 @@ class Connection:
 class Witness:
     """A well-behaved stream that goes on beside whatever else happens."""
 
-    arrivals: list[float] = field(default_factory=list)
+    tokens: int = 0
     ended: bool = False
 
     def watch(self, connection: Connection) -> None:
         try:
             while line := connection.line():
                 if line.startswith(b"data: {"):
-                    self.arrivals.append(time.monotonic())
+                    self.tokens += 1
         except (OSError, ValueError):
             pass  # the test is over
         self.ended = True
 
-    def gaps(self, since: float, until: float) -> list[float]:
-        """Seconds between tokens that came in a stretch of time, and up to the first after it."""
-        times = [at for at in tuple(self.arrivals) if since <= at]
-        inside = [at for at in times if at <= until]
-        inside += times[len(inside) : len(inside) + 1]
-        return [later - earlier for earlier, later in pairwise(inside)]
-
-    def median(self, since: float, until: float) -> float:
-        return statistics.median(self.gaps(since, until))
-
     def goes_on(self) -> bool:
         """Whether another token comes."""
-        seen = len(self.arrivals)
+        seen = self.tokens
         deadline = time.monotonic() + PATIENCE
-        while len(self.arrivals) == seen and not self.ended and time.monotonic() < deadline:
+        while self.tokens == seen and not self.ended and time.monotonic() < deadline:
             time.sleep(PACE / 4)
-        return len(self.arrivals) > seen
+        return self.tokens > seen
 
 
 @dataclass
@@ -132,6 +122,9 @@ class Target:
     engine: FakeEngine
     state: ServerState
     app: Starlette
+    holds: list[tuple[float, float]]
+    """CPU seconds of the server's thread, and seconds, from each :data:`PULSE` to the next. A call that keeps all
+    others waiting is in one of them whole; of CPU seconds nothing is in them that another process does."""
 
     def connect(self) -> Connection:
         return Connection(self.port)
@@ -170,6 +163,13 @@ class Target:
             connection.close()
 
 
+async def _feel(holds: list[tuple[float, float]]) -> None:
+    while True:
+        busy, began = time.thread_time(), time.monotonic()
+        await asyncio.sleep(PULSE)
+        holds.append((time.thread_time() - busy, time.monotonic() - began))
+
+
 @contextmanager
 def served(limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS) -> Iterator[Target]:
     """A target that ends with the block."""
@@ -184,13 +184,16 @@ def served(limits: Limits = LIMITS, connections: ConnectionLimits = CONNECTIONS)
             state = fake_state(engine, limits=limits, pool=pool)
             listener = make_listener(state, connections)
             serving = asyncio.create_task(listener.run_until_closed(sock))
+            holds: list[tuple[float, float]] = []
+            pulse = asyncio.create_task(_feel(holds))
             while not listener.started:
                 await asyncio.sleep(0.005)
             app: Any = listener.config.app
-            targets.append(Target(sock.getsockname()[1], engine, state, app))
+            targets.append(Target(sock.getsockname()[1], engine, state, app, holds))
             listeners.append(listener)
             started.set()
             await serving
+            pulse.cancel()
             pool.close()
 
     def run() -> None:

@@ -1,12 +1,10 @@
-"""Small requests that would take for ever, thrown again and again: each is refused soon, and a stream keeps its pace.
+"""Small requests that would take for ever: each is refused soon, and keeps nobody waiting meanwhile.
 
-What is measured, of the stream beside them: the time between its tokens, which the fake engine makes every 20 ms. So it
-is the server's own event loop that is held to it, with its JSON, its templates and its sockets, not a model.
+The server's own event loop is measured, with its JSON, its templates and its sockets, not a model: the CPU time of its
+thread between two turns of a task that wakes every 2 ms.
 """
 
 import json
-import statistics
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,16 +14,14 @@ from stentor.tests.server.attacks.hostile import Target, Witness, request, serve
 from stentor.tests.server.grammar.bombs import BOMBS as GRAMMARS
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO
 
-SECONDS = 2.0
-"""In which a refusal has come."""
-THROWN_FOR = 0.3
-"""Seconds, at least, of each kind."""
-PAUSE = 0.05
-"""Seconds between a refusal and the next throw."""
-KEPT = 0.6
-"""Share of the time that must pass in steps of no more than twice their median; the rest is this machine's noise."""
-TRIES = 4
-"""What a bomb costs, it costs each time; a busy neighbour is gone the next."""
+SECONDS = 8.0
+"""In which a refusal has come; a template or schema is given up after 2 s."""
+THROWS = 3
+"""Of each: what a bomb costs, it costs each time, while a hypervisor's other guests count as CPU time of one."""
+BUSY = 0.15
+"""CPU seconds for which the server's thread may do nothing else. Worst here is a megabyte of lists: 25 ms."""
+WAITED = 1.5
+"""Seconds, on a machine with other work, for which another thread of the server may keep it from running."""
 
 
 def chat(**fields: Any) -> bytes:
@@ -110,45 +106,21 @@ def witness(target: Target) -> Iterator[Witness]:
         yield witness
 
 
-@pytest.fixture(scope="module")
-def usual(witness: Witness) -> float:
-    """The median time between tokens while nothing else happens."""
-    began = time.monotonic()
-    time.sleep(1.0)
-    return witness.median(began, time.monotonic())
-
-
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_soon_and_a_stream_keeps_its_pace(
-    name: str, target: Target, witness: Witness, usual: float
-) -> None:
+def test_a_bomb_is_refused_soon_and_holds_nobody_up(name: str, target: Target, witness: Witness) -> None:
     path, body = BOMBS[name]
     data = request(body, path=path)
     engine_saw = len(target.engine.streams)
-    for tries in range(1, TRIES + 1):
-        slowest, gaps = _throw(target, witness, data)
-        median = statistics.median(gaps)
-        kept = sum(gap for gap in gaps if gap <= 2 * usual) / sum(gaps)
-        told = (
-            f"{name}: refused within {1e3 * slowest:.0f} ms; between tokens {1e3 * median:.1f} ms in the median, "
-            f"{1e3 * max(gaps):.1f} at most, usually {1e3 * usual:.1f}; {kept:.0%} of the time within twice that"
-        )
-        print(told)
-        if slowest < SECONDS and median <= 2 * usual and kept >= KEPT:
-            break
-        assert tries < TRIES, told
-    assert len(target.engine.streams) == engine_saw
-
-
-def _throw(target: Target, witness: Witness, data: bytes) -> tuple[float, list[float]]:
-    """Seconds until the slowest refusal, and those between tokens of the stream beside it."""
-    began = time.monotonic()
-    slowest = 0.0
-    while time.monotonic() - began < THROWN_FOR:
+    least_busy = BUSY
+    for _ in range(THROWS):
+        seen = len(target.holds)
         answer = target.ask(data)
         assert answer.status == 400, answer.body
-        slowest = max(slowest, answer.seconds)
-        time.sleep(PAUSE)
-    ended = time.monotonic()
-    assert witness.goes_on()
-    return slowest, witness.gaps(began, ended)
+        assert answer.seconds < SECONDS
+        assert witness.goes_on()
+        busy, waited = map(max, zip(*target.holds[seen:], strict=True))
+        print(f"{name}: refused within {answer.seconds:.3f} s; the server's thread was busy for {1e3 * busy:.1f} ms")
+        assert waited < WAITED
+        least_busy = min(least_busy, busy)
+    assert least_busy < BUSY
+    assert len(target.engine.streams) == engine_saw

@@ -18,6 +18,7 @@ from stentor.server.audio.encode import (
     encoded,
     wav_header,
 )
+from stentor.tests.examples import examples
 from stentor.tests.server.audio.voices import samples_of, tone
 
 MAGIC = {"mp3": b"\xff", "opus": b"OggS", "aac": b"\xff\xf1", "flac": b"fLaC", "wav": b"RIFF"}
@@ -42,7 +43,7 @@ def test_a_file_decodes_to_the_length_of_its_sound(format: AudioFormat, rate: in
     assert 2.5 - 0.001 <= length(file, format) <= 2.5 + slack + 0.001
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(format=st.sampled_from(FORMATS), cuts=st.lists(st.integers(0, 22_050), max_size=6).map(sorted))
 def test_pieces_give_what_the_whole_gives(format: AudioFormat, cuts: list[int]) -> None:
     pcm = tone(0.5, 22_050)

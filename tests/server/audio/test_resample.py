@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.server.audio.resample import MAX_RATE, Resampler, resample
+from stentor.tests.examples import examples
 from stentor.tests.server.audio.voices import noise, tone
 
 RATES = st.sampled_from((8_000, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(source=RATES, target=RATES, data=st.data())
 def test_any_cut_into_pieces_gives_what_the_whole_gives(source: int, target: int, data: st.DataObject) -> None:
     pcm = noise(0.3, source, 0.2)[: data.draw(st.integers(0, 8000))]
@@ -21,7 +22,7 @@ def test_any_cut_into_pieces_gives_what_the_whole_gives(source: int, target: int
     assert b"".join(pieces) + resampler.finish() == resample(pcm, source, target)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(source=RATES, target=RATES, samples=st.integers(0, 30_000))
 def test_the_length_is_that_of_the_sound(source: int, target: int, samples: int) -> None:
     found = len(resample(bytes(2 * samples), source, target)) / 2

@@ -25,7 +25,7 @@ def decoded(pieces: list[str]) -> str:
     return "".join(map(reader.push, pieces)) + reader.finish()
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(SOME_TEXTS, st.booleans(), st.integers(0, 4), SPLITS)
 def test_an_input_is_decoded_at_every_split(text: str, ascii_only: bool, spaces: int, places: list[int]) -> None:
     space = " " * spaces
@@ -34,7 +34,7 @@ def test_an_input_is_decoded_at_every_split(text: str, ascii_only: bool, spaces:
     assert decoded(list(written)) == text
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(
     SOME_TEXTS | st.sampled_from(['{"input": 5}', '{"other": "x"}', '{"in put": "x"}', " " * 300 + '{"input":"']),
     SPLITS,
@@ -44,7 +44,7 @@ def test_what_is_no_input_is_left_as_it_is(text: str, places: list[int]) -> None
     assert decoded(list(text)) == text
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(SOME_TEXTS, st.integers(0, 200))
 def test_an_input_that_is_cut_off_is_the_beginning_of_the_whole(text: str, length: int) -> None:
     written = json.dumps({"input": text})

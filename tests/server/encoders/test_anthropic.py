@@ -23,6 +23,7 @@ from stentor.protocols.deltas import (
 )
 from stentor.server.encoders.anthropic import MessageShape, MessageStream, whole_message
 from stentor.server.errors import GenerationFailed
+from stentor.tests.examples import examples
 from stentor.tests.wire.messages import check_stream
 from stentor.tests.wire.validate import assert_same_answer, check_object, frames_of
 
@@ -193,7 +194,7 @@ def answers(draw: st.DrawFn) -> tuple[list[Delta], str, str, list[dict[str, Any]
     return [*deltas, draw(st.sampled_from([STOP, Finish(0, "length", None, None)]))], said, thinks, inputs
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(answer=answers(), together=st.integers(1, 7))
 def test_whatever_comes_is_valid_the_same_both_ways_and_whole(answer: Any, together: int) -> None:
     deltas, said, thinks, inputs = answer

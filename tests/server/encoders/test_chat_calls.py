@@ -30,6 +30,7 @@ from stentor.server.encoders.logprobs import TokenNames
 from stentor.server.overload.memory_budget import MemoryBudget
 from stentor.server.overload.turns import LoopTurns
 from stentor.server.whole_answer import AnswerRoom
+from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer, logprobs_of
 from stentor.tests.wire.chat import check_stream
 from stentor.tests.wire.validate import CHAT_EXTENSIONS, assert_same_answer, check_object
@@ -93,7 +94,7 @@ def one_choice(index: int, said: list[tuple[str, str]], reason: str) -> list[Del
 SAID = st.lists(st.tuples(st.sampled_from(["text", "reasoning", "f", "c"]), st.text(max_size=4)), max_size=5)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.sampled_from(SHAPES), SAID, SAID, st.sampled_from(["stop", "length"]), st.integers(1, 9))
 def test_a_stream_is_valid_and_says_what_the_whole_says(
     shape: ChatShape, first: list[tuple[str, str]], second: list[tuple[str, str]], reason: str, size: int

@@ -50,7 +50,7 @@ def frame(chunk: Chunk) -> bytes:
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(st.text(), st.text(), st.integers(0, 2**40), st.booleans(), TEXTS)
 def test_a_chat_chunk(name: str, model: str, created: int, usage: bool, texts: list[tuple[int, str]]) -> None:
     shape = ChatShape(name, created, model, [1, 2], N, NAMES, include_usage=usage)
@@ -72,7 +72,7 @@ def test_a_chat_chunk(name: str, model: str, created: int, usage: bool, texts: l
     )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(st.text(), st.text(), st.integers(0, 2**40), st.booleans(), st.integers(0, 3), TEXTS)
 def test_a_completion_chunk(
     name: str, model: str, created: int, usage: bool, prompt: int, texts: list[tuple[int, str]]

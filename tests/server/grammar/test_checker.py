@@ -31,6 +31,8 @@ from stentor.server.overload.fair_queue import current_owner
 from stentor.tests.server.grammar.asked import asked
 from stentor.tests.server.grammar.bombs import BOMBS
 
+pytestmark = pytest.mark.alone
+
 FIELD = "structured_outputs.grammar"
 SLOW = Lark({}).source(f"%json {encoded(prepare(BOMBS['4,000 properties']['json'], FIELD))}")
 """Takes some hundreds of milliseconds to compile."""

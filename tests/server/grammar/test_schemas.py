@@ -15,6 +15,7 @@ from stentor.protocols.openai.errors import BadRequest
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.schema import MAX_DEPTH, MAX_FURTHER, MAX_PARTS, prepare
 from stentor.server.grammar.whitespace import INDENTED, WHITESPACE
+from stentor.tests.examples import examples
 from stentor.tests.server.grammar.schemas import BY_HAND, NAME, SCHEMAS, SMALL, all_schemas, faults_of, record
 from stentor.tests.server.grammar.walking import written
 
@@ -57,7 +58,7 @@ def test_a_random_walk_ends_and_validates(write: Write, special: Mapping[str, in
         assert faults_of(schema, text) == [], (schema, text)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_a_random_walk_under_any_schema_validates(
     write: Write, special: Mapping[str, int], schema: dict[str, Any], seed: int
@@ -90,7 +91,7 @@ def test_json_as_people_write_it_is_allowed(
     assert not _matches(compiler, vocabulary, source, json.dumps(value) + "\n")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(value=st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-10**15, 10**15), st.text("ab\"\\/\n\t é日{}[]<>:,", max_size=5)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text("ab\"\\/\n é{}", max_size=3), inner,
@@ -126,7 +127,7 @@ def _whitespace_run(matcher: GuidanceMatcher, ids: list[int]) -> int:
     return longest
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     value=st.decimals(-(10**5), 10**5, places=6).map(float) | st.decimals(-9, 9, places=1).map(float),
     bounds=st.booleans(),

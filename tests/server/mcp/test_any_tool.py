@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stentor.server.config import McpConfig
 from stentor.server.mcp.gateway import Gateway
+from stentor.tests.examples import examples
 from stentor.tests.fakes import says
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.mcp.scripted import Script, state_of
@@ -51,7 +52,7 @@ async def nowhere(_host: str, _port: int) -> Sequence[str]:
     raise OSError
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(tools=TOOLS, items=ITEMS, choice=CHOICES | JSON)
 def test_no_tool_or_item_is_an_error_of_the_server(tools: Any, items: Any, choice: Any) -> None:
     async def post() -> None:

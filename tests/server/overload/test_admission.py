@@ -17,7 +17,7 @@ from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.alone, pytest.mark.anyio]
 
 
 def state_of(engine: FakeEngine, **overload: Any) -> ServerState:

@@ -34,7 +34,7 @@ from stentor.server.text.template_process import Job
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.alone, pytest.mark.anyio]
 
 KiB = 1 << 10
 MiB = 1 << 20

@@ -8,6 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from stentor.server.config import OverloadConfig
 from stentor.server.errors import Overloaded
 from stentor.server.overload.permits import MOST_SECONDS, AdmissionQueue, Permit
+from stentor.tests.examples import examples
 
 
 class Clock:
@@ -173,5 +174,5 @@ class Books(RuleBasedStateMachine):
         assert self.queue.tokens == sum(sum(held) for held in self.held.values())
 
 
-Books.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Books.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestBooks = Books.TestCase

@@ -18,7 +18,7 @@ from stentor.server.whole_answer import WholeAnswer
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import on_loopback, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.alone, pytest.mark.anyio]
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": []}
 PIECE = bytes(4096)

@@ -14,7 +14,7 @@ from stentor.server.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import on_loopback, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.alone, pytest.mark.anyio]
 
 FILE = bytes(16 << 20)
 """More than the sockets of a connection hold between them."""

@@ -3,8 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 from stentor.engine.freed_memory import GROWN
 from stentor.server.overload.trimming import Trimmer
+
+pytestmark = pytest.mark.alone
 
 MiB = 1 << 20
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Content, Parser, Piece, Thought, Tool
 from stentor.server.parsing.output import TOOL_FORMATS, settle_output
+from stentor.tests.examples import examples
 from stentor.tests.server.parsing.pieces import check_every_split, cut, cuts, parse, texts
 
 TOOLS = [Tool("f", None, {"type": "object", "properties": {"a": {"type": "string"}}})]
@@ -80,7 +81,7 @@ def test_without_tools_a_call_is_text() -> None:
     assert pieces == [Thought("Hm"), Content(CALL)]
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=examples(80), deadline=None)
 @given(texts("<think>", "</think>", "<tool_call>", "</tool_call>", CALL), cuts, st.booleans())
 def test_however_a_text_is_cut_it_means_what_the_whole_means(text: str, places: list[int], opened: bool) -> None:
     whole = parse(parser("qwen3", "hermes", opened=opened), [text])
@@ -92,7 +93,7 @@ def test_however_a_text_is_cut_it_means_what_the_whole_means(text: str, places: 
 def test_every_format_of_calls_behind_reasoning_means_the_same_however_it_is_cut(tools: str) -> None:
     fragments = [*sorted(TOOL_FORMATS[tools].markers), *CALL_PARTS]
 
-    @settings(max_examples=25, deadline=None, derandomize=True)
+    @settings(max_examples=examples(25), deadline=None)
     @given(texts("<think>", "</think>", *fragments), cuts, st.booleans())
     def check(text: str, places: list[int], opened: bool) -> None:
         whole = parse(parser("qwen3", tools, opened=opened), [text])
@@ -113,7 +114,7 @@ def test_what_a_template_writes_is_read_back(family: str) -> None:
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
     template = environment.from_string(source)
 
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=examples(40), deadline=None)
     @given(thoughts, arguments, st.sampled_from(["", "I look. "]), st.booleans(), cuts)
     def check(thought: str, given: dict[str, str], said: str, opened: bool, places: list[int]) -> None:
         text = template.render(thought=thought, arguments=given, said=said, opened=opened, name="f")

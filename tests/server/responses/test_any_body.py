@@ -6,6 +6,7 @@ import anyio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.responses.shapes import RESPONSES
@@ -50,7 +51,7 @@ BODIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=BODIES)
 def test_no_body_is_an_error_of_the_server(body: dict[str, Any]) -> None:
     async def post() -> None:

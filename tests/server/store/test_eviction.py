@@ -16,6 +16,7 @@ from stentor.server.store import batches, conversations, files, responses
 from stentor.server.store.database import Database, StoreFull
 from stentor.server.store.eviction import fair_share
 from stentor.server.store.opening import make_store
+from stentor.tests.examples import examples
 
 MOST = 400_000
 EMPTY = 42 * 4096
@@ -158,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestStore.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.anyio

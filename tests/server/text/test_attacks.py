@@ -10,6 +10,8 @@ import pytest
 from stentor.server.text.chat_template import ChatTemplate
 from stentor.tests.server.text import attacks
 
+pytestmark = pytest.mark.alone
+
 Outcome = tuple[str, str | None, float]
 
 
@@ -43,7 +45,7 @@ def test_a_template_that_looks_for_python_finds_nothing(name: str) -> None:
     if error is None:
         assert text in ("", "[Undefined]"), text
     else:
-        assert not {"<class", "<module", "<function", "0x", "/etc", ".py"} & set(error.split())
+        assert not [each for each in ("<class", "<module", "<function", "0x", "/etc", ".py") if each in error]
 
 
 @pytest.mark.parametrize(

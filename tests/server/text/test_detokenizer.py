@@ -15,6 +15,7 @@ from stentor.server.text.detokenizer import (
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.tokenizer import Tokenizer
+from stentor.tests.examples import examples
 from stentor.tests.server.text.vocabularies import FAMILIES, byte_level, id_of, sentencepiece, wordpiece
 
 TOKENIZERS = {name: make() for name, make in FAMILIES.items()}
@@ -44,7 +45,7 @@ def sequences(draw: st.DrawFn, tokenizer: Tokenizer) -> tuple[list[int], list[in
 def test_pieces_joined_are_the_decoding_of_the_whole(family: str, skip: bool, spaces: bool) -> None:
     tokenizer, maker = TOKENIZERS[family], MAKERS[family]
 
-    @settings(max_examples=150, deadline=None, derandomize=True)
+    @settings(max_examples=examples(150), deadline=None)
     @given(sequences(tokenizer))
     def check(case: tuple[list[int], list[int]]) -> None:
         tokens, cuts = case
@@ -70,7 +71,7 @@ def test_a_continuation_adds_what_the_whole_adds_to_its_prompt(family: str) -> N
         if tokenizer.token_bytes(id).isascii() and id not in tokenizer.added_ids and id not in bytes_of_run
     ]
 
-    @settings(max_examples=100, deadline=None, derandomize=True)
+    @settings(max_examples=examples(100), deadline=None)
     @given(st.lists(st.sampled_from(plain), min_size=1, max_size=8), sequences(tokenizer))
     def check(tail: list[int], case: tuple[list[int], list[int]]) -> None:
         tokens, cuts = case
@@ -134,7 +135,7 @@ def test_the_demo_models_pieces_joined_are_the_decoding_of_the_whole(demo_gguf: 
     tokenizer = load_tokenizer(demo_gguf)
     maker = Detokenizers(tokenizer)
 
-    @settings(max_examples=150, deadline=None, derandomize=True)
+    @settings(max_examples=examples(150), deadline=None)
     @given(
         st.one_of(
             st.lists(st.integers(0, 49_155), max_size=30),

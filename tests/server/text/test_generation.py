@@ -16,6 +16,7 @@ from stentor.protocols.steps import TokenLogprobs
 from stentor.server.text.generation import GenerationRequest, generate
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.slices import EngineEvent
+from stentor.tests.examples import examples
 from stentor.tests.fakes import EOS, byte_tokenizer
 
 POOL_TOKENIZER = byte_tokenizer()
@@ -255,7 +256,7 @@ def test_an_engine_that_takes_no_requests_says_so_at_once() -> None:
     asyncio.run(main())
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.text("ab.é😀", max_size=12),
     st.lists(st.integers(1, 5), max_size=10),

@@ -32,6 +32,7 @@ from stentor.server.text.generation import GenerationRequest, generate
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.slices import EngineEvent
 from stentor.server.text.tokenizer import Tokenizer
+from stentor.tests.examples import examples
 from stentor.tests.fakes import EOS, byte_tokenizer
 from stentor.tests.server.text.test_generation import Script, ends
 
@@ -224,7 +225,7 @@ def test_a_token_that_ends_a_call_and_the_choice_too_is_seen_by_the_parser(inclu
     assert deltas[-2:] == [ToolCallEnd(0, 0), Finish(0, "stop", call, None)]
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.sampled_from([*MARKERS, *"aé😀\n<", "STOP", " to=functions.weather", "analysis"]), max_size=14),
     st.lists(st.integers(1, 6), max_size=12),

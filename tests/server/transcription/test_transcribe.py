@@ -16,6 +16,7 @@ from stentor.server.transcription.model import TranscriptionModel
 from stentor.server.transcription.options import LADDER, Chunking, TranscriptionOptions
 from stentor.server.transcription.segments import Segment
 from stentor.server.transcription.transcribe import Transcription, transcribe_turn
+from stentor.tests.examples import examples
 from stentor.tests.server.transcription.scripted import (
     ENGLISH,
     VOCABULARY,
@@ -268,7 +269,7 @@ async def test_a_model_that_gets_nowhere_comes_to_an_end() -> None:
 TOKENS = st.lists(st.one_of(st.integers(0, 255), st.integers(at(0), at(30))), max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(TOKENS, st.floats(-2, 0)), min_size=1, max_size=6), st.floats(0.01, 95))
 async def test_any_transcript_ends_in_order_within_the_audio(
     said: list[tuple[list[int], float]], seconds: float

@@ -10,6 +10,7 @@ from stentor.server.parsing.interface import Content, Piece, Thought
 from stentor.server.parsing.reasoning.format import ReasoningFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.reasoning.marked import MarkedFormat
+from stentor.tests.examples import examples
 from stentor.tests.server.parsing.pieces import check_every_split, cut, cuts, of_kind, parse, texts
 
 MARKED = sorted(name for name, format in REASONING_FORMATS.items() if isinstance(format, MarkedFormat))
@@ -145,7 +146,7 @@ def test_however_a_text_is_cut_it_means_what_the_whole_means(name: str) -> None:
     assert isinstance(format, MarkedFormat)
     fragments = [*format.begins, *format.ends, *(format.wrapper or ()), "\n"]
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=examples(60), deadline=None)
     @given(texts(*fragments), cuts, st.booleans())
     def check(text: str, places: list[int], opened: bool) -> None:
         whole = parse(format.parser(opened=opened), [text])
@@ -157,7 +158,7 @@ def test_however_a_text_is_cut_it_means_what_the_whole_means(name: str) -> None:
     check()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None)
 @given(texts("<think>", "</think>"), cuts, st.booleans())
 def test_the_format_that_appends_hands_on_all_there_is(text: str, places: list[int], opened: bool) -> None:
     format = REASONING_FORMATS["minimax_m2_append_think"]

@@ -1,0 +1,117 @@
+"""What decides which tests run, and what keeps them apart."""
+
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stentor.tests.support.machine import ExpectedSkips, Machine
+from stentor.tests.support.tiers import SHARES, beyond_the_sample, beyond_the_share
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Case:
+    """An item, as far as anybody looks at it."""
+
+    def __init__(self, path: str, name: str, mark: str, **indices: int) -> None:
+        self.path, self.name, self.originalname = Path(path), f"{name}{indices}", name
+        self.callspec = SimpleNamespace(indices=indices)
+        self._mark = mark
+
+    def get_closest_marker(self, name: str) -> bool:
+        return name == self._mark
+
+
+def cases(*found: Case) -> Any:
+    return list(found)
+
+
+def test_five_turns_run_every_file_of_the_tier_once_and_whole() -> None:
+    items = cases(*(Case(f"file{number // 2}", f"test{number}", "proof") for number in range(26)), Case("a", "b", ""))
+    ran = [set(items) - beyond_the_share(items, turn) for turn in range(7, 7 + SHARES)]
+    assert all(items[-1] in each for each in ran), "what is not in the tier always runs"
+    counts = [sum(item in each for each in ran) for item in items[:-1]]
+    assert counts == [1] * 26
+    assert all(
+        {items[place], items[place + 1]} & each in (set(), {items[place], items[place + 1]})
+        for each in ran
+        for place in range(0, 26, 2)
+    )
+
+
+def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs() -> None:
+    items = cases(*(Case("f", "test", "triton", a=a, b=b, c=c) for a in range(6) for b in range(4) for c in range(3)))
+    kept = [set(items) - beyond_the_sample(items, turn) for turn in range(100)]
+    for sample in kept:
+        for name, count in (("a", 6), ("b", 4), ("c", 3)):
+            assert {item.callspec.indices[name] for item in sample} == set(range(count))
+        assert len(sample) <= 6 + 4 + 3
+    assert set().union(*kept) == set(items), "in time all of them run"
+
+
+def test_a_kernel_test_without_parameters_always_runs_and_one_for_a_gpu_is_not_sampled() -> None:
+    plain = cases(Case("f", "test", "triton"))
+    assert not beyond_the_sample(plain, 3)
+    assert not beyond_the_sample(cases(*(Case("f", "test", "gpu", a=a) for a in range(9))), 3)
+
+
+def test_who_is_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:
+    started, leave = FORK.Event(), FORK.Event()
+    with Machine(tmp_path).held(alone=False), _other(tmp_path, started, leave, alone=False):
+        assert started.wait(10), "two that are not alone run side by side"
+        leave.set()
+    for mine, others in ((False, True), (True, False)):
+        started, leave = FORK.Event(), FORK.Event()
+        with Machine(tmp_path).held(alone=mine):
+            other = _start(tmp_path, started, leave, alone=others)
+            assert not started.wait(0.1)
+        assert started.wait(10)
+        leave.set()
+        other.join()
+
+
+def test_a_process_that_dies_leaves_the_machine(tmp_path: Path) -> None:
+    started = FORK.Event()
+    other = _start(tmp_path, started, FORK.Event(), alone=True)
+    assert started.wait(10)
+    other.kill()
+    other.join()
+    with Machine(tmp_path).held(alone=True):
+        pass
+
+
+def test_a_skip_is_expected_for_the_reasons_that_are_listed() -> None:
+    skips = ExpectedSkips(["# of the machine", "", "no .* here"])
+    assert skips.unexpected(["Skipped: no IPv6 here", "no GPU here", "because", "because"]) == ["because"]
+
+
+def _start(folder: Path, started: Event, leave: Event, *, alone: bool) -> Any:
+    def hold() -> None:
+        with Machine(folder).held(alone=alone):
+            started.set()
+            leave.wait()
+
+    process = FORK.Process(target=hold)
+    process.start()
+    return process
+
+
+class _other:
+    def __init__(self, *arguments: Any, alone: bool) -> None:
+        self._process = _start(*arguments, alone=alone)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        self._process.join()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert not multiprocessing.active_children()

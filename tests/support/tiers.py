@@ -1,0 +1,53 @@
+"""Which tests run.
+
+``make test`` runs every behaviour once and a fifth of the tests marked ``proof``; ``make proof`` runs all of these. The
+*turn*, which is the number of commits, chooses the fifth and the cases of the interpreted kernels: five merges cover
+the tier, and one commit always runs the same tests.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+SHARES = 5
+
+
+def beyond_the_share(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
+    """Tests marked ``proof`` that are another turn's. Files take turns, since tests of a file share what they start."""
+    proof = [item for item in items if item.get_closest_marker("proof")]
+    files = sorted({item.path for item in proof})
+    ours = {path for index, path in enumerate(files) if index % SHARES == turn % SHARES}
+    return {item for item in proof if item.path not in ours}
+
+
+def beyond_the_sample(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
+    """Cases of interpreted and compiled kernels that are not in the sample: of every parameter each value is."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        sampled = item.get_closest_marker("triton") or item.get_closest_marker("compiles")
+        if sampled and not item.get_closest_marker("gpu"):
+            cases[item.path, getattr(item, "originalname", item.name)].append(item)
+    left_out: set[pytest.Item] = set()
+    for (path, name), group in cases.items():
+        left_out.update(set(group) - _cover(group, random.Random(f"{turn} {path.name} {name}")))
+    return left_out
+
+
+def _cover(cases: Sequence[pytest.Item], draw: random.Random) -> set[pytest.Item]:
+    """Some of them, such that each value that any of them has is among theirs."""
+    chosen: set[pytest.Item] = set()
+    missing = {value for case in cases for value in _values(case)}
+    for case in draw.sample(cases, len(cases)):
+        if not missing.isdisjoint(_values(case)):
+            chosen.add(case)
+            missing.difference_update(_values(case))
+    return chosen or set(cases[:1])
+
+
+def _values(case: pytest.Item) -> set[tuple[str, int]]:
+    """Name of a parameter, and which of its values."""
+    spec = getattr(case, "callspec", None)
+    return set() if spec is None else set(spec.indices.items())
