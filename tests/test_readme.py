@@ -20,8 +20,9 @@ from websockets.sync.client import connect
 
 from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS
+from stentor.server import cli
 from stentor.server.option_tables import OPTIONS
-from stentor.server.options import CONFIG_FILE
+from stentor.server.options import CONFIG_FILE, read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -40,6 +41,12 @@ def _is(*words: str) -> list[str]:
     return [line for line in COMMANDS if tuple(shlex.split(line)[: len(words)]) == words]
 
 
+SHOWN = [
+    line
+    for block in re.findall(r"^```\w*\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if re.match(r"stentor (serve|pull|run-batch|bench) ", line)
+]
 SERVERS = [*_is("make", "serve"), *_is("stentor", "serve")]
 ONE_SHOT = [line for line in _is("stentor") if line not in SERVERS]
 CONTAINER = _is("docker")
@@ -146,6 +153,26 @@ def test_a_command_that_ends_succeeds(command: str, demo_model: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("command", sorted(set(SHOWN)))
+def test_a_command_that_is_shown_has_options_that_there_are(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(command, comments=True)[1:]
+    monkeypatch.chdir(tmp_path)
+    for name in ("keys", "cert.pem", "key.pem", "clients.pem"):
+        Path(name).touch()
+    if words[0] == "bench":
+        shown = subprocess.run(
+            [sys.executable, "-P", "-m", "stentor.server.cli", *words[:2], "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
+    else:
+        read_config(cli._given(cli._parse_arguments(words)), {})
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)", README))))
