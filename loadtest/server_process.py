@@ -8,6 +8,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,9 @@ class ServerProcess:
         self._arguments = list(arguments)
         self._module = module
         self._log: IO[bytes] | None = None
-        self.port = free_port()
+        held = hold_port()
+        self.port: int = held.getsockname()[1]
+        weakref.finalize(self, held.close)
         self.seconds_to_ready = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -100,6 +103,15 @@ class ServerProcess:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+
+def hold_port() -> socket.socket:
+    """A socket bound to a free port. Until it is closed nobody else gets the port who does not ask for it by number;
+    a server, which sets ``SO_REUSEADDR``, can listen on it."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((_HOST, 0))
+    return sock
 
 
 def free_port() -> int:

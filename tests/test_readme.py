@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
+from stentor.loadtest.server_process import hold_port
 from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS
 from stentor.server import cli
@@ -65,9 +65,8 @@ def _make(*words: str) -> list[str]:
 @contextmanager
 def _running(command: str) -> Iterator[str]:
     """The server that a line starts, on a free port; gives its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    held = hold_port()
+    port = str(held.getsockname()[1])
     words = shlex.split(command)
     words = [*_make(*words[1:]), f"ARGS=--port {port}"] if words[0] == "make" else [*words, "--port", port]
     address = f"http://127.0.0.1:{port}"
@@ -97,6 +96,7 @@ def _running(command: str) -> Iterator[str]:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
+                held.close()
 
 
 def _healthy(address: str) -> bool:
