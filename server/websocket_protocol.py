@@ -128,6 +128,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._place is not None:
             self._place.leave()
         self._share.close()
+        # the library's state and its parser refer to each other: the frame that the parser stands at, and all that is
+        # buffered, would stay until cycles are collected, which in an idle server is never
+        self.conn.parser.close()
+        self.conn.reader.discard()
+        self.frames = []
         super().connection_lost(exc)
 
     async def send(self, message: ASGISendEvent) -> None:

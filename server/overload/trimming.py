@@ -1,5 +1,6 @@
 """Memory that was taken for large requests goes back to the system once they are over."""
 
+import gc
 from collections.abc import Callable
 from typing import Final
 
@@ -37,5 +38,6 @@ class Trimmer:
         return resident >= (self._least if patient else self._accepted) + GROWN
 
     def trim(self) -> None:
+        gc.collect()  # what only cycles hold: an idle server would keep it for hours
         self._give_back()
         self._accepted = self._resident()

@@ -144,6 +144,15 @@ class Target:
             sender.join()
             connection.close()
 
+    def is_left(self) -> bool:
+        """Whether every connection's place has been given back, soon."""
+        held = self.state.metrics.server.connections
+        assert held is not None
+        deadline = time.monotonic() + PATIENCE
+        while held.open and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return not held.open
+
     @contextmanager
     def witness(self) -> Iterator[Witness]:
         connection = self.connect()
@@ -223,3 +232,10 @@ def request(body: bytes, *lines: bytes, path: str = CHAT) -> bytes:
 
 def chunked(pieces: Sequence[bytes]) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+def upgrade(*lines: bytes, path: bytes = b"/v1/responses", method: bytes = b"GET") -> bytes:
+    """Asks for a WebSocket."""
+    key = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
+    wish = (b"connection: upgrade", b"upgrade: websocket", b"sec-websocket-version: 13", key)
+    return head(*wish, *lines, method=method, path=path)

@@ -1,21 +1,18 @@
 """What comes over a socket and is no request, or never becomes one."""
 
-import asyncio
 import socket
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
-from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket
 
 from stentor.protocols.openai.limits import Limits
 from stentor.server import http_protocol
 from stentor.server.config import ConnectionLimits
 from stentor.server.connections import MAX_PROBES_PER_CLIENT
 from stentor.server.http_protocol import LINGER_SECONDS
-from stentor.tests.server.attacks.hostile import PATIENCE, Connection, Target, chunked, head, request, served
+from stentor.tests.server.attacks.hostile import Connection, Target, chunked, head, request, served, upgrade
 from stentor.tests.server.harness import CHAT
 
 MiB = 1 << 20
@@ -312,101 +309,6 @@ def test_a_stream_outlives_the_time_for_headers_and_half_a_request_behind_it(imp
         assert b"408" not in line
 
 
-# ---- WebSockets that are never opened
-
-KEY = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
-
-
-def upgrade(*lines: bytes, path: bytes = b"/v1/responses", method: bytes = b"GET") -> bytes:
-    wish = (b"connection: upgrade", b"upgrade: websocket", b"sec-websocket-version: 13", KEY)
-    return head(*wish, *lines, method=method, path=path)
-
-
-@pytest.mark.parametrize(
-    "lines", [(b"content-length: 5",), (CHUNKED,), (b"content-length: 05", b"expect: 100-continue")]
-)
-@pytest.mark.parametrize("method", [b"GET", b"POST"])
-def test_a_websocket_that_is_opened_with_a_body_is_refused(
-    lines: tuple[bytes, ...], method: bytes, target: Target
-) -> None:
-    connection = target.connect()
-    connection.send(upgrade(*lines, method=method))
-    answer = connection.answer()
-    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
-    assert "Content-Length" in answer.error["message"]
-    assert connection.is_closed()
-    connection.close()
-    assert _left(target)
-
-
-@pytest.mark.parametrize(
-    "handshake",
-    [
-        upgrade(b"a: " + b"b" * 9000),
-        upgrade(path=b"/v1/responses?a=" + b"b" * 9000),
-        upgrade(path=b"/v1/realtime?a=" + b"b" * 9000),
-    ],
-    ids=["a header", "a query", "a query of another path"],
-)
-def test_a_handshake_longer_than_the_library_reads_is_refused(handshake: bytes, target: Target) -> None:
-    connection = target.connect()
-    connection.send(handshake)
-    answer = connection.answer()
-    assert (answer.status, answer.error["code"]) == (431, "headers_too_large")
-    assert connection.is_closed()
-    connection.close()
-    assert _left(target)
-
-
-@pytest.mark.parametrize("lines", [(b"sec-websocket-version: 12",), ()])
-def test_a_handshake_without_what_it_needs_is_refused(lines: tuple[bytes, ...], target: Target) -> None:
-    connection = target.connect()
-    wish = (b"connection: upgrade", b"upgrade: websocket")
-    connection.send(head(*wish, *lines, method=b"GET", path=b"/v1/responses"))
-    assert connection.answer().status in (400, 426)
-    assert connection.is_closed()
-    connection.close()
-    assert _left(target)
-
-
-def test_a_websocket_that_the_application_does_not_open_is_given_up(strict: Target) -> None:
-    ends = threading.Event()
-
-    async def hangs(_socket: WebSocket) -> None:
-        await asyncio.to_thread(ends.wait, PATIENCE)
-
-    strict.app.router.routes.append(WebSocketRoute("/hangs", hangs))
-    connection = strict.connect()
-    try:
-        connection.send(upgrade(path=b"/hangs"))
-        answer = connection.answer()
-        assert (answer.status, answer.error["code"]) == (503, "handshake_timeout")
-        assert connection.is_closed()
-        assert _left(strict)
-    finally:
-        ends.set()
-        connection.close()
-
-
-def test_a_websocket_that_is_half_closed_is_closed(target: Target, connection: Connection) -> None:
-    connection.send(upgrade())
-    assert connection.line() == b"HTTP/1.1 101 Switching Protocols\r\n"
-    connection.socket.shutdown(socket.SHUT_WR)
-    while connection.line():
-        pass
-    assert _left(target)
-
-
-def _left(target: Target) -> bool:
-    """Whether every place has been given back."""
-    held = target.state.metrics.server.connections
-    assert held is not None
-    deadline = time.monotonic() + SECONDS
-    while held.open and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return not held.open
-
-
 # ---- full
 
 
@@ -426,7 +328,7 @@ def test_a_server_that_is_full_still_answers_probes_and_nothing_else() -> None:
             answer = target.ask(other)
             assert (answer.status, answer.error["code"]) == (429, "too_many_connections")
         holder.close()
-        assert _left(target)
+        assert target.is_left()
         assert target.ask(head(method=b"GET", path=b"/v1/models")).status == 200
 
 

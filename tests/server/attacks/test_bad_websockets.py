@@ -1,0 +1,141 @@
+"""WebSockets that are never opened, and what one that breaks off leaves behind."""
+
+import asyncio
+import gc
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+from websockets.frames import Frame
+from websockets.streams import StreamReader
+
+from stentor.server.config import ConnectionLimits
+from stentor.tests.server.attacks.hostile import PATIENCE, Connection, Target, head, served, upgrade
+
+MIB = 1 << 20
+CHUNKED = b"transfer-encoding: chunked"
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with served() as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Target]:
+    """Times short enough to be waited for."""
+    with served(connections=ConnectionLimits(header_timeout=0.3)) as target:
+        yield target
+
+
+@pytest.fixture
+def connection(target: Target) -> Iterator[Connection]:
+    connection = target.connect()
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "lines", [(b"content-length: 5",), (CHUNKED,), (b"content-length: 05", b"expect: 100-continue")]
+)
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_a_websocket_that_is_opened_with_a_body_is_refused(
+    lines: tuple[bytes, ...], method: bytes, target: Target
+) -> None:
+    connection = target.connect()
+    connection.send(upgrade(*lines, method=method))
+    answer = connection.answer()
+    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+    assert "Content-Length" in answer.error["message"]
+    assert connection.is_closed()
+    connection.close()
+    assert target.is_left()
+
+
+@pytest.mark.parametrize(
+    "handshake",
+    [
+        upgrade(b"a: " + b"b" * 9000),
+        upgrade(path=b"/v1/responses?a=" + b"b" * 9000),
+        upgrade(path=b"/v1/realtime?a=" + b"b" * 9000),
+    ],
+    ids=["a header", "a query", "a query of another path"],
+)
+def test_a_handshake_longer_than_the_library_reads_is_refused(handshake: bytes, target: Target) -> None:
+    connection = target.connect()
+    connection.send(handshake)
+    answer = connection.answer()
+    assert (answer.status, answer.error["code"]) == (431, "headers_too_large")
+    assert connection.is_closed()
+    connection.close()
+    assert target.is_left()
+
+
+@pytest.mark.parametrize("lines", [(b"sec-websocket-version: 12",), ()])
+def test_a_handshake_without_what_it_needs_is_refused(lines: tuple[bytes, ...], target: Target) -> None:
+    connection = target.connect()
+    wish = (b"connection: upgrade", b"upgrade: websocket")
+    connection.send(head(*wish, *lines, method=b"GET", path=b"/v1/responses"))
+    assert connection.answer().status in (400, 426)
+    assert connection.is_closed()
+    connection.close()
+    assert target.is_left()
+
+
+def test_a_websocket_that_the_application_does_not_open_is_given_up(strict: Target) -> None:
+    ends = threading.Event()
+
+    async def hangs(_socket: WebSocket) -> None:
+        await asyncio.to_thread(ends.wait, PATIENCE)
+
+    strict.app.router.routes.append(WebSocketRoute("/hangs", hangs))
+    connection = strict.connect()
+    try:
+        connection.send(upgrade(path=b"/hangs"))
+        answer = connection.answer()
+        assert (answer.status, answer.error["code"]) == (503, "handshake_timeout")
+        assert connection.is_closed()
+        assert strict.is_left()
+    finally:
+        ends.set()
+        connection.close()
+
+
+def test_a_websocket_that_is_half_closed_is_closed(target: Target, connection: Connection) -> None:
+    connection.send(upgrade())
+    assert connection.line() == b"HTTP/1.1 101 Switching Protocols\r\n"
+    connection.socket.shutdown(socket.SHUT_WR)
+    while connection.line():
+        pass
+    assert target.is_left()
+
+
+@pytest.mark.parametrize("path", [b"/v1/responses", b"/v1/realtime"])
+def test_a_message_that_is_never_finished_is_gone_with_its_connection(path: bytes, target: Target) -> None:
+    """At once: an idle server collects no cycles, and the library's parser is in one."""
+    gc.collect()
+    gc.disable()
+    try:
+        connection = target.connect()
+        connection.send(upgrade(path=path))
+        while connection.line() != b"\r\n":
+            pass
+        for opcode in (0x01, 0x00):  # a first part of a text, and the next, neither the last
+            connection.send(bytes([opcode, 0xFF]) + MIB.to_bytes(8, "big") + bytes(4) + b"x" * MIB)
+        connection.send(bytes([0x00, 0xFF]) + MIB.to_bytes(8, "big") + bytes(4) + b"x" * (MIB // 2))
+        connection.close()
+        assert target.is_left()
+        assert _held_by_websockets() < MIB
+    finally:
+        gc.enable()
+
+
+def _held_by_websockets() -> int:
+    """Bytes that the library has read."""
+    objects = gc.get_objects()
+    frames = sum(len(each.data) for each in objects if isinstance(each, Frame))
+    return frames + sum(len(each.buffer) for each in objects if isinstance(each, StreamReader))
