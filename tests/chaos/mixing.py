@@ -6,16 +6,18 @@ against the streams; stored responses against what was answered. Spoken turns go
 
 import asyncio
 import base64
+import io
 import json
 import os
 import random
 import signal
 import time
+import wave
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx2
 import msgspec
@@ -50,6 +52,8 @@ _LINES: Final = 4
 _SECOND: Final = 48_000
 """Bytes of pcm at 24 kHz."""
 _PIECE: Final = _SECOND // 10
+_DECODERS: Final = 8
+"""Sounds at once: more than the server has processes to decode them."""
 
 
 class Mixed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +98,11 @@ class _Work:
 def mix(server: ServerProcess, seconds: float, seed: int, note: Note) -> Mixed:
     """Raises TimeoutError where something does not go on."""
     touch_cache(server.port, MODEL)
-    baseline = settled(server.port, server.pid)
-    found, samples = asyncio.run(_mix(server, seconds, seed, note))
+    bodies = make_bodies(seed, BODIES, LEAST_TOKENS, MOST_TOKENS)
+    note(f"seed {seed}: {len(bodies)} requests undisturbed")
+    calm = asyncio.run(_undisturbed(server, bodies))
+    baseline = settled(server.port, server.pid)  # now that every helper has been started
+    found, samples = asyncio.run(_mix(server, seconds, seed, calm, note))
     _, leaks = returned(server.port, server.pid, baseline)
     leaks = [leak for leak in leaks if not leak.startswith("resident memory")]  # that is judged by its trend
     half = samples[0].at + (samples[-1].at - samples[0].at) / 2
@@ -106,23 +113,53 @@ def mix(server: ServerProcess, seconds: float, seed: int, note: Note) -> Mixed:
     return msgspec.structs.replace(found, trends=trends, leaks=leaks, problems=problems)
 
 
-async def _mix(server: ServerProcess, seconds: float, seed: int, note: Note) -> tuple[Mixed, list[Sample]]:
-    draw = random.Random(seed)
-    bodies = make_bodies(seed, BODIES, LEAST_TOKENS, MOST_TOKENS)
-    note(f"seed {seed}: {len(bodies)} requests undisturbed")
+class _Undisturbed(NamedTuple):
+    bodies: Sequence[dict[str, Any]]
+    references: dict[int, Asked]
+    """What each gives, by its number."""
+    clip: bytes
+    """A spoken question."""
+    problems: list[str]
+
+
+async def _undisturbed(server: ServerProcess, bodies: Sequence[dict[str, Any]]) -> _Undisturbed:
     calm = Lanes(server.port, bodies, STREAMS)
     await calm.run_once()
-    references = {asked.number: asked for asked in calm.done}
     problems = [f"undisturbed: {problem}" for asked in calm.done for problem in faults_of(asked, bodies)]
-    samples: list[Sample] = []
-    lanes = Lanes(server.port, bodies, STREAMS)
-    http = httpx2.AsyncClient(timeout=_PATIENCE)
-    client = openai.AsyncOpenAI(
+    async with _client(server, httpx2.AsyncClient(timeout=_PATIENCE)) as client:
+        clip = await _spoken(client)
+        heard = ("question.wav", _wav(clip))
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_DECODERS):  # at once: each is decoded by a process of its own, which is then there
+                tasks.create_task(client.audio.transcriptions.create(model="whisper-1", file=heard))
+    return _Undisturbed(bodies, {asked.number: asked for asked in calm.done}, clip, problems)
+
+
+def _client(server: ServerProcess, http: httpx2.AsyncClient) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(
         base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0, http_client=http
     )
-    async with client:
-        clip = await _spoken(client)
-        work = _Work(client, bodies, references, clip, draw, problems=problems)
+
+
+def _wav(pcm: bytes) -> bytes:
+    written = io.BytesIO()
+    with wave.open(written, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(_SECOND // 2)
+        file.writeframes(pcm)
+    return written.getvalue()
+
+
+async def _mix(
+    server: ServerProcess, seconds: float, seed: int, calm: _Undisturbed, note: Note
+) -> tuple[Mixed, list[Sample]]:
+    draw = random.Random(seed)
+    samples: list[Sample] = []
+    lanes = Lanes(server.port, calm.bodies, STREAMS)
+    http = httpx2.AsyncClient(timeout=_PATIENCE)
+    async with _client(server, http) as client:
+        work = _Work(client, calm.bodies, calm.references, calm.clip, draw, problems=calm.problems)
         http.event_hooks = {"response": [partial(_count, work)]}
         began = time.monotonic()
         kills: Counter[str] = Counter()
@@ -143,8 +180,8 @@ async def _mix(server: ServerProcess, seconds: float, seed: int, note: Note) -> 
             await asyncio.gather(sampling, disturbing, return_exceptions=True)
     identical = 0
     for asked in lanes.done:
-        faults = faults_of(asked, bodies)
-        differs = difference(asked, references[asked.number])
+        faults = faults_of(asked, calm.bodies)
+        differs = difference(asked, calm.references[asked.number])
         identical += differs is None
         work.problems += [f"body {asked.number}: {fault}" for fault in faults or ([differs] if differs else [])]
     work.done["stream"] = len(lanes.done)
