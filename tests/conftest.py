@@ -25,8 +25,8 @@ with contextlib.suppress(ImportError):  # a GPU machine may have none
     from hypothesis import settings
 
     # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 100: see examples.py
-    settings.register_profile("same", derandomize=True)
-    settings.register_profile("more", max_examples=500)
+    settings.register_profile("same", derandomize=True, deadline=None)
+    settings.register_profile("more", max_examples=500, deadline=None)
     settings.load_profile("same")
 
 EXPECTED_SKIPS = Path(__file__).with_name("expected_skips.txt")

@@ -104,7 +104,7 @@ class ChatTemplate:
         the model to go on. Raises :class:`TemplateError`.
         """
         self._check(messages, add_generation_prompt, continue_final_message, template_kwargs or {})
-        set_bounds(time.monotonic() + self._max_seconds, self._max_chars)
+        set_bounds(time.thread_time() + self._max_seconds, self._max_chars)
         try:
             compiled = self._get(chat_template, with_tools=bool(tools))
             chat = prepare_messages(messages, compiled.format, knows_developer=compiled.knows_developer)

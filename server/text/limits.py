@@ -50,14 +50,15 @@ class Overrun(Exception):
 
 
 def set_bounds(deadline: float, max_chars: int = DEFAULT_CHARS) -> None:
-    """Of what this thread renders from now on; ``deadline`` is in ``time.monotonic()`` seconds."""
+    """Of what this thread renders from now on; ``deadline`` is in ``time.thread_time()`` seconds: on a
+    machine that is busy with other things a template takes no more of them."""
     _BOUNDS.deadline = deadline
     _BOUNDS.max_chars = max_chars
     _BOUNDS.bytes_left = float("inf") if deadline == float("inf") else MAX_BYTES
 
 
 def check_time() -> None:
-    if time.monotonic() > getattr(_BOUNDS, "deadline", float("inf")):
+    if time.thread_time() > getattr(_BOUNDS, "deadline", float("inf")):
         raise Overrun("time")
 
 

@@ -13,7 +13,7 @@ from stentor.engine import lease as lease_module
 from stentor.engine.lease import MAX_MEMBERS, LeaseError, Member, create_lease
 from stentor.tests.engine.lease_child import NOTED
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(60)]
 
 _WORD = struct.Struct("<Q")
 

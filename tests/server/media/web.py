@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
@@ -38,8 +38,12 @@ async def serving(
 ) -> AsyncIterator[Web]:
     """``handler`` gets the path and writes the whole answer; the connection is then closed."""
     web = Web()
+    handling: set[asyncio.Task[Any]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handling.add(task)
         web.open += 1
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -50,6 +54,9 @@ async def serving(
         finally:
             web.open -= 1
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            handling.discard(task)
 
     if tls is not None:
         tls.sni_callback = lambda _socket, name, _context: web.names.append(name)
@@ -59,6 +66,11 @@ async def serving(
         yield web
     finally:
         server.close()
+        for _ in range(3):
+            await asyncio.sleep(0)  # what has been accepted begins
+        for task in handling:
+            task.cancel()
+        await asyncio.gather(*handling, return_exceptions=True)
 
 
 def answer(body: bytes = b"", status: str = "200 OK", **headers: str) -> bytes:

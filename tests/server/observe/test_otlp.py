@@ -159,6 +159,7 @@ async def test_a_collector_that_hangs_holds_up_nobody_and_what_does_not_fit_is_c
     assert 60 - 20 - BATCH <= lost <= 40, "beside those that wait, one batch may be on its way"
     assert f'stentor:traces_dropped_total{{model_name="fake/model",reason="queue_full"}} {lost}.0' in page
     collector.gate.set()
+    await until(lambda: queue.exported == 60 - lost)
     state.observer.close()
     assert queue.exported == len(collector.spans) == 60 - lost
 

@@ -246,7 +246,7 @@ class Running:
             if task.done():
                 task.result()
 
-    async def until(self, kind: str, seconds: float = 5.0) -> dict[str, Any]:
+    async def until(self, kind: str, seconds: float = 20.0) -> dict[str, Any]:
         """Waits for the first event of that type that has not been waited for, and returns it."""
         async with asyncio.timeout(seconds):
             while True:

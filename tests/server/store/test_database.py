@@ -3,7 +3,6 @@
 import os
 import sqlite3
 import stat
-import time
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +10,19 @@ import pytest
 
 from stentor.server.config import StoreConfig
 from stentor.server.store import conversations, database, responses, secrets
+from stentor.server.store.clock import StoreClock
 from stentor.server.store.database import Database, StoreFailed
-from stentor.server.store.opening import StoreRefused, make_store, opened_store
+from stentor.server.store.opening import TABLES, StoreRefused, make_store, opened_store
 
 pytestmark = pytest.mark.anyio
+
+
+class Time:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.clock = StoreClock(lambda: self.now, lambda: self.now)
 
 
 def row(
@@ -113,11 +121,12 @@ async def test_what_was_used_longest_ago_goes_when_there_is_too_much_but_never_w
 
 
 async def test_what_nobody_uses_is_gone_after_its_time() -> None:
-    store = make_store(StoreConfig(ttl=0.05))
+    time = Time()
+    store = Database(TABLES, ttl=60, clock=time.clock)
     await put(store, row("old"), row("running", is_open=True))
     conversation = conversations.Stored("c", 1, {})
     await store.write(lambda db: conversations.insert(db, "", conversation, []))
-    time.sleep(0.1)
+    time.now += 61
     await put(store, row("new"))
     assert await there(store, "old", "running", "new") == ["running", "new"]
     assert await store.read(lambda db: conversations.find(db, "", "c")) is None
@@ -125,18 +134,20 @@ async def test_what_nobody_uses_is_gone_after_its_time() -> None:
 
 
 async def test_what_is_too_old_is_not_read_either() -> None:
-    store = make_store(StoreConfig(ttl=0.05))
+    time = Time()
+    store = Database(TABLES, ttl=60, clock=time.clock)
     await put(store, row("old"))
-    time.sleep(0.1)
+    time.now += 61
     assert await there(store, "old") == []
     await store.close()
 
 
 async def test_a_store_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
-    store = await opened_store(StoreConfig(tmp_path / "store.db", ttl=0.05))
+    time = Time()
+    store = Database(TABLES, tmp_path / "store.db", ttl=60, clock=time.clock)
     await put(store, row("a"))
     await store.read(lambda db: db.execute("PRAGMA query_only = ON"))  # as on a full disk
-    time.sleep(0.1)
+    time.now += 61
     assert await there(store, "a") == ["a"]
     with pytest.raises(StoreFailed):
         await put(store, row("b"))
