@@ -56,12 +56,13 @@ async def generate(engines: Engines, kind: Kind, out: list[int]) -> list[int]:
     return out
 
 
-def lease() -> int:
-    """The descriptor of the lease that this process has made."""
-    for link in Path("/proc/self/fd").iterdir():
-        if link.is_symlink() and "stentor-lease" in os.readlink(link):
-            return int(link.name)
-    raise AssertionError("there is no lease")
+def leases() -> set[int]:
+    """Descriptors of the leases that this process has made, for other tests too."""
+    return {
+        int(link.name)
+        for link in Path("/proc/self/fd").iterdir()
+        if link.is_symlink() and "stentor-lease" in os.readlink(link)
+    }
 
 
 def holder(fd: int) -> int:
@@ -75,7 +76,7 @@ async def stop_a_holder(fd: int, others: set[int]) -> int:
     """
     workers = [pid for pid in tree(os.getpid()) if pid not in others and _name(pid) == "stentor-worker"]
     assert len(workers) == 2
-    while True:
+    for _ in range(100):
         for pid in workers:
             before = holder(fd)
             os.kill(pid, signal.SIGSTOP)
@@ -86,6 +87,7 @@ async def stop_a_holder(fd: int, others: set[int]) -> int:
                     return before
             os.kill(pid, signal.SIGCONT)
             await anyio.sleep(0.01)
+    raise AssertionError("no worker was ever stopped with the lease")
 
 
 def _name(pid: int) -> str:
@@ -98,8 +100,9 @@ def _name(pid: int) -> str:
 async def test_models_on_one_device_go_on_side_by_side_and_one_that_hangs_with_it_is_replaced_alone(
     demo_model: Path,
 ) -> None:
-    others = {*tree(os.getpid())}
+    others, before = {*tree(os.getpid())}, leases()
     async with two_models(demo_model) as engines:
+        (lease,) = leases() - before
         expected = await generate(engines, "chat", [])
         assert len(expected) > 100
         outs: dict[Kind, list[int]] = {"chat": [], "transcription": []}
@@ -108,7 +111,7 @@ async def test_models_on_one_device_go_on_side_by_side_and_one_that_hangs_with_i
                 tasks.start_soon(generate, engines, kind, out)
             while not all(len(out) > 10 for out in outs.values()):
                 await anyio.sleep(0.01)
-            stopped = await stop_a_holder(lease(), others)
+            stopped = await stop_a_holder(lease, others)
         assert outs == {"chat": expected, "transcription": expected}
         kills = [client.stats.watchdog_kills for _, client in engines]
         assert kills == [int(stopped == 1), int(stopped == 2)], "the one that waited was not taken to hang"
