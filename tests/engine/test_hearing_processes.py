@@ -76,10 +76,20 @@ async def transcribe(client: EngineClient, victim: str = "") -> list[tuple[list[
             tasks.start_soon(transcript.read, client, prompt, number, audio, begun)
         if victim:
             await begun.wait()
-            (pid,) = (pid for pid in tree(os.getpid()) if comm(pid).endswith(victim))
+            (pid,) = (pid for pid in {*tree(os.getpid())} - OTHERS if comm(pid).endswith(victim))
             os.kill(pid, signal.SIGKILL)
     assert all(len(each.ends) == len(each.heard) == 1 for each in transcripts)
     return [(each.tokens, each.ends[0].reason, each.heard[0]) for each in transcripts]
+
+
+OTHERS: set[int] = set()
+"""Processes of servers that other tests have left running."""
+
+
+@pytest.fixture(autouse=True)
+def _others() -> None:
+    OTHERS.clear()
+    OTHERS.update(tree(os.getpid()))
 
 
 def comm(pid: int) -> str:

@@ -80,7 +80,7 @@ async def speak(client: EngineClient, *victims: str) -> list[list[int]]:
             speaker.say(0.0, 0.3)
         await speakers[0].heard_some.wait()
         for number, victim in enumerate(victims):
-            (pid,) = (pid for pid in tree(os.getpid()) if comm(pid).endswith(victim))
+            (pid,) = (pid for pid in {*tree(os.getpid())} - OTHERS if comm(pid).endswith(victim))
             os.kill(pid, signal.SIGKILL)
             before = len(speakers[0].tokens)
             for speaker in speakers:
@@ -91,6 +91,16 @@ async def speak(client: EngineClient, *victims: str) -> list[list[int]]:
             speaker.say(0.3 + 0.2 * len(victims), 1.0)
     assert all([end.reason for end in speaker.ends] == ["stop"] for speaker in speakers)
     return [speaker.tokens for speaker in speakers]
+
+
+OTHERS: set[int] = set()
+"""Processes of servers that other tests have left running."""
+
+
+@pytest.fixture(autouse=True)
+def _others() -> None:
+    OTHERS.clear()
+    OTHERS.update(tree(os.getpid()))
 
 
 def comm(pid: int) -> str:
