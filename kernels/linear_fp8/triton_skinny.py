@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import cdiv, launch, next_power_of_2
-from ..quantize.fp8 import as_kernel_argument, widen
+from ..quantize.fp8 import as_kernel_argument, capability, widen
 from ..quantize.operands import Operands
 from ..tuning import Config, Tunable, pick
 from .workloads import tunables_of
@@ -200,7 +200,10 @@ def block_of_tokens(tokens: int) -> int:
 
 def default(operands: Operands) -> Config:
     tokens, rows, width = operands.shape
-    block_k = 128 if operands.scaled_by_step or operands.input_scales == "none" else 256
+    widened = operands.input_scales == "none"
+    block_k = 128 if operands.scaled_by_step or widened else 256
+    if widened and tokens > 32 and capability() < 90:  # a deeper tile does not fit the registers of mma.sync
+        block_k = 64
     if operands.x.dtype == torch.float32 or width % 16:  # the latter is loaded byte by byte
         block_k = 32
     tiles = cdiv(rows, 64)
