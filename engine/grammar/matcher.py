@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from .limits import parser_limits
+from .object_keys import KeyTokens, ObjectKeys
+from .token_sets import set_of
 from .vocabulary import TokenBytes
 
 if TYPE_CHECKING:
@@ -15,6 +17,11 @@ _SPECIAL: Final = b"\xff"
 _NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
 """Where only one text can follow, its tokens are still the model's to choose: which ones it would take is known to
 nobody here, and a cut that it never saw would spoil what comes after."""
+
+_JSON: Final = ("%json", '"json_schema"')
+"""Where a grammar has a part that is made of a schema."""
+_CONTROL: Final = frozenset(bytes([value]) for value in range(0x20)) - {b"\t", b"\n", b"\r"}
+"""Stand nowhere in JSON."""
 
 
 class GrammarError(ValueError):
@@ -47,14 +54,21 @@ class Matcher(Protocol):
 class GuidanceMatcher:
     """The real one."""
 
-    __slots__ = ("_inner", "_whole")
+    __slots__ = ("_free", "_inner", "_keys", "_size")
 
-    def __init__(self, inner: "LLMatcher", size: int) -> None:
+    def __init__(self, inner: "LLMatcher", size: int, keys: ObjectKeys | None = None, free: int = 0) -> None:
+        """``keys``: of objects in the text, none of which is drawn twice. ``free``: tokens, as a set; where one of them
+        may follow, the text is no JSON."""
         self._inner = inner
-        self._whole = (1 << size) - 1
+        self._size = size
+        self._keys = keys
+        self._free = free
 
     def consume(self, token: int) -> bool:
-        return self._inner.consume_token(token)
+        taken = self._inner.consume_token(token)
+        if taken and self._keys is not None:
+            self._keys.take(token)
+        return taken
 
     def allows(self, token: int) -> bool:
         return self._inner.validate_tokens([token]) == 1
@@ -69,10 +83,14 @@ class GuidanceMatcher:
         return one_line(self._inner.get_error()) if self._inner.is_error() else ""
 
     def allowed(self) -> int:
-        return int.from_bytes(self._inner.compute_bitmask(), "little") & self._whole
+        tokens = int.from_bytes(self._inner.compute_bitmask(), "little") & ((1 << self._size) - 1)
+        if self._keys is None or tokens & self._free:
+            return tokens
+        return tokens & ~self._keys.repeating(self._size) or tokens
 
     def copy(self) -> "GuidanceMatcher":
-        return GuidanceMatcher(self._inner.deep_copy(), self._whole.bit_length())
+        keys = None if self._keys is None else self._keys.copy()
+        return GuidanceMatcher(self._inner.deep_copy(), self._size, keys, self._free)
 
 
 class Compiler:
@@ -94,6 +112,8 @@ class Compiler:
                 eos_token=vocabulary.eos or None,
             )
         wrapper.tokenizer = self._tokenizer
+        self._key_tokens = KeyTokens(vocabulary.tokens)
+        self._control = set_of((id for id, text in enumerate(wrapper.tokens) if text in _CONTROL), self._size)
         self._limits: LLParserLimits = parser_limits()
 
     def compile(self, source: str) -> GuidanceMatcher:
@@ -105,7 +125,8 @@ class Compiler:
             inner = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if inner.is_error():
             raise GrammarError(f"the grammar cannot be used: {one_line(inner.get_error())}")
-        return GuidanceMatcher(inner, self._size)
+        has_json = any(mark in source for mark in _JSON)
+        return GuidanceMatcher(inner, self._size, ObjectKeys(self._key_tokens) if has_json else None, self._control)
 
 
 class _Wrapper:

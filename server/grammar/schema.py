@@ -361,7 +361,7 @@ class _Preparation:
         )
 
     def _property_counts(self, made: Schema, path: str) -> None:
-        """Leaves out what holds anyway, and refuses what cannot be held: keys of further properties may come twice."""
+        """Leaves out what holds anyway, and refuses what llguidance cannot count: optional properties."""
         needed = frozenset(made.get("required", ()))
         names = made.get("properties", {})
         closed = made.get("additionalProperties") is False and not made.get("patternProperties")

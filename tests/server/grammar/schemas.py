@@ -274,12 +274,18 @@ def drawn(count: int) -> list[Schema]:
 def faults_of(schema: Schema, text: str) -> list[str]:
     """Why a text is no JSON that the schema allows; nothing where it is."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
         return [str(error)]
     validator = validator_for(schema, default=Draft202012Validator)
     errors = validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(value)
     return [error.message[:200] for error in errors]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("a key comes twice in an object")
+    return dict(pairs)
 
 
 def all_schemas() -> list[Schema]:
