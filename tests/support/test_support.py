@@ -18,9 +18,10 @@ FORK = multiprocessing.get_context("fork")
 class Case:
     """An item, as far as anybody looks at it."""
 
-    def __init__(self, path: str, name: str, mark: str, **indices: int) -> None:
-        self.path, self.name, self.originalname = Path(path), f"{name}{indices}", name
-        self.callspec = SimpleNamespace(indices=indices)
+    def __init__(self, path: str, name: str, mark: str, place: int = 0, **params: object) -> None:
+        self.path, self.name, self.originalname = Path(path), f"{name}{params}", name
+        # as where one list names the values of all parameters together
+        self.callspec = SimpleNamespace(indices=dict.fromkeys(params, place), params=params)
         self._mark = mark
 
     def get_closest_marker(self, name: str) -> bool:
@@ -32,7 +33,10 @@ def cases(*found: Case) -> Any:
 
 
 def test_five_turns_run_every_file_of_the_tier_once_and_whole() -> None:
-    items = cases(*(Case(f"file{number // 2}", f"test{number}", "proof") for number in range(26)), Case("a", "b", ""))
+    items = cases(
+        *(Case(f"file{number // 2}", f"test{number}", mark) for number, mark in enumerate(["proof", "compiles"] * 13)),
+        Case("a", "b", ""),
+    )
     ran = [set(items) - beyond_the_share(items, turn) for turn in range(7, 7 + SHARES)]
     assert all(items[-1] in each for each in ran), "what is not in the tier always runs"
     counts = [sum(item in each for each in ran) for item in items[:-1]]
@@ -49,15 +53,26 @@ def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs(
     kept = [set(items) - beyond_the_sample(items, turn) for turn in range(100)]
     for sample in kept:
         for name, count in (("a", 6), ("b", 4), ("c", 3)):
-            assert {item.callspec.indices[name] for item in sample} == set(range(count))
+            assert {item.callspec.params[name] for item in sample} == set(range(count))
         assert len(sample) <= 6 + 4 + 3
     assert set().union(*kept) == set(items), "in time all of them run"
+
+
+def test_values_are_told_apart_by_their_text_or_where_they_have_none_by_their_place() -> None:
+    values = [object(), object(), object()]
+    items = cases(*(Case("f", "test", "triton", place, a=place % 2, b=values[place // 2]) for place in range(6)))
+    for turn in range(20):
+        sample = set(items) - beyond_the_sample(items, turn)
+        assert {item.callspec.params["a"] for item in sample} == {0, 1}
+        assert len(sample) == 6, "objects at other places may be others"
+    items = cases(*(Case("f", "test", "triton", place, a=place % 2, b=place // 2) for place in range(6)))
+    assert all(len(set(items) - beyond_the_sample(items, turn)) <= 4 for turn in range(20))
 
 
 def test_a_kernel_test_without_parameters_always_runs_and_one_for_a_gpu_is_not_sampled() -> None:
     plain = cases(Case("f", "test", "triton"))
     assert not beyond_the_sample(plain, 3)
-    assert not beyond_the_sample(cases(*(Case("f", "test", "gpu", a=a) for a in range(9))), 3)
+    assert not beyond_the_sample(cases(*(Case("f", "test", "gpu", a, a=a) for a in range(9))), 3)
 
 
 def test_who_is_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Which tests run.
 
-``make test`` runs every behaviour once and a fifth of the tests marked ``proof``; ``make proof`` runs all of these. The
-*turn*, which is the number of commits, chooses the fifth and the cases of the interpreted kernels: five merges cover
-the tier, and one commit always runs the same tests.
+``make test`` runs every behaviour once, and a fifth of the tests that are marked ``proof`` or compile kernels; all of
+these are ``make proof``. The *turn*, which is the number of commits, chooses the fifth and the cases of the interpreted
+kernels: five merges cover the tier, and one commit always runs the same tests.
 """
 
 import random
@@ -16,19 +16,18 @@ SHARES = 5
 
 
 def beyond_the_share(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
-    """Tests marked ``proof`` that are another turn's. Files take turns, since tests of a file share what they start."""
-    proof = [item for item in items if item.get_closest_marker("proof")]
+    """Tests of the tier that are another turn's. Files take turns, since tests of a file share what they start."""
+    proof = [item for item in items if item.get_closest_marker("proof") or item.get_closest_marker("compiles")]
     files = sorted({item.path for item in proof})
     ours = {path for index, path in enumerate(files) if index % SHARES == turn % SHARES}
     return {item for item in proof if item.path not in ours}
 
 
 def beyond_the_sample(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
-    """Cases of interpreted and compiled kernels that are not in the sample: of every parameter each value is."""
+    """Cases of interpreted kernels that are not in the sample, which has each value of every parameter."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        sampled = item.get_closest_marker("triton") or item.get_closest_marker("compiles")
-        if sampled and not item.get_closest_marker("gpu"):
+        if item.get_closest_marker("triton") and not item.get_closest_marker("gpu"):
             cases[item.path, getattr(item, "originalname", item.name)].append(item)
     left_out: set[pytest.Item] = set()
     for (path, name), group in cases.items():
@@ -47,7 +46,10 @@ def _cover(cases: Sequence[pytest.Item], draw: random.Random) -> set[pytest.Item
     return chosen or set(cases[:1])
 
 
-def _values(case: pytest.Item) -> set[tuple[str, int]]:
-    """Name of a parameter, and which of its values."""
+def _values(case: pytest.Item) -> set[tuple[str, str]]:
+    """Name of a parameter, and its value; what has no text of its own goes by its place."""
     spec = getattr(case, "callspec", None)
-    return set() if spec is None else set(spec.indices.items())
+    if spec is None:
+        return set()
+    texts = {name: repr(value) for name, value in spec.params.items()}
+    return {(name, str(spec.indices[name]) if " at 0x" in text else text) for name, text in texts.items()}

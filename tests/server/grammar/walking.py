@@ -3,10 +3,23 @@
 import random
 from collections.abc import Callable, Mapping
 
-from stentor.engine.grammar.matcher import Compiler
+from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
 from stentor.engine.grammar.token_sets import ids_in
 from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.server.grammar.lark import Lark
+
+
+class KeepingCompiler(Compiler):
+    """Keeps what it has compiled, as the engine does."""
+
+    def __init__(self, vocabulary: TokenBytes) -> None:
+        super().__init__(vocabulary)
+        self._kept: dict[str, GuidanceMatcher] = {}
+
+    def compile(self, source: str) -> GuidanceMatcher:
+        if source not in self._kept:
+            self._kept[source] = super().compile(source)
+        return self._kept[source].copy()
 
 
 def written(compiler: Compiler, vocabulary: TokenBytes, source: str, seed: int, most: int = 1024) -> tuple[str, bool]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from stentor.server.parsing.tools.gemma import GemmaCalls
 from stentor.server.parsing.tools.layout import MOST_CALLS
 from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.server.text.loading import load_tokenizer
-from stentor.tests.server.grammar.walking import written
+from stentor.tests.server.grammar.walking import KeepingCompiler, written
 from stentor.tests.server.parsing.tools.reading import Reading, cut, read
 
 SCHEMA: Final[dict[str, Any]] = {
@@ -82,6 +83,11 @@ def vocabulary_with(markers: list[str]) -> TokenBytes:
     return TokenBytes(tokens, list(range(END, len(tokens))), [END])
 
 
+@lru_cache
+def compiler_with(markers: tuple[str, ...]) -> KeepingCompiler:
+    return KeepingCompiler(vocabulary_with(list(markers)))
+
+
 def ids_of(markers: list[str]) -> dict[str, int]:
     return {marker: END + 1 + number for number, marker in enumerate(markers)}
 
@@ -108,7 +114,7 @@ def texts(
     vocabulary = vocabulary_with(markers)
     lark = Lark(ids_of(markers))
     source = lark.source(format.grammar(lark, tools, parallel=parallel))
-    compiler = Compiler(vocabulary)
+    compiler = compiler_with(tuple(markers))
     for seed in seeds:
         text, ended = written(compiler, vocabulary, source, seed, most=4000)
         if ended:
@@ -141,7 +147,7 @@ def test_a_free_answer_may_be_any_text_or_well_formed_calls(format: ToolFormat, 
     markers = sorted(format.markers) if special else []
     ids = ids_of(markers)
     lark = Lark(ids)
-    compiler = Compiler(vocabulary_with(markers))
+    compiler = compiler_with(tuple(markers))
     free = lark.source(format.free_grammar(lark, TOOLS))
 
     def fits(text: str) -> bool:
@@ -174,7 +180,7 @@ def test_a_name_may_begin_another(format: ToolFormat, special: bool) -> None:
     tools = [Tool(name, None, parameters) for name in ("get", "get_weather", "get_w", "get-weather")]
     ids = ids_of(sorted(format.markers) if special else [])
     vocabulary = vocabulary_with(list(ids))
-    compiler = Compiler(vocabulary)
+    compiler = compiler_with(tuple(ids))
 
     def source(usable: list[Tool]) -> str:
         lark = Lark(ids)
@@ -195,7 +201,7 @@ def test_a_name_may_begin_another(format: ToolFormat, special: bool) -> None:
 @pytest.mark.parametrize("format", [*FORMATS, HARMONY_TOOLS], ids=lambda format: format.name)
 def test_a_custom_tool_is_given_text_that_its_own_grammar_allows(format: ToolFormat, special: bool) -> None:
     markers = sorted(format.markers) if special else []
-    compiler = Compiler(vocabulary_with(markers))
+    compiler = compiler_with(tuple(markers))
     found = 0
     for parallel in (False, True):
         for text in texts(format, markers, parallel, range(4), (CUSTOM,)):
@@ -234,7 +240,7 @@ def test_text_of_a_custom_tool_that_is_not_in_quotes_is_taken_as_it_stands(name:
     lark = Lark({})
     vocabulary = vocabulary_with([])
     text, ended = written(
-        Compiler(vocabulary), vocabulary, lark.source(format.grammar(lark, [plain], parallel=False)), 1, most=4000
+        compiler_with(()), vocabulary, lark.source(format.grammar(lark, [plain], parallel=False)), 1, most=4000
     )
     assert ended
     assert read(format, text, tools=(CUSTOM,)).named == read(format, text, tools=(plain,)).named
@@ -245,7 +251,7 @@ def demo(demo_gguf: Path) -> tuple[TokenBytes, Compiler, Mapping[str, int]]:
     tokenizer = load_tokenizer(demo_gguf)
     assert tokenizer.eos_token_id is not None
     vocabulary = token_bytes_of(tokenizer, (tokenizer.eos_token_id,))
-    return vocabulary, Compiler(vocabulary), special_tokens_of(tokenizer)
+    return vocabulary, KeepingCompiler(vocabulary), special_tokens_of(tokenizer)
 
 
 @pytest.mark.parametrize("name", ["plain", "qwen3_coder", "pythonic", "glm45", "functiongemma"])
@@ -267,7 +273,7 @@ def test_required_calls_of_a_real_vocabulary_always_parse(
 def test_calls_that_are_required_come_to_an_end() -> None:
     format = TOOL_FORMATS["hermes"]
     lark = Lark({})
-    matcher = Compiler(vocabulary_with([])).compile(lark.source(format.grammar(lark, TOOLS[1:2], parallel=True)))
+    matcher = compiler_with(()).compile(lark.source(format.grammar(lark, TOOLS[1:2], parallel=True)))
     call = b'<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     assert all(matcher.consume(byte) for byte in call + (b"\n" + call) * (MOST_CALLS - 1))
     assert matcher.accepting()
@@ -293,9 +299,7 @@ def test_arguments_have_no_names_but_those_that_are_declared(format: ToolFormat)
 def test_arguments_may_have_other_names_where_a_schema_says_so() -> None:
     lark = Lark({})
     tool = Tool("f", None, {"type": "object", "additionalProperties": {"type": "integer"}})
-    matcher = Compiler(vocabulary_with([])).compile(
-        lark.source(TOOL_FORMATS["mistral"].grammar(lark, [tool], parallel=False))
-    )
+    matcher = compiler_with(()).compile(lark.source(TOOL_FORMATS["mistral"].grammar(lark, [tool], parallel=False)))
     assert all(matcher.consume(byte) for byte in b'[TOOL_CALLS]f[ARGS]{"x": 1, "y": 2}')
     assert matcher.accepting()
 
@@ -309,7 +313,7 @@ def test_indented_arguments_are_read_as_they_are(format: ToolFormat, special: bo
     ids = ids_of(sorted(format.markers) if special else [])
     name_of = {id: marker.encode() for marker, id in ids.items()}
     vocabulary = vocabulary_with(list(ids))
-    compiler = Compiler(vocabulary)
+    compiler = compiler_with(tuple(ids))
 
     def source(whitespace: JsonWhitespace) -> str:
         lark = Lark(ids, WHITESPACE[whitespace])
@@ -338,16 +342,14 @@ def test_indented_arguments_are_read_as_they_are(format: ToolFormat, special: bo
 def test_arguments_are_an_object_though_a_schema_does_not_say_so() -> None:
     lark = Lark({})
     tool = Tool("f", None, {"properties": {"a": {"type": "integer"}}})
-    matcher = Compiler(vocabulary_with([])).compile(
-        lark.source(TOOL_FORMATS["mistral"].grammar(lark, [tool], parallel=False))
-    )
+    matcher = compiler_with(()).compile(lark.source(TOOL_FORMATS["mistral"].grammar(lark, [tool], parallel=False)))
     assert all(matcher.consume(byte) for byte in b"[TOOL_CALLS]f[ARGS]")
     assert matcher.allowed() == 1 << ord("{")
 
 
 def test_calls_that_begin_the_answer_are_held_too() -> None:
     lark = Lark({})
-    compiler = Compiler(vocabulary_with([]))
+    compiler = compiler_with(())
     source = lark.source(TOOL_FORMATS["plain"].free_grammar(lark, TOOLS))
     for text, allowed in (("{", False), (" [", False), ("a {[", True), ("\n\n", True)):
         matcher = compiler.compile(source)
@@ -360,7 +362,7 @@ def test_a_string_between_tags_cannot_hold_what_would_end_it() -> None:
     source = lark.source(
         format.grammar(lark, [Tool("f", None, {"properties": {"a": {"type": "string"}}})], parallel=False)
     )
-    matcher = Compiler(vocabulary_with([])).compile(source)
+    matcher = compiler_with(()).compile(source)
     begun = "<tool_call>\n<function=f>\n<parameter=a>\nx</function"
     assert all(matcher.consume(byte) for byte in begun.encode())
     assert not matcher.consume(ord(">"))
