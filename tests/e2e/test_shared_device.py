@@ -44,8 +44,10 @@ async def two_models(model: Path) -> AsyncIterator[Engines]:
         async with Supervisor() as supervisor:
             engines.start(supervisor)
             await engines.wait_started()
-            yield engines
-            supervisor.cancel()
+            try:
+                yield engines
+            finally:
+                supervisor.cancel()
 
 
 async def generate(engines: Engines, kind: Kind, out: list[int]) -> list[int]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.protocols.openai.limits import Limits
 from stentor.server import http_protocol
 from stentor.server.config import ConnectionLimits
 from stentor.server.connections import MAX_PROBES_PER_CLIENT
@@ -87,27 +86,6 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a body that is announced as too long": (head(b"content-length: %d" % (200 * MiB)), 413),
     "an announced body that waits for leave": (head(b"content-length: %d" % (200 * MiB), b"expect: 100-continue"), 413),
 }
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
-    with served() as target:
-        yield target
-
-
-@pytest.fixture(scope="module")
-def strict() -> Iterator[Target]:
-    """Times short enough to be waited for."""
-    connections = ConnectionLimits(header_timeout=0.3, keep_alive_timeout=0.3, max_pipelined=2, max_per_client=24)
-    with served(Limits(body_timeout=0.3), connections) as target:
-        yield target
-
-
-@pytest.fixture
-def connection(target: Target) -> Iterator[Connection]:
-    connection = target.connect()
-    yield connection
-    connection.close()
 
 
 @pytest.fixture

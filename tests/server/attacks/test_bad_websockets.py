@@ -4,7 +4,6 @@ import asyncio
 import gc
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 from starlette.routing import WebSocketRoute
@@ -12,31 +11,10 @@ from starlette.websockets import WebSocket
 from websockets.frames import Frame
 from websockets.streams import StreamReader
 
-from stentor.server.config import ConnectionLimits
-from stentor.tests.server.attacks.hostile import PATIENCE, Connection, Target, head, served, upgrade
+from stentor.tests.server.attacks.hostile import PATIENCE, Connection, Target, head, upgrade
 
 MIB = 1 << 20
 CHUNKED = b"transfer-encoding: chunked"
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
-    with served() as target:
-        yield target
-
-
-@pytest.fixture(scope="module")
-def strict() -> Iterator[Target]:
-    """Times short enough to be waited for."""
-    with served(connections=ConnectionLimits(header_timeout=0.3)) as target:
-        yield target
-
-
-@pytest.fixture
-def connection(target: Target) -> Iterator[Connection]:
-    connection = target.connect()
-    yield connection
-    connection.close()
 
 
 @pytest.mark.parametrize(

@@ -2,77 +2,27 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from stentor.protocols.openai.limits import Limits
-from stentor.server.realtime.session import SessionRules
 from stentor.tests.fakes import FakeEngine, says
+from stentor.tests.server.realtime.audio_session import (
+    ANSWER,
+    MANUAL,
+    TRANSCRIBED,
+    audio_of,
+    ears_of,
+    hear,
+    kinds_of,
+    session,
+)
 from stentor.tests.server.realtime.session_fakes import SECONDS_A_SENTENCE, FakeEars, Running, voice_state
 from stentor.tests.server.realtime.test_text_sessions import engine_of, prompt_of, user
-from stentor.tests.server.realtime.wire import Ledger, part_of
+from stentor.tests.server.realtime.wire import part_of
 
 pytestmark = pytest.mark.anyio
-
-ANSWER = "This is the first sentence. And this is the second one."
-TRANSCRIBED: dict[str, Any] = {"audio": {"input": {"transcription": {"model": "fake-whisper"}}}}
-MANUAL: dict[str, Any] = {"audio": {"input": {"turn_detection": None}}}
-
-
-@asynccontextmanager
-async def session(
-    answer: str = ANSWER, *, transcribes: bool = False, engine: FakeEngine | None = None, **update: Any
-) -> AsyncIterator[Running]:
-    """Every event of it is held against the protocol when it ends."""
-
-    def transcription(rules: SessionRules) -> Any:
-        return rules.transcription("sess_1", 1)
-
-    engine = engine or FakeEngine(answer=says(answer), max_model_len=4096)
-    running = Running(voice_state(engine), transcription if transcribes else None)
-    running.start()
-    await running.until("session.created")
-    if update:
-        running.say(type="session.update", session={"type": "realtime", **update})
-        await running.until("session.updated")
-    yield running
-    await running.end()
-    ledger = Ledger()
-    for event in running.sent:
-        ledger.take(event)
-    assert not ledger.open
-    assert ledger.order == [entry.item.id for entry in running.connection.conversation]
-
-
-def hear(running: Running, sound: str) -> None:
-    running.say(type="input_audio_buffer.append", audio=base64.b64encode(sound.encode()).decode())
-
-
-def ears_of(running: Running) -> FakeEars:
-    assert running.ears is not None
-    return running.ears
-
-
-def kinds_of(running: Running, *, but: tuple[str, ...] = ()) -> list[str]:
-    """Of all events, deltas once."""
-    kinds: list[str] = []
-    for event in running.sent:
-        kind = event["type"]
-        if kind not in but and not (kind.endswith(".delta") and kind in kinds[-2:]):
-            kinds.append(kind)
-    return kinds
-
-
-def audio_of(running: Running, response: str) -> bytes:
-    deltas = [
-        event["delta"]
-        for event in running.sent
-        if event["type"] == "response.output_audio.delta" and event["response_id"] == response
-    ]
-    return b"".join(map(base64.b64decode, deltas))
 
 
 async def test_a_spoken_turn_is_told_in_the_order_of_the_protocol() -> None:
@@ -246,65 +196,6 @@ async def test_silence_for_long_makes_the_model_speak() -> None:
         assert committed["item_id"] == timeout["item_id"]
         await running.until("response.done")
         assert prompt_of(engine_of(running)).endswith(f"{ANSWER}\n<assistant>")
-
-
-async def test_a_truncated_answer_is_remembered_as_far_as_it_was_heard() -> None:
-    async with session() as running:
-        running.say(type="response.create")
-        item = (await running.until("response.done"))["response"]["output"][0]["id"]
-        too_far = int(SECONDS_A_SENTENCE * 2000) + 50
-        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=too_far)
-        assert (await running.until("error"))["error"]["param"] == "audio_end_ms"
-        cut = int(SECONDS_A_SENTENCE * 1000) + 1
-        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=cut)
-        event = await running.until("conversation.item.truncated")
-        assert event["audio_end_ms"] == cut
-        running.say(type="conversation.item.retrieve", item_id=item)
-        part = (await running.until("conversation.item.retrieved"))["item"]["content"][0]
-        assert part["transcript"].strip() == "This is the first sentence."
-        running.say(type="conversation.item.create", item=user("Go on."))
-        running.say(type="response.create")
-        await running.until("response.done")
-        prompt = prompt_of(engine_of(running))
-        assert "first sentence." in prompt
-        assert "second" not in prompt
-
-
-async def test_truncating_an_answer_that_is_still_being_made_cancels_it() -> None:
-    async with session(" ".join(f"This is sentence number {number} of many." for number in range(40))) as running:
-        running.say(type="response.create")
-        item = (await running.until("response.output_audio.delta"))["item_id"]
-        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=100)
-        done = (await running.until("response.done"))["response"]
-        assert (done["status"], done["status_details"]["reason"]) == ("cancelled", "client_cancelled")
-        assert (await running.until("conversation.item.truncated"))["audio_end_ms"] == 100
-        running.say(type="conversation.item.retrieve", item_id=item)
-        part = (await running.until("conversation.item.retrieved"))["item"]["content"][0]
-        assert "This is sentence".startswith(part["transcript"].strip())
-        running.say(type="response.create")
-        await running.until("response.done")
-        assert "number" not in prompt_of(engine_of(running))
-
-
-async def test_an_open_answer_is_truncated_no_later_than_what_was_sent_of_it() -> None:
-    async with session(" ".join(f"This is sentence number {number} of many." for number in range(40))) as running:
-        running.say(type="response.create")
-        item = (await running.until("response.output_audio.delta"))["item_id"]
-        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=10**6)
-        sent = (await running.until("conversation.item.truncated"))["audio_end_ms"]
-        assert 0 < sent <= 40 * SECONDS_A_SENTENCE * 1000
-        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=sent + 1)
-        assert (await running.until("error"))["error"]["param"] == "audio_end_ms"  # its end is known by now
-
-
-async def test_a_truncation_that_is_refused_cancels_nothing() -> None:
-    async with session(output_modalities=["text"]) as running:
-        running.say(type="response.create")
-        item = (await running.until("response.output_item.added"))["item"]["id"]
-        running.say(type="conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=0)
-        await running.until("error")
-        await running.settle(200)
-        assert [each["response"]["status"] for each in running.sent if each["type"] == "response.done"] == ["completed"]
 
 
 async def test_no_id_is_longer_than_clients_keep() -> None:
