@@ -26,7 +26,7 @@ SHARED := -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/compile
 # Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 
-.PHONY: help venv serve pull test lint format pytest proof compile kernels chaos soak mix properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull test lint format pytest proof faults compile kernels chaos soak mix properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ proof: $(STAMP) ## what takes long: all tests marked so, every kernel case inter
 	$(BIN)/python -P -m pytest --ignore=tests/compile -m "proof and alone"
 	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest -n 2 --dist loadfile --all-kernels tests/compile
 	$(MAKE) --no-print-directory properties
+
+faults: $(STAMP) ## put ten faults into copies of the tree, one at a time: which test notices each?
+	$(BIN)/python -P -m stentor.tests.faults --turn $(TURN) $(ARGS)
 
 compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need not be there
 	@echo "==> kernels compile"

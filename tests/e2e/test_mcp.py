@@ -37,7 +37,7 @@ def _asked(name: str, **fields: Any) -> dict[str, Any]:
         "tools": [{"type": "mcp", "server_label": "calc", "require_approval": "never"}],
         "tool_choice": {"type": "mcp", "server_label": "calc", "name": name},
         "temperature": 0,
-        "max_output_tokens": 200,
+        "max_output_tokens": 64,
         **fields,
     }
 

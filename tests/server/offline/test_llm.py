@@ -168,6 +168,8 @@ import asyncio, os, signal, threading, time
 import stentor
 from stentor.server.observe.processes import usage_by_role
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
+
 def interrupt_after(seconds):
     threading.Timer(seconds, os.killpg, (0, signal.SIGINT)).start()  # as a terminal does: all of them
 
