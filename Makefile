@@ -23,6 +23,8 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 .DEFAULT_GOAL := help
 # Tests that are not `alone` are shared out among two processes.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/compile
+# Files with tests that are `alone`: not all others are read for them.
+ALONE = $(shell grep -rl 'mark\.alone' tests --include='test_*.py')
 # Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 
@@ -53,13 +55,13 @@ lint: $(STAMP) ## style, types and layers
 pytest: $(STAMP) ## the tests alone; ARGS="tests/engine -k ring" picks some
 	@echo "==> pytest"
 	$(if $(ARGS),$(BIN)/python -P -m pytest $(ARGS),OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest $(SHARED) --turn $(TURN) -m "not alone")
-	$(if $(ARGS),,$(BIN)/python -P -m pytest --turn $(TURN) --ignore=tests/compile -m alone)
+	$(if $(ARGS),,$(BIN)/python -P -m pytest --turn $(TURN) -m alone $(ALONE))
 	@$(if $(ARGS),,$(MAKE) --no-print-directory compile)
 
 proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples
 	@echo "==> proof"
 	OMP_NUM_THREADS=1 $(BIN)/python -P -m pytest $(SHARED) -m "(proof or triton) and not alone" --all-kernels
-	$(BIN)/python -P -m pytest --ignore=tests/compile -m "proof and alone"
+	$(BIN)/python -P -m pytest -m "proof and alone" $(ALONE)
 	TRITON_INTERPRET=0 $(BIN)/python -P -m pytest -n 2 --dist loadfile --all-kernels tests/compile
 	$(MAKE) --no-print-directory properties
 

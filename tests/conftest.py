@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ with contextlib.suppress(ImportError):  # a GPU machine may have none
     settings.register_profile("same", derandomize=True, deadline=None)
     settings.register_profile("more", max_examples=500, deadline=None)
     settings.load_profile("same")
+
+with contextlib.suppress(ImportError):
+    from httpx._transports import default as transports
+
+    # reading the certificates takes 50 ms, and hundreds of clients are made
+    transports.create_ssl_context = cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
 EXPECTED_SKIPS = Path(__file__).with_name("expected_skips.txt")
 MACHINE = pytest.StashKey[Machine]()

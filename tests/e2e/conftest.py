@@ -17,7 +17,7 @@ def server(demo_model: object) -> Iterator[ServerProcess]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
         yield client

@@ -64,6 +64,7 @@ def worker_that_hears(server: ServerProcess) -> int:
     return worker_of(server, 1)
 
 
+@pytest.mark.proof  # a minute of conversation
 def test_a_caller_is_answered_aloud_and_interrupts_the_answer(server: ServerProcess) -> None:
     figures = asyncio.run(measure(server.port, 200, turns=2, interruptions=2))
     assert figures.turns == 2
