@@ -14,7 +14,7 @@ from typing import assert_never
 import anyio
 import msgspec
 
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Append,
     EngineReady,
     Failed,
@@ -27,11 +27,11 @@ from stentor.protocols.actors import (
     Thinking,
     TokensBatch,
 )
-from stentor.protocols.audio import Audio, Streamed
-from stentor.protocols.codec import decode_client, encoder
-from stentor.protocols.config import EngineConfig
-from stentor.protocols.pooling import Pooling
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.audio import Audio, Streamed
+from stentor.protocols.ipc.codec import decode_client, encoder
+from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.pooling import Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from .channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
 from .groups import first_cause, one_line

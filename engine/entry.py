@@ -8,9 +8,9 @@ import sys
 
 import anyio
 
-from stentor.protocols.actors import Failed, Progress, Shutdown, StartEngine, WorkerReady
-from stentor.protocols.codec import decode_engine, encoder
-from stentor.protocols.config import EngineConfig, process_name
+from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartEngine, WorkerReady
+from stentor.protocols.ipc.codec import decode_engine, encoder
+from stentor.protocols.ipc.config import EngineConfig, process_name
 
 from .channel import Endpoint, PeerDied
 from .groups import first_cause, one_line

@@ -1,6 +1,6 @@
 """Audio that comes piece by piece while its request runs: what there is of it, and how far a row may go with it."""
 
-from stentor.protocols.audio import SAMPLE_BYTES, Streamed, StreamShape
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, Streamed, StreamShape
 
 NO_LIMIT = 1 << 62
 """Positions that a row may compute where nothing is streamed."""

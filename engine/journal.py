@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from stentor.protocols.actors import FinishReason, TokensBatch
+from stentor.protocols.ipc.actors import FinishReason, TokensBatch
 
 from .stream import RequestStream
 

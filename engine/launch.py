@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from stentor.protocols.actors import StartEngine
-from stentor.protocols.codec import encoder
-from stentor.protocols.config import EngineConfig
+from stentor.protocols.ipc.actors import StartEngine
+from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.config import EngineConfig
 
 from .channel import ChannelPair, Endpoint
 from .nursery_owner import Nursery

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.config import LogFormat, LogLevel
+from stentor.protocols.ipc.config import LogFormat, LogLevel
 
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _CAUSES: Final = 8

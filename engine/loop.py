@@ -22,7 +22,7 @@ from typing import NamedTuple, Never, assert_never
 import anyio
 import msgspec
 
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Abort,
     Append,
     ClientInbox,
@@ -38,9 +38,9 @@ from stentor.protocols.actors import (
     Vocabulary,
     WorkerReady,
 )
-from stentor.protocols.codec import decode_engine, encoder
-from stentor.protocols.config import RecoveryConfig
-from stentor.protocols.steps import StepResult
+from stentor.protocols.ipc.codec import decode_engine, encoder
+from stentor.protocols.ipc.config import RecoveryConfig
+from stentor.protocols.ipc.steps import StepResult
 
 from .actor import Actor, Reply
 from .channel import MAX_FRAME, Endpoint, PeerDied

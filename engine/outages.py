@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from stentor.protocols.actors import Stats
-from stentor.protocols.config import process_name
+from stentor.protocols.ipc.actors import Stats
+from stentor.protocols.ipc.config import process_name
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class _Outage(NamedTuple):
 
 
 class Outages:
-    """From each loss to the :class:`~stentor.protocols.actors.EngineReady` that ends it: logged, timed and counted."""
+    """From each loss to the ``EngineReady`` that ends it: logged, timed and counted."""
 
     def __init__(self, model: str = "") -> None:
         """``model`` tells one of several apart in logs."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
-from stentor.protocols.actors import Abort, Append, Ping, Submit, Vocabulary
-from stentor.protocols.codec import encoder
+from stentor.protocols.ipc.actors import Abort, Append, Ping, Submit, Vocabulary
+from stentor.protocols.ipc.codec import encoder
 
 from .channel import Endpoint, PeerDied
 from .pieces import append_frames, submit_frames

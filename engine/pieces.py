@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Append,
     ChoiceTokens,
     Finished,
@@ -20,10 +20,10 @@ from stentor.protocols.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.audio import SAMPLE_BYTES, Streamed
-from stentor.protocols.codec import encoder
-from stentor.protocols.pooling import Pooled
-from stentor.protocols.steps import PooledPart, PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, Streamed
+from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.pooling import Pooled
+from stentor.protocols.ipc.steps import PooledPart, PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
 
 from .channel import MAX_FRAME
 
@@ -234,7 +234,7 @@ def _divided(batch: TokensBatch, size: int, max_bytes: int) -> list[TokensBatch]
 
 
 class PromptParts:
-    """What has come of a prompt ahead of its :class:`~stentor.protocols.actors.PromptDone`.
+    """What has come of a prompt ahead of its :class:`~stentor.protocols.ipc.actors.PromptDone`.
 
     Where an engine or a row was lost it comes again from the beginning, in place of what had come before.
     """

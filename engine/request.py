@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stentor.protocols.actors import FinishReason, Resumed, Submit
-from stentor.protocols.audio import Heard, StreamShape
-from stentor.protocols.codec import encoder
-from stentor.protocols.pooling import Pooled, Reach
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import RowInput
+from stentor.protocols.ipc.actors import FinishReason, Resumed, Submit
+from stentor.protocols.ipc.audio import Heard, StreamShape
+from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.pooling import Pooled, Reach
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import RowInput
 
 from .cache.prefix import audio_root_digest, chain_digest, root_digest
 from .grammar.rule import ChoiceRule

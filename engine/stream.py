@@ -6,7 +6,7 @@ from typing import Self
 
 import msgspec
 
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Append,
     ChoiceTokens,
     Finished,
@@ -16,7 +16,7 @@ from stentor.protocols.actors import (
     Resumed,
     Submit,
 )
-from stentor.protocols.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
+from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
 
 from .pieces import PromptParts
 

@@ -4,7 +4,7 @@ side of the client. No I/O, no clock."""
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from stentor.protocols.actors import TokensBatch
+from stentor.protocols.ipc.actors import TokensBatch
 
 from .journal import Journal
 from .stream import RequestStream

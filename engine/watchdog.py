@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from stentor.protocols.config import RecoveryConfig
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.ipc.config import RecoveryConfig
+from stentor.protocols.ipc.steps import StepPlan
 
 _CONTEXT: Final = 4096
 _WINDOW: Final = 1500

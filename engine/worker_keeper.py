@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import anyio
 
-from stentor.protocols.actors import WorkerReady
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.actors import WorkerReady
+from stentor.protocols.ipc.config import WorkerConfig
 
 from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
 from .worker_source import WorkerSource

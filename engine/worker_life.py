@@ -8,10 +8,10 @@ from typing import Final
 
 import anyio
 
-from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
-from stentor.protocols.codec import decode_engine_worker, encoder
-from stentor.protocols.config import WorkerConfig
-from stentor.protocols.steps import Masks, StepPart, StepPlan, StepResult
+from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.codec import decode_engine_worker, encoder
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.steps import Masks, StepPart, StepPlan, StepResult
 
 from .channel import ChannelClosed, ChannelError, ChannelPair, Endpoint, PeerDied
 from .groups import one_line

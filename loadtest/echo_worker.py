@@ -10,9 +10,9 @@ import time
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.process import become_child
 from stentor.engine.worker.limits import limits_of, with_limits
-from stentor.protocols.actors import Shutdown, StartWorker, WorkerReady
-from stentor.protocols.codec import decode_worker, encoder
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.ipc.actors import Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.codec import decode_worker, encoder
+from stentor.protocols.ipc.steps import StepPlan, StepResult
 
 _BLOCKS = 65_536
 _MAX_MODEL_LEN = 8_192

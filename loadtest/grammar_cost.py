@@ -30,10 +30,10 @@ from stentor.engine.grammar.matcher import Compiler
 from stentor.engine.grammar.rule import ChoiceRule, ParameterSets
 from stentor.engine.grammar.token_sets import MaskWriter, ids_in
 from stentor.engine.grammar.vocabulary import TokenBytes, pieces_of
-from stentor.protocols.actors import ChoiceTokens, Finished
-from stentor.protocols.codec import encoder
-from stentor.protocols.config import EngineConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from .processes import cpu_seconds, tree
 from .worker_options import add_worker_options, worker_config

@@ -9,10 +9,10 @@ from typing import Any
 from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.device_runner import DeviceRunner
 from stentor.engine.worker.setup import set_up
-from stentor.protocols.actors import Submit, TokensBatch
-from stentor.protocols.config import SchedulerConfig, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.ipc.actors import Submit, TokensBatch
+from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan, StepResult
 
 Progress = Callable[[str, int, int], None]
 

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.models.config import DecoderConfig
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.config import WorkerConfig
 
 from .kernels.report import machine
 from .kernels.timing import Ceilings, measure_ceilings

@@ -22,9 +22,9 @@ from stentor.engine.client import EngineClient, EngineUnavailable
 from stentor.engine.groups import first_cause
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, Progress
-from stentor.protocols.config import EngineConfig, RecoveryConfig, SchedulerConfig, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, Progress
+from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from .serving.lengths import LengthError
 

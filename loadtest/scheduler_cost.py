@@ -25,11 +25,11 @@ from rich.table import Table
 
 from stentor.engine.client import EngineClient
 from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
-from stentor.protocols.actors import Submit
-from stentor.protocols.codec import decode_engine_worker, encoder
-from stentor.protocols.config import EngineConfig, SchedulerConfig, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.ipc.actors import Submit
+from stentor.protocols.ipc.codec import decode_engine_worker, encoder
+from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan, StepResult
 
 from .processes import cpu_seconds
 

@@ -27,7 +27,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.models.config import DecoderConfig
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
-from stentor.protocols.actors import WorkerReady
+from stentor.protocols.ipc.actors import WorkerReady
 
 from .ceilings import CpuCeilings, measure_cpu_ceilings
 from .offline import wide_console

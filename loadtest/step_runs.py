@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from stentor.engine.models.config import DecoderConfig
 from stentor.engine.worker.setup_parts import Setup
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 FILL = 512
 """Tokens of each step, and of each sequence, that fill the cache."""

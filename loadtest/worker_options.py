@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
-from stentor.protocols.config import CacheDType, Device, DType, LoadFormat, OnlineQuantization, WorkerConfig
+from stentor.protocols.ipc.config import CacheDType, Device, DType, LoadFormat, OnlineQuantization, WorkerConfig
 
 _SIZE: Final = re.compile(r"(\d+)\s*(?:([KMGT])i?B?|B)?", flags=re.IGNORECASE)
 

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.openai.errors import BadRequest, ErrorBody
+from stentor.protocols.common.errors import BadRequest, ErrorBody
 
 from .auth import RequireKey
 from .door.cors import Cors

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stentor.protocols.openai.errors import ErrorBody
+from stentor.protocols.common.errors import ErrorBody
 
 from .door.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from .door.hosts import Hosts

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 Kind = Literal["chat", "transcription", "speech", "embedding"]
 

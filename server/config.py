@@ -1,6 +1,6 @@
 """The one typed tree of everything an operator can set, and nothing else.
 
-Defaults that cross a process boundary are :mod:`stentor.protocols.config`'s; the rest are here.
+Defaults that cross a process boundary are :mod:`stentor.protocols.ipc.config`'s; the rest are here.
 :mod:`.options` names each value on the command line, in the environment and in the TOML file.
 """
 
@@ -15,8 +15,8 @@ from stentor.engine.loading.hub import (
     DEMO_TRANSCRIPTION_MODEL,
 )
 from stentor.engine.models.sentence_config import PoolingMode
-from stentor.protocols.config import DType, EngineConfig, WorkerConfig
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.config import DType, EngineConfig, WorkerConfig
 
 from .audio.limits import AudioLimits
 from .catalogue import Catalogue, Kind, ServedModel

@@ -12,8 +12,8 @@ from stentor.engine.groups import first_cause
 from stentor.engine.launch import EngineProcess
 from stentor.engine.outages import LostProcess
 from stentor.engine.supervisor import Supervisor
-from stentor.protocols.actors import EngineReady, Progress
-from stentor.protocols.config import EngineConfig
+from stentor.protocols.ipc.actors import EngineReady, Progress
+from stentor.protocols.ipc.config import EngineConfig
 
 from .catalogue import Kind
 from .listening import StartError

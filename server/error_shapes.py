@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from stentor.protocols.anthropic.errors import CODES, ErrorDetails, MessageError, MessageErrorResponse, kind_of
-from stentor.protocols.openai.errors import ErrorBody, ErrorResponse
+from stentor.protocols.common.errors import ErrorBody, ErrorResponse
 
 from .observe.request import current_request_id
 

@@ -3,7 +3,7 @@
 ::
 
     Exception
-    ├── protocols.openai.errors.BadRequest   400, 404, 413: what the client sent
+    ├── protocols.common.errors.BadRequest   400, 404, 413: what the client sent
     ├── text.errors.TextTooLarge             413: there is no memory to tokenize it
     ├── ServerError                          500: what went wrong here
     │   ├── GenerationFailed                 500: the engine ended a choice with an error
@@ -36,8 +36,8 @@ from starlette.types import Scope
 
 from stentor.engine.client import EngineUnavailable
 from stentor.engine.logs import trace_without_messages
-from stentor.protocols.deltas import Finish
-from stentor.protocols.openai.errors import BadRequest, ErrorBody
+from stentor.protocols.common.errors import BadRequest, ErrorBody
+from stentor.protocols.ipc.deltas import Finish
 
 from .door.root_path import route_path
 from .error_shapes import OPENAI, ErrorShape, shape_of

@@ -16,7 +16,7 @@ from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 from stentor.engine.loading.kind import ModelKind, kind_of
 from stentor.engine.nursery_owner import Nursery
 from stentor.engine.weight_file import create_weight_file
-from stentor.protocols.config import EngineConfig
+from stentor.protocols.ipc.config import EngineConfig
 
 from .catalogue import ARTICLES, OPTIONS_OF, Kind
 from .config import Config

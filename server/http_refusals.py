@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
-from stentor.protocols.openai.errors import ErrorBody
+from stentor.protocols.common.errors import ErrorBody
 
 from .error_shapes import shape_of
 

@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from stentor.engine.outages import LostProcess
-from stentor.protocols.actors import EngineReady, FinishReason, Stats
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
+from stentor.protocols.ipc.actors import EngineReady, FinishReason, Stats
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 
 from .observe.figures import ServerFigures
 from .observe.realtime_figures import RealtimeFigures

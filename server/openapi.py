@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 import stentor
 from stentor.protocols.anthropic.errors import MessageErrorResponse
-from stentor.protocols.openai.errors import ErrorResponse
+from stentor.protocols.common.errors import ErrorResponse
 
 from .auth import OPEN_PATHS, AdminRoute
 from .door.door import Door

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from stentor.engine.logs import trace_without_messages
-from stentor.protocols.openai.limits import MAX_REQUEST_ID
+from stentor.protocols.common.limits import MAX_REQUEST_ID
 
 from .auth import caller_of
 from .door.root_path import route_path

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from stentor.protocols.actors import EngineReady, MemoryLine
-from stentor.protocols.actors import Progress as ProgressMessage
+from stentor.protocols.ipc.actors import EngineReady, MemoryLine
+from stentor.protocols.ipc.actors import Progress as ProgressMessage
 
 from .observe.processes import resident_bytes
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from stentor.engine.client import EngineClient
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 
 from .batches.runner import BatchRunner
 from .catalogue import Catalogue, Kind, ServedModel

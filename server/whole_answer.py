@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from stentor.protocols.openai.bounds import ANSWER_TOO_LARGE
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.bounds import ANSWER_TOO_LARGE
+from stentor.protocols.common.errors import BadRequest
 
 from .overload.memory_budget import MemoryBudget, MemoryShare
 

@@ -12,7 +12,7 @@ import msgspec
 from stentor.engine import launch
 from stentor.engine.launch import EngineProcess
 from stentor.engine.nursery_owner import Nursery
-from stentor.protocols.config import EngineConfig
+from stentor.protocols.ipc.config import EngineConfig
 from stentor.server import cli
 
 UNPACED = "--unpaced"

@@ -12,10 +12,18 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Stats, Thinking
-from stentor.protocols.audio import Audio
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import (
+    ChoiceTokens,
+    EngineReady,
+    Finished,
+    FinishReason,
+    PromptDone,
+    Stats,
+    Thinking,
+)
+from stentor.protocols.ipc.audio import Audio
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.metrics import Metrics
 from stentor.server.state import GenerationDefaults, ServerState
 from stentor.server.text.pieces import byte_alphabet

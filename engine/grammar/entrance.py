@@ -8,7 +8,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 
-from stentor.protocols.actors import Finished, FinishReason, Resumed, Submit, TokensBatch, Vocabulary
+from stentor.protocols.ipc.actors import Finished, FinishReason, Resumed, Submit, TokensBatch, Vocabulary
 
 from .keeper import Grammars, Rules
 from .matcher import GrammarError

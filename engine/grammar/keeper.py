@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.protocols.actors import Submit, Vocabulary
+from stentor.protocols.ipc.actors import Submit, Vocabulary
 
 from .matcher import Compiler, GrammarError, GuidanceMatcher
 from .rule import ChoiceRule, ParameterSets, RuleBroken

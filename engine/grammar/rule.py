@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from stentor.protocols.actors import Fault
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Fault
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from .bad_words import BadWords, Endings, endings_of
 from .matcher import Matcher

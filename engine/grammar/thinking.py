@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stentor.protocols.actors import Thinking
+from stentor.protocols.ipc.actors import Thinking
 
 
 class ThinkingBudget:

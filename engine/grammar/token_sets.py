@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from stentor.protocols.steps import Masks, RowMask
+from stentor.protocols.ipc.steps import Masks, RowMask
 
 FEW: Final = 16
 """So many tokens are sent as ids."""

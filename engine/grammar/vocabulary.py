@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.protocols.actors import Vocabulary
+from stentor.protocols.ipc.actors import Vocabulary
 
 PIECE_BYTES: Final = 128 << 10
 """Of one message, roughly: a small part of a channel's ring."""

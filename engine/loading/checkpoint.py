@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from stentor.protocols.config import LoadFormat
+from stentor.protocols.ipc.config import LoadFormat
 
 from ..models.config import ConfigError, DecoderConfig
 from ..models.gguf_config import decoder_config_from_gguf, gguf_architecture

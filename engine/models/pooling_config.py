@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from stentor.protocols.pooling import Pooling, PoolingTask
+from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from .config import ConfigError, DecoderConfig
 from .config_fields import Fields

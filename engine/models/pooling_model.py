@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stentor.protocols.pooling import Pooling, PoolingTask
+from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from ..layers.placement import Placement
 from ..layers.pooling import After, normalize, pool

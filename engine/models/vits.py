@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from stentor.protocols.speech import VoicePlace
+from stentor.protocols.ipc.speech import VoicePlace
 
 from ..speech.backend import CannotSpeak, Stop, Stopped
 

@@ -1,7 +1,7 @@
 """What the rows of a step may draw, once the tokens before it are known."""
 
-from stentor.protocols.actors import Finished
-from stentor.protocols.steps import Masks
+from stentor.protocols.ipc.actors import Finished
+from stentor.protocols.ipc.steps import Masks
 
 from ..grammar.rule import Complete, RuleBroken
 from ..grammar.token_sets import MaskWriter

@@ -1,7 +1,15 @@
 """What a completed step means for its choices: tokens gained, prompts done, choices ended."""
 
-from stentor.protocols.actors import ChoiceTokens, Fault, Finished, FinishReason, PromptDone, PromptPart, TokensBatch
-from stentor.protocols.steps import StepResult, TokenLogprobs
+from stentor.protocols.ipc.actors import (
+    ChoiceTokens,
+    Fault,
+    Finished,
+    FinishReason,
+    PromptDone,
+    PromptPart,
+    TokensBatch,
+)
+from stentor.protocols.ipc.steps import StepResult, TokenLogprobs
 
 from ..grammar.rule import RuleBroken
 from ..request import Choice, ChoiceState, Request

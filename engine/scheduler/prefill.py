@@ -1,6 +1,6 @@
 """Rows that compute several positions at once: chunks of running prefills, and admissions."""
 
-from stentor.protocols.steps import Encoding
+from stentor.protocols.ipc.steps import Encoding
 
 from ..request import Choice, Request
 from .preemption import Memory

@@ -1,7 +1,7 @@
 """Why a request can never run."""
 
-from stentor.protocols.actors import Append, Submit
-from stentor.protocols.audio import (
+from stentor.protocols.ipc.actors import Append, Submit
+from stentor.protocols.ipc.audio import (
     MAX_STREAM_BYTES,
     MAX_WINDOW_BYTES,
     SAMPLE_BYTES,
@@ -9,7 +9,7 @@ from stentor.protocols.audio import (
     Audio,
     StreamShape,
 )
-from stentor.protocols.pooling import Reach
+from stentor.protocols.ipc.pooling import Reach
 
 from ..cache.prefix import MAX_TOKEN_ID
 from ..input import InputStream

@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stentor.protocols.actors import Append, Finished, FinishReason, Stats, Submit, TokensBatch
-from stentor.protocols.audio import SAMPLE_BYTES, StreamShape
-from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.pooling import Reach
-from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.actors import Append, Finished, FinishReason, Stats, Submit, TokensBatch
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, StreamShape
+from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.pooling import Reach
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ..channel import MAX_FRAME
 from ..grammar.rule import ChoiceRule

@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Encoding, ForkedRow, NewRow, RowInput, RowStep, StepResult
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import Encoding, ForkedRow, NewRow, RowInput, RowStep, StepResult
 
 from ..request import Choice
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from stentor.protocols.speech import VoicePlace
+from stentor.protocols.ipc.speech import VoicePlace
 
 
 class Stopped(Exception):

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import anyio
 
-from stentor.protocols.speech import (
+from stentor.protocols.ipc.speech import (
     AbortSpeech,
     SpeechFailed,
     SpeechOutbox,

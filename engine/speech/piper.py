@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from stentor.protocols.speech import VoicePlace
+from stentor.protocols.ipc.speech import VoicePlace
 
 from .backend import CannotSpeak, Stop, Stopped
 

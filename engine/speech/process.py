@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Final
 
-from stentor.protocols.speech import (
+from stentor.protocols.ipc.speech import (
     AbortSpeech,
     SpeechFailed,
     SpeechInbox,

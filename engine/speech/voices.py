@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from stentor.protocols.speech import SpeechBackend, VoicePlace
+from stentor.protocols.ipc.speech import SpeechBackend, VoicePlace
 
 from ..loading.errors import CheckpointError
 

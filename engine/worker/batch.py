@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from stentor.kernels import AttentionBatch
-from stentor.protocols.steps import RowStep
+from stentor.protocols.ipc.steps import RowStep
 
 from .rows import RowTable
 

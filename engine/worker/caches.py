@@ -7,7 +7,7 @@ import torch
 from stentor.kernels import kv_cache_shape
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.native.memory import empty_huge
-from stentor.protocols.config import CacheDType
+from stentor.protocols.ipc.config import CacheDType
 
 from ..layers.attention import LayerCache
 from ..models.config import DecoderConfig

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stentor.protocols.steps import Masks, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder

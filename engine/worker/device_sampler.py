@@ -9,8 +9,8 @@ import torch
 
 from stentor.kernels import sampling
 from stentor.kernels.sampling.tables import IN_PROMPT, MAX_BIAS, PARAMS, WORD, SamplerTables, pack_params
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep
 
 from .device import Device
 from .masks import SlotMasks

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from .masks import NO_MASKS, slot_masks
 from .rows import RowTable

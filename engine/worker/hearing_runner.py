@@ -6,8 +6,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from stentor.protocols.audio import Heard
-from stentor.protocols.steps import Encoding, Masks, NewRow, PromptLogprobs, RowHeard, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.audio import Heard
+from stentor.protocols.ipc.steps import (
+    Encoding,
+    Masks,
+    NewRow,
+    PromptLogprobs,
+    RowHeard,
+    RowStep,
+    StepPlan,
+    StepResult,
+)
 
 from ..layers.attention import LayerCache
 from ..models.whisper import Queries, Whisper

@@ -11,7 +11,7 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.native.memory import HUGE, SharedHuge, empty_huge
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.config import WorkerConfig
 
 from ..layers.placement import Placement
 from ..loading.checkpoint import Checkpoint

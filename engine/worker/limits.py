@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stentor.protocols.config import StepLimits, WorkerConfig
+from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 
 SUITED = {
     # a CPU is busy with few rows, a chunk of prefill holds up those that decode, and of a prompt that is known up to a

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 LogprobTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """What ``kernels.sampling.logprobs`` returns: values [n], ranks [n], alternatives [n, top] and their values."""

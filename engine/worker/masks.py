@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from stentor.kernels import sampling
-from stentor.protocols.steps import Masks
+from stentor.protocols.ipc.steps import Masks
 
 from ..grammar.token_sets import WORD_BYTES
 

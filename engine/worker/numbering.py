@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stentor.protocols.steps import RowStep
+from stentor.protocols.ipc.steps import RowStep
 
 from .rows import RowTable
 from .staging import Numbers, Shape

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from stentor.kernels.native.memory import HUGE, take_pages
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.ipc.steps import StepPlan
 
 AHEAD_BYTES = 256 << 20
 """Of blocks that nobody has used yet, at most; but one page of each tensor."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stentor.protocols.steps import PromptLogprobs, StepPlan, TokenLogprobs
+from stentor.protocols.ipc.steps import PromptLogprobs, StepPlan, TokenLogprobs
 
 from .device import Mark
 from .logprobs import LogprobTensors, logprob_entries

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from stentor.protocols.pooling import Pooled, Pooling
-from stentor.protocols.steps import Masks, NewRow, RowPooled, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.pooling import Pooled, Pooling
+from stentor.protocols.ipc.steps import Masks, NewRow, RowPooled, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stentor.protocols.actors import MemoryLine
-from stentor.protocols.sampling import MAX_LOGPROBS, SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.actors import MemoryLine
+from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 from .device import Device
 from .device_runner import DeviceRunner

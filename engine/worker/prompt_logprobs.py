@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from stentor.protocols.steps import PromptLogprobs, RowStep
+from stentor.protocols.ipc.steps import PromptLogprobs, RowStep
 
 from .rows import RowTable
 from .sampler import Sampler

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.ipc.steps import StepPlan
 
 logger = logging.getLogger(__name__)
 

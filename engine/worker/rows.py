@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stentor.protocols.steps import NewRow, StepPlan
+from stentor.protocols.ipc.steps import NewRow, StepPlan
 
 
 def with_forks(plan: StepPlan) -> StepPlan:

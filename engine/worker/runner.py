@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stentor.protocols.steps import Masks, PromptLogprobs, RowHeard, RowPooled, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowHeard, RowPooled, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.decoder import Decoder

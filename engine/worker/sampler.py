@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from stentor.kernels import sampling
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 from .logprobs import logprob_entries
 from .masks import NO_MASKS, SlotMasks, lowest, restrict_rows_

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 
 _GROWTH = 64
 """Room for new distinct tokens when a row's list is made; doubled when it runs out."""

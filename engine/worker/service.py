@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
-from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker
-from stentor.protocols.codec import decode_worker, encoder
-from stentor.protocols.config import WorkerConfig, process_name
-from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker
+from stentor.protocols.ipc.codec import decode_worker, encoder
+from stentor.protocols.ipc.config import WorkerConfig, process_name
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ..channel import Endpoint, PeerDied
 from ..groups import one_line

@@ -2,7 +2,7 @@
 
 import torch
 
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.config import WorkerConfig
 
 from ..lease import Member
 from .cuda_device import CudaDevice

@@ -7,8 +7,8 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
-from stentor.protocols.actors import MemoryLine, WorkerReady
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.config import WorkerConfig
 
 from ..layers.placement import Placement
 from ..loading.checkpoint import open_checkpoint

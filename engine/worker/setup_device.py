@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from stentor.protocols.actors import WorkerReady
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.actors import WorkerReady
+from stentor.protocols.ipc.config import WorkerConfig
 
 from ..layers.attention import LayerCache
 from ..loading.checkpoint import open_checkpoint

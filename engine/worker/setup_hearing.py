@@ -7,11 +7,11 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
-from stentor.protocols.actors import MemoryLine, WorkerReady
-from stentor.protocols.audio import MAX_WINDOW_BYTES
-from stentor.protocols.config import StepLimits, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Encoding, NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES
+from stentor.protocols.ipc.config import StepLimits, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import Encoding, NewRow, RowStep, StepPlan
 
 from ..layers.placement import Placement
 from ..loading.checkpoint import Checkpoint

@@ -9,10 +9,10 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.native.memory import keep_freed_memory
-from stentor.protocols.actors import WorkerReady
-from stentor.protocols.config import DType, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Encoding, NewRow, RowInput, RowStep, StepPlan
+from stentor.protocols.ipc.actors import WorkerReady
+from stentor.protocols.ipc.config import DType, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import Encoding, NewRow, RowInput, RowStep, StepPlan
 
 from ..layers.placement import Placement
 from ..loading.checkpoint import Checkpoint

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
-from stentor.protocols.actors import MemoryLine, WorkerReady
-from stentor.protocols.config import StepLimits, WorkerConfig
-from stentor.protocols.pooling import Pooling, Reach
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.config import StepLimits, WorkerConfig
+from stentor.protocols.ipc.pooling import Pooling, Reach
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 from ..layers.attention import LayerCache
 from ..layers.placement import Placement

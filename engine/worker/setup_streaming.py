@@ -2,11 +2,11 @@
 
 import torch
 
-from stentor.protocols.actors import MemoryLine, WorkerReady
-from stentor.protocols.audio import StreamShape
-from stentor.protocols.config import WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowInput, RowStep, StepPlan
+from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
+from stentor.protocols.ipc.audio import StreamShape
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowInput, RowStep, StepPlan
 
 from ..loading.checkpoint import Checkpoint
 from ..models.voxtral_realtime import VoxtralRealtime

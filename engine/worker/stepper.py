@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from stentor.protocols.actors import Failed
-from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.actors import Failed
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ..channel import PeerDied
 from .device import Mark

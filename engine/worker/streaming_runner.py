@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from stentor.protocols.steps import Masks, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
 from ..layers.attention import LayerCache
 from ..models.stream_encoder import Listening

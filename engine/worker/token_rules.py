@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 import msgspec
 import torch
 
-from stentor.protocols.audio import TokenRules
-from stentor.protocols.steps import NewRow
+from stentor.protocols.ipc.audio import TokenRules
+from stentor.protocols.ipc.steps import NewRow
 
 _NONE = -1
 

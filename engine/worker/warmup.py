@@ -7,8 +7,8 @@ are one, and on whether 16 divides them.
 
 from collections.abc import Iterator
 
-from stentor.protocols.sampling import MAX_LOGPROBS, SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 from .device_runner import DeviceRunner
 from .setup_parts import ProgressCallback

@@ -21,7 +21,7 @@ from stentor.engine.layers.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.worker.errors import SetupError
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.config import WorkerConfig
 
 from ..offline import wide_console
 from ..record import now_iso

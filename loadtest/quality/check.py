@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from stentor.engine.loading.checkpoint import Checkpoint
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.config import WorkerConfig
 
 from .compare import Agreement, Comparison
 from .corpus import windows

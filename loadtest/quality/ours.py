@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stentor.engine.worker.setup import set_up
-from stentor.protocols.config import WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan, StepResult, TokenLogprobs
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult, TokenLogprobs
 
 Window = Sequence[int]
 

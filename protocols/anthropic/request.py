@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ..openai import limits
-from ..openai.errors import BadRequest
+from ..common import limits
+from ..common.errors import BadRequest
 from ..openai.sampling import Name, not_served
 from .content import Identifier, InputMessage, TextBlock
 from .errors import THREAD_UNSUPPORTED

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final, Literal, Protocol
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from . import limits
-from .bounds import at_most, chars_at_most, items_at_most, message_chars_at_most
-from .errors import BadRequest
-from .limits import Limits
+from ..common import limits
+from ..common.bounds import at_most, chars_at_most, items_at_most, message_chars_at_most
+from ..common.errors import BadRequest
+from ..common.limits import Limits
 from .messages import check_messages
 from .sampling import SamplingFields, TopLogprobs, check_sampling, not_served, refuse
 from .structured import wanted_answer

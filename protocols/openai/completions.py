@@ -5,9 +5,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from .bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most
-from .errors import BadRequest
-from .limits import Limits
+from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most
+from ..common.errors import BadRequest
+from ..common.limits import Limits
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
 from .structured import wanted_answer
 from .usage import PromptLogprobs, Usage

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from .errors import BadRequest
+from ..common.errors import BadRequest
 from .sampling import not_served
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")

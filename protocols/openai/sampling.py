@@ -5,11 +5,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ..sampling import MAX_LOGPROBS
-from . import limits
-from .bounds import at_most, items_at_most, keys_at_most, texts_at_most
-from .errors import BadRequest
-from .limits import Limits
+from ..common import limits
+from ..common.bounds import at_most, items_at_most, keys_at_most, texts_at_most
+from ..common.errors import BadRequest
+from ..common.limits import Limits
+from ..ipc.sampling import MAX_LOGPROBS
 
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]

@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from . import limits
-from .bounds import chars_at_most
-from .errors import BadRequest
+from ..common import limits
+from ..common.bounds import chars_at_most
+from ..common.errors import BadRequest
 
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 TOKENS_A_SECOND: Final = 20

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from .decoding import converted
+from ..common.decoding import converted
 
 Text = Annotated[str, Meta(min_length=1)]
 

@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from .bounds import chars_at_most, items_at_most
-from .decoding import converted
-from .errors import BadRequest
-from .limits import Limits
+from ..common.bounds import chars_at_most, items_at_most
+from ..common.decoding import converted
+from ..common.errors import BadRequest
+from ..common.limits import Limits
 from .structural_tags import StructuralTag, from_triggers
 
 Schema = dict[str, Any] | bool

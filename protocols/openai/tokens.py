@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import msgspec
 
-from .bounds import prompt_chars_at_most
+from ..common.bounds import prompt_chars_at_most
+from ..common.errors import BadRequest
+from ..common.limits import Limits
 from .chat import ChatRequest, Messages, check_template
-from .errors import BadRequest
-from .limits import Limits
 from .messages import check_messages
 from .sampling import Name, TokenId
 

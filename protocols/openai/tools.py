@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from .bounds import TEXT_TOO_LONG, chars_at_most, items_at_most
-from .decoding import converted
-from .errors import BadRequest
-from .limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
+from ..common.bounds import TEXT_TOO_LONG, chars_at_most, items_at_most
+from ..common.decoding import converted
+from ..common.errors import BadRequest
+from ..common.limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
 from .structured import check_schema
 
 CUSTOM_INPUT: Final = "input"

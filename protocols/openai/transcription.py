@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from . import limits
-from .bounds import LIST_TOO_LONG
-from .decoding import converted, converted_form
-from .errors import BadRequest
+from ..common import limits
+from ..common.bounds import LIST_TOO_LONG
+from ..common.decoding import converted, converted_form
+from ..common.errors import BadRequest
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 Granularity = Literal["word", "segment"]

@@ -23,7 +23,7 @@ from stentor.protocols.anthropic.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.sampling import not_served
 
 BLOCKS_JOIN: Final = "\n"

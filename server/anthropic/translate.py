@@ -18,9 +18,9 @@ from stentor.protocols.anthropic.request import (
     Tool,
     ToolChoice,
 )
+from stentor.protocols.common.decoding import converted
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.decoding import converted
-from stentor.protocols.openai.errors import BadRequest
 
 from ..conversation.renaming import renamed
 from .conversation import BLOCKS_JOIN, chat_messages

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 from ..errors import Overloaded, ServerError
 from ..overload.fair_queue import FairQueue, QueueFull, current_owner

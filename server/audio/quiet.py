@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stentor.protocols.audio import SAMPLE_RATE
+from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 _SPAN: Final = SAMPLE_RATE // 10
 """Samples over which loudness is taken."""

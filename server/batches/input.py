@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from stentor.protocols.common.decoding import too_many_values
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.batches import MAX_ERRORS, MAX_REQUESTS, BatchError
-from stentor.protocols.openai.decoding import too_many_values
-from stentor.protocols.openai.limits import Limits
 
 from ..store import files
 from ..store.database import Database

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from stentor.protocols.openai.decoding import decode_json
+from stentor.protocols.common.decoding import decode_json
 
 MAX_LINE_BYTES: Final = 64 << 20
 MAX_ANSWER_BYTES: Final = MAX_LINE_BYTES - (64 << 10)

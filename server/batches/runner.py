@@ -28,8 +28,8 @@ from starlette.types import ASGIApp
 
 from stentor.engine.groups import first_cause
 from stentor.engine.logs import trace_without_messages
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.batches import Batch, BatchError, BatchErrors, RequestCounts, batch_decoder
-from stentor.protocols.openai.limits import Limits
 
 from ..door.keys import Caller
 from ..errors import INTERNAL, Overloaded

@@ -4,11 +4,11 @@ import os
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from stentor.protocols.openai.bounds import TOKEN_ID_BYTES, AnswerSize, described_bytes, ranked_bytes
+from stentor.protocols.common.bounds import TOKEN_ID_BYTES, AnswerSize, described_bytes, ranked_bytes
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
-from stentor.protocols.sampling import SamplingParams
 
 from ..state import ServerState
 

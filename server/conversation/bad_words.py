@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..overload.memory_budget import TOKEN_BYTES, MemoryShare, params_bytes
 from ..state import ServerState

@@ -8,11 +8,11 @@ from typing import Any, Final
 import anyio.to_thread
 import msgspec
 
-from stentor.protocols.actors import Thinking
-from stentor.protocols.openai.bounds import TEXT_TOO_LONG
+from stentor.protocols.common.bounds import TEXT_TOO_LONG
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.structured import Answer, JsonAnswer, wanted_answer
 from stentor.protocols.openai.tools import NO_TOOLS, OfferedTool, ToolUse
 

@@ -4,9 +4,9 @@ import logging
 
 import msgspec
 
-from stentor.protocols.deltas import Delta, PromptProcessed
+from stentor.protocols.ipc.deltas import Delta, PromptProcessed
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.sampling import SamplingFields
-from stentor.protocols.sampling import SamplingParams
 
 from ..door.keys import Caller
 from ..metrics import RequestTracker

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 _NAMED: Final = re.compile(r"`([a-z_][^`]*)`")
 _INDEX: Final = r"\[(\d+)\]"

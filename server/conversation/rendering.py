@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import TemplateFields
-from stentor.protocols.openai.errors import BadRequest
 
 from ..errors import Overloaded
 from ..rendering.interface import Conversation

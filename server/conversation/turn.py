@@ -7,7 +7,7 @@ that the client used.
 
 from dataclasses import dataclass
 
-from stentor.protocols.deltas import Delta
+from stentor.protocols.ipc.deltas import Delta
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.tools import ToolUse, tool_use
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stentor.protocols.openai.errors import ErrorBody
+from stentor.protocols.common.errors import ErrorBody
 
 from ..errors import respond
 from .origins import Origins, header

@@ -9,10 +9,10 @@ from uuid import uuid4
 import msgspec
 from starlette.requests import Request
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling import Pooled, Pooling, PoolingTask
-from stentor.protocols.pooling_api.common import InputFields, PoolingFields, TextUsage
-from stentor.protocols.pooling_api.formats import NumberFields
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask
+from stentor.protocols.pooling.common import InputFields, PoolingFields, TextUsage
+from stentor.protocols.pooling.formats import NumberFields
 
 from ..auth import caller_of
 from ..observe.request import current_record

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling_api.common import InputFields
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.pooling.common import InputFields
 
 from ..errors import Overloaded
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.pooling import Pooled
-from stentor.protocols.pooling_api.formats import EncodingFormat, Endianness, NumberType
+from stentor.protocols.ipc.pooling import Pooled
+from stentor.protocols.pooling.formats import EncodingFormat, Endianness, NumberType
 
 from ..overload.turns import LoopTurns, Slices
 from ..whole_answer import AnswerParts, AnswerRoom, Buffer, WholeAnswer

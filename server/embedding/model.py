@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from stentor.engine.models.pooling_config import PoolingConfig, tasks_of
-from stentor.protocols.actors import EngineReady
-from stentor.protocols.pooling import Pooling, PoolingTask
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import EngineReady
+from stentor.protocols.ipc.pooling import Pooling, PoolingTask
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.generation import EventStream
 from ..text.pool import TokenizerPool

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 from ..text.errors import TemplateError
 from .model import EmbeddingModel

@@ -14,8 +14,8 @@ import anyio
 import msgspec
 
 from stentor.engine.logs import trace_without_messages
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling import Pooled, PoolingTask
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.pooling import Pooled, PoolingTask
 
 from ..errors import ServerError
 from .errors import EmbeddingModelError

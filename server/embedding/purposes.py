@@ -3,7 +3,7 @@
 from typing import Final
 
 from stentor.engine.models.pooling_config import PoolingConfig
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 _SAME: Final = (
     ("query", "search_query", "retrieval.query", "s2p_query", "retrieval_query"),

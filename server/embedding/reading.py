@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling_api.common import PoolingFields, Side, Text
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.pooling.common import PoolingFields, Side, Text
 
 from ..text.errors import TextTooLong
 from .ends import Ends

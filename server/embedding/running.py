@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from stentor.engine.models.pooling_config import PoolingConfig, looks_at_all
-from stentor.protocols.actors import Finished, PromptDone
-from stentor.protocols.openai.bounds import ANSWER_TOO_LARGE
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling import Pooled, Pooling
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.common.bounds import ANSWER_TOO_LARGE
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.actors import Finished, PromptDone
+from stentor.protocols.ipc.pooling import Pooled, Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..errors import GenerationFailed
 from ..observe.request import RequestRecord, Served

@@ -5,8 +5,8 @@ from typing import Final
 
 import anyio
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling import Pooling
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.pooling import Pooling
 
 from .model import EmbeddingModel
 from .pairs import PairRules, read_pairs

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from stentor.protocols.pooling import Pooled
+from stentor.protocols.ipc.pooling import Pooled
 
 
 def matrix(pooled: Pooled) -> Any:

@@ -15,7 +15,7 @@ from stentor.protocols.anthropic.objects import (
     ThinkingContent,
     ToolUseContent,
 )
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 
 from ..error_shapes import ANTHROPIC
 from ..errors import error_frame, generation_error

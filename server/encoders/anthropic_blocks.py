@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from stentor.protocols.anthropic.objects import Content, TextContent, ThinkingContent, ToolUseContent
-from stentor.protocols.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
+from stentor.protocols.ipc.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):

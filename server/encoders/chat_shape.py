@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from secrets import token_hex
 
-from stentor.protocols.deltas import Finish
+from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.openai.chat import ChatFinishReason
 from stentor.protocols.openai.tools import NO_TOOLS, ToolUse
 

@@ -1,6 +1,6 @@
 """Deltas as the chunks of a streamed chat completion."""
 
-from stentor.protocols.deltas import (
+from stentor.protocols.ipc.deltas import (
     Delta,
     Finish,
     PromptProcessed,

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterable, Sequence
 
 from msgspec import UNSET
 
-from stentor.protocols.deltas import Delta
+from stentor.protocols.ipc.deltas import Delta
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.chat import (
     AssistantMessage,
     CalledCustom,
@@ -16,7 +17,6 @@ from stentor.protocols.openai.chat import (
     FunctionToolCall,
 )
 from stentor.protocols.openai.usage import Usage
-from stentor.protocols.steps import TokenLogprobs
 
 from ..overload.turns import LoopTurns, Slices
 from ..whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array

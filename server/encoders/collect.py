@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from stentor.protocols.deltas import (
+from stentor.protocols.ipc.deltas import (
     Delta,
     Finish,
     PromptLogprobs,
@@ -15,7 +15,7 @@ from stentor.protocols.deltas import (
     ToolCallEnd,
     ToolCallStart,
 )
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..errors import GenerationFailed, generation_error
 

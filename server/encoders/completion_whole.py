@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from stentor.protocols.deltas import Delta
+from stentor.protocols.ipc.deltas import Delta
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
-from stentor.protocols.steps import TokenLogprobs
 
 from ..overload.turns import LoopTurns, Slices
 from ..whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array

@@ -6,10 +6,10 @@ A request may hold several prompts; choices are numbered through, ``n`` to a pro
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stentor.protocols.deltas import Delta, Finish, PromptLogprobs, PromptProcessed, Text
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed, Text
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import Usage
-from stentor.protocols.steps import TokenLogprobs
 
 from ..errors import error_frame, generation_error
 from ..sse import DONE

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.chat import ChoiceLogprobs, TokenLogprob, TopLogprob
 from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import PromptLogprob, PromptLogprobs
-from stentor.protocols.steps import TokenLogprobs
 
 from ..whole_answer import AnswerRoom, JsonList
 

@@ -10,7 +10,8 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET
 
-from stentor.protocols.deltas import (
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.deltas import (
     Delta,
     Finish,
     PromptProcessed,
@@ -21,7 +22,6 @@ from stentor.protocols.deltas import (
     ToolCallStart,
 )
 from stentor.protocols.openai.chat import TokenLogprob
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses import client_tools
 from stentor.protocols.openai.responses.items import PREFIXES
 from stentor.protocols.openai.responses.objects import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stentor.engine.grammar.vocabulary import TokenBytes
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 from ..errors import Overloaded, ServerError
 from ..overload.fair_queue import FairQueue, QueueFull, current_owner

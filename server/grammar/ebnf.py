@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 MAX_DEPTH: Final = 64
 MAX_REPEATS: Final = 10_000

@@ -1,6 +1,6 @@
 """How what is wrong with a schema is told: where it stands, and what was expected."""
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 
 def refusal(path: str, why: str) -> BadRequest:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import assert_never
 
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai import structural_tags as tags
-from stentor.protocols.openai.errors import BadRequest
 
 from .ebnf import is_ebnf, lark_of_ebnf
 from .foreign import checked_lark

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stentor.protocols.openai.limits import MAX_TOOL_DESCRIPTION
+from stentor.protocols.common.limits import MAX_TOOL_DESCRIPTION
 
 from .servers import HOSTED_SERVERS, Annotations, Server
 

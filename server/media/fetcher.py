@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 from ..config import MediaConfig
 from ..errors import Unavailable

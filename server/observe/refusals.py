@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stentor.protocols.openai.bounds import LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG
+from stentor.protocols.common.bounds import LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG
 
 from .request import RequestRecord
 

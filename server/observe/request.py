@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
-from stentor.protocols.actors import FinishReason
+from stentor.protocols.ipc.actors import FinishReason
 
 Headers = Sequence[tuple[bytes, bytes]]
 

@@ -2,7 +2,7 @@
 
 from typing import Final, get_args
 
-from stentor.protocols.config import CacheDType, Device, DType, OnlineQuantization
+from stentor.protocols.ipc.config import CacheDType, Device, DType, OnlineQuantization
 
 from .. import option_kinds as kinds
 from ..option import INT64, Option

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stentor.protocols.sampling import MAX_LOGPROBS
+from stentor.protocols.ipc.sampling import MAX_LOGPROBS
 
 from .. import option_kinds as kinds
 from ..option import INT64, Option

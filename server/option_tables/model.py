@@ -2,7 +2,7 @@
 
 from typing import Final, get_args
 
-from stentor.protocols.config import LoadFormat
+from stentor.protocols.ipc.config import LoadFormat
 
 from .. import option_kinds as kinds
 from ..grammar.whitespace import JsonWhitespace

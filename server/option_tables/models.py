@@ -4,7 +4,7 @@ from typing import Final, get_args
 
 from stentor.engine.lease import MAX_WEIGHT
 from stentor.engine.models.sentence_config import PoolingMode
-from stentor.protocols.config import DType
+from stentor.protocols.ipc.config import DType
 
 from .. import option_kinds as kinds
 from ..option import Option

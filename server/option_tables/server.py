@@ -2,7 +2,7 @@
 
 from typing import Final, get_args
 
-from stentor.protocols.config import LogFormat, LogLevel
+from stentor.protocols.ipc.config import LogFormat, LogLevel
 
 from .. import option_kinds as kinds
 from ..option import Option

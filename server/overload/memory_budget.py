@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..errors import Overloaded
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 from ..errors import CutShort, DeadlineExceeded
 from .permits import Permit

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from stentor.protocols.actors import Thinking
+from stentor.protocols.ipc.actors import Thinking
 
 from .output import OutputFormat
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime import server as told
 from stentor.protocols.openai.realtime.client import ResponseCancel, ResponseCreate
 from stentor.protocols.openai.realtime.given import read_item, read_reference

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
+from stentor.protocols.common.decoding import converted
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.decoding import converted
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, MessageItem
 from stentor.protocols.openai.realtime.session import RealtimeSession, RetentionRatio
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools

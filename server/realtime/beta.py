@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.client import (
     AnyClientEvent,
     ItemCreate,

@@ -20,8 +20,8 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 
-from stentor.protocols.openai.decoding import decoded_bytes
-from stentor.protocols.openai.errors import BadRequest, ErrorBody
+from stentor.protocols.common.decoding import decoded_bytes
+from stentor.protocols.common.errors import BadRequest, ErrorBody
 from stentor.protocols.openai.realtime import server as told
 from stentor.protocols.openai.realtime.client import (
     AnyClientEvent,

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.given import encode_audio
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 

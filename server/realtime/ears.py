@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
     SemanticVad,

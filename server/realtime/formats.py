@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stentor.protocols.audio import SAMPLE_RATE
+from stentor.protocols.ipc.audio import SAMPLE_RATE
 from stentor.protocols.openai.realtime.session import AudioFormat, AudioPcm, AudioPcma, AudioPcmu
 
 from ..audio.g711 import Law, decode, encode

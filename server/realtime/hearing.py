@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from stentor.protocols.audio import SAMPLE_RATE
+from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from ..audio.quiet import quietest
 from ..errors import ServerError

@@ -7,7 +7,7 @@ committing move nothing. Both forms of the audio are kept: the client may ask fo
 import math
 from typing import Final, NamedTuple
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 from ..audio.prompt_resample import PromptResampler
 from .formats import HEARD, Wire, to_ms

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 
 class State(Enum):

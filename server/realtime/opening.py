@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 from ..audio.vad import SpeechProbabilities
 from ..door.keys import Caller

@@ -8,8 +8,8 @@ import anyio
 import msgspec
 from msgspec import UNSET
 
-from stentor.protocols.openai.errors import ErrorBody
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.errors import ErrorBody
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.client import AnyClientEvent, decode_event
 from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError, ServerEvent
 

@@ -8,7 +8,8 @@ import anyio
 import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from stentor.protocols.deltas import (
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.deltas import (
     Delta,
     Finish,
     PromptProcessed,
@@ -18,7 +19,6 @@ from stentor.protocols.deltas import (
     ToolCallEnd,
     ToolCallStart,
 )
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.realtime.items import ItemStatus
 from stentor.protocols.openai.realtime.server import ResponseFailure, ResponseUsage, StatusDetails
 from stentor.protocols.openai.realtime.session import RealtimeSession

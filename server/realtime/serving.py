@@ -11,7 +11,7 @@ import anyio
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
 from ..auth import caller_of, secret_of

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import MAX_TOOLS, Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import MAX_TOOLS, Limits
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
     AudioOutput,

@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.audio import SAMPLE_RATE
+from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from ..errors import Unavailable
 from ..observe.realtime_figures import PassFigures

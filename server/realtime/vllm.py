@@ -22,8 +22,8 @@ import anyio
 import anyio.abc
 import msgspec
 
-from stentor.protocols.openai.decoding import decode_json
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.decoding import decode_json
+from stentor.protocols.common.errors import BadRequest
 
 from ..errors import describe
 from .formats import HEARD

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
+from stentor.protocols.common.decoding import converted
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.decoding import converted
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses import client_tools
 from stentor.protocols.openai.responses.items import CALLS, CLIENT_CALLS, CLIENT_OUTPUTS, Item
 from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat

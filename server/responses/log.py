@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..encoders.response_events import kind_of
 from ..store import responses as table

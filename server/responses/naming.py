@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.tools import places_of
 
 _RULES: Final = tuple(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.mcp import MCP, runs_here
 from stentor.protocols.openai.responses.request import ContextFields

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
 from stentor.protocols.openai.responses.mcp import MCP, has_secrets, without_secrets
 from stentor.protocols.openai.responses.objects import ConversationName, ResponseObject

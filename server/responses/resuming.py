@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
 from ..conversation.turn import Turn, begin_turn

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stentor.protocols.deltas import Finish
+from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, McpCallItem
 

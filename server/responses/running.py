@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import msgspec
 
-from stentor.protocols.deltas import Delta, Reasoning, Text
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.deltas import Delta, Reasoning, Text
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 from stentor.protocols.openai.responses.request import ENCRYPTED_REASONING, ResponseRequest
 from stentor.protocols.openai.responses.tools import client_functions
-from stentor.protocols.steps import TokenLogprobs
 
 from ..conversation.turn import Turn
 from ..encoders.response_items import items_of

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 from typing import Final
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 _NONCE: Final = 24
 _TAG: Final = 32

@@ -15,8 +15,8 @@ import anyio
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from stentor.protocols.openai.decoding import decode, decoded_bytes
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.decoding import decode, decoded_bytes
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.request import ResponseRequest
 from stentor.protocols.openai.sampling import Name

@@ -10,6 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.batches import (
     WINDOW_SECONDS,
     Batch,
@@ -18,8 +20,6 @@ from stentor.protocols.openai.batches import (
     batch_decoder,
     create_decoder,
 )
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.errors import BadRequest
 
 from ..auth import caller_of
 from ..state import ServerState

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
-from stentor.protocols.openai.decoding import decode
 
 from ..auth import caller_of
 from ..conversation.turn import Turn, begin_turn

@@ -12,19 +12,13 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.protocols.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
-from stentor.protocols.openai.bounds import (
-    TOKEN_ID_BYTES,
-    TOKEN_TEXT_BYTES,
-    AnswerSize,
-    listed_bytes,
-    ranked_bytes,
-)
+from stentor.protocols.common.bounds import TOKEN_ID_BYTES, TOKEN_TEXT_BYTES, AnswerSize, listed_bytes, ranked_bytes
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.completions import CompletionRequest, CompletionResponse, decoder
 from stentor.protocols.openai.completions import Prompt as RawPrompt
-from stentor.protocols.openai.decoding import decode
 from stentor.protocols.openai.structured import wanted_answer
-from stentor.protocols.sampling import SamplingParams
 
 from ..auth import caller_of
 from ..conversation.admission import (

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.conversations import (
     MAX_ITEMS_AT_ONCE,
     Conversation,

@@ -6,11 +6,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.embeddings import Embedding, EmbeddingRequest, EmbeddingResponse, decoder
-from stentor.protocols.pooling import Pooled
-from stentor.protocols.pooling_api import cohere
-from stentor.protocols.pooling_api.common import PoolingFields, Side
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.ipc.pooling import Pooled
+from stentor.protocols.pooling import cohere
+from stentor.protocols.pooling.common import PoolingFields, Side
+from stentor.protocols.pooling.embeddings import Embedding, EmbeddingRequest, EmbeddingResponse, decoder
 
 from ..embedding.asking import asked, binary_answer, new_id, read_input, room_of, vectors
 from ..embedding.encoding import FORMAT_BYTES, NumberWriter, floats, integers

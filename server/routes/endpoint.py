@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stentor.protocols.openai.decoding import decoded_bytes
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.decoding import decoded_bytes
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 
 from ..catalogue import Kind
 from ..overload.memory_budget import MemoryShare

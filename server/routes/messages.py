@@ -21,7 +21,7 @@ from stentor.protocols.anthropic.request import (
     count_tokens_decoder,
     messages_decoder,
 )
-from stentor.protocols.openai.decoding import decode
+from stentor.protocols.common.decoding import decode
 
 from ..anthropic.translate import chat_request, in_their_names, prompt_request
 from ..auth import caller_of

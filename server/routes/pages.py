@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 
 T = TypeVar("T")
 

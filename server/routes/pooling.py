@@ -8,11 +8,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling import Pooled
-from stentor.protocols.pooling_api.common import check_texts
-from stentor.protocols.pooling_api.pooling import (
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.pooling import Pooled
+from stentor.protocols.pooling.common import check_texts
+from stentor.protocols.pooling.pooling import (
     Classified,
     ClassifyRequest,
     ClassifyResponse,

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from stentor.protocols.openai.decoding import decode
+from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.realtime.secrets import (
     BetaSession,
     BetaSessionRequest,

@@ -10,8 +10,8 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
-from stentor.protocols.openai.decoding import decode, decoded_bytes
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.decoding import decode, decoded_bytes
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import (
     Compaction,

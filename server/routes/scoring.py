@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.pooling_api.scoring import (
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.pooling.scoring import (
     Document,
     Ranked,
     RerankRequest,

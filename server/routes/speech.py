@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.protocols.openai.decoding import decode
+from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.speech import SpeechRequest, VoiceCard, VoiceList, decoder
 
 from ..audio.encode import MEDIA_TYPES, encoded

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from stentor.protocols.openai.decoding import decode
+from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.sampling import check_token_ids
 from stentor.protocols.openai.tokens import (
     DetokenizeRequest,

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai import transcription as answers
-from stentor.protocols.openai.errors import BadRequest
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
 from ..auth import caller_of

@@ -23,8 +23,8 @@ import anyio
 
 from stentor.engine.speech.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.engine.speech.voices import Voices
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.speech import SpeechPiece
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.speech import SpeechPiece
 
 from ..errors import Overloaded, ServerError, Unavailable
 from ..listening import StartError

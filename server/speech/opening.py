@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stentor.engine.speech.client import SpeechClient
 from stentor.engine.speech.voices import read_voices
-from stentor.protocols.speech import StartSpeech
+from stentor.protocols.ipc.speech import StartSpeech
 
 from ..config import Config
 from .model import SpeechModel

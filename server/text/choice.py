@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from stentor.protocols.deltas import Delta, Text
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.deltas import Delta, Text
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 from .detokenizer import Detokenizer
 from .parsed import Parsed

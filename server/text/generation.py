@@ -6,9 +6,9 @@ from typing import Final, Protocol, Self, assert_never
 
 import msgspec
 
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Thinking
-from stentor.protocols.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, Thinking
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..overload.turns import SLICE_ENTRIES, LoopTurns
 from ..parsing.interface import Parser
@@ -85,7 +85,7 @@ class Generation:
     Log-probabilities may come by the hundred thousand: those of a prompt do at once, and those of a client's tokens
     while it reads none. Such a batch is given out in slices, with a turn of the event loop between them.
 
-    Ends once every choice has had its :class:`~stentor.protocols.deltas.Finish`. Use it under
+    Ends once every choice has had its :class:`~stentor.protocols.ipc.deltas.Finish`. Use it under
     ``contextlib.aclosing``: closing it, or cancelling an iteration, aborts what still runs.
     """
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from stentor.engine.grammar.vocabulary import pieces_of
-from stentor.protocols.actors import Vocabulary
+from stentor.protocols.ipc.actors import Vocabulary
 
 from .tokenizer import Tokenizer
 

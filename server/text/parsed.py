@@ -4,8 +4,8 @@ The parser is asked before each token what the token counts as, so that the coun
 came together.
 """
 
-from stentor.protocols.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..parsing.interface import CallArguments, CallEnd, CallStart, Content, Parser, Piece, Thought
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..overload.turns import SLICE_ENTRIES
 

@@ -2,7 +2,7 @@
 
 import time
 
-from stentor.protocols.actors import FinishReason
+from stentor.protocols.ipc.actors import FinishReason
 
 from ..observe.request import RequestRecord, Served
 from ..overload.permits import Permit

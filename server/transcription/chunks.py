@@ -6,7 +6,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from stentor.protocols.audio import SAMPLE_RATE
+from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from .options import Chunking
 from .segments import SAMPLES_A_FRAME, WINDOW_FRAMES

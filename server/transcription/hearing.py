@@ -8,10 +8,10 @@ from typing import Final, assert_never
 
 import msgspec
 
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
-from stentor.protocols.audio import Alignment, Audio, Heard, TokenRules
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.ipc.audio import Alignment, Audio, Heard, TokenRules
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..errors import GenerationFailed
 from ..text.generation import EventStream
@@ -48,7 +48,7 @@ class Answer(msgspec.Struct):
 
 
 def window_of(pcm: bytes, salt: str) -> Window:
-    """``pcm`` as in :class:`stentor.protocols.audio.Audio`. Windows of other salts never share anything."""
+    """``pcm`` as in :class:`stentor.protocols.ipc.audio.Audio`. Windows of other salts never share anything."""
     digest = hashlib.blake2b(salt.encode(), digest_size=_DIGEST_BYTES)
     digest.update(b"\0")
     digest.update(pcm)

@@ -6,9 +6,9 @@ from typing import Final, Protocol
 
 import anyio
 
-from stentor.protocols.actors import EngineReady, FinishReason, Thinking
-from stentor.protocols.audio import Audio
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import EngineReady, FinishReason, Thinking
+from stentor.protocols.ipc.audio import Audio
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.generation import EventStream
 from .vocabulary import Vocabulary

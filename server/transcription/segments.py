@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 FRAMES_A_SECOND: Final = 100
 """Of the features; positions in the audio are counted in frames, as in Whisper's own reports."""

@@ -20,7 +20,7 @@ from stentor.engine.models.voxtral_realtime_config import (
     VoxtralRealtimeConfig,
     voxtral_realtime_config_from_hf,
 )
-from stentor.protocols.audio import SAMPLE_BYTES, SAMPLE_RATE
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, PromptDone
-from stentor.protocols.audio import SAMPLE_BYTES, SAMPLE_RATE, Streamed
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, PromptDone
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, Streamed
+from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..audio.quiet import quietest
 from ..errors import GenerationFailed, Unavailable

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.protocols.audio import TokenRules
+from stentor.protocols.ipc.audio import TokenRules
 
 from ..text.tokenizer import Tokenizer
 from .errors import TranscriptionModelError

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.protocols.audio import Alignment, Heard
+from stentor.protocols.ipc.audio import Alignment, Heard
 
 from .hearing import Ear, Window
 from .model import TranscriptionModel

@@ -11,7 +11,7 @@ from typing import Final
 
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.process import become_child
-from stentor.protocols.steps import Masks, StepPlan
+from stentor.protocols.ipc.steps import Masks, StepPlan
 
 MAGIC: Final = [7001, 7002, 7003, 7004]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from stentor.loadtest.server_process import ServerProcess
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from stentor.tests.chaos.exactness import SMALL_STEPS
 from stentor.tests.chaos.poison_worker import MAGIC, Fault
 from stentor.tests.chaos.poisoning import MODULE, SERVE, STREAMS, poison

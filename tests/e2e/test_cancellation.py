@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from stentor.engine.client import EngineClient
-from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.config import OverloadConfig
 from stentor.server.http_protocol import HttpProtocol
 from stentor.server.metrics import Metrics

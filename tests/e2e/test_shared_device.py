@@ -13,9 +13,9 @@ import pytest
 
 from stentor.engine.supervisor import Supervisor
 from stentor.loadtest.processes import tree
-from stentor.protocols.actors import ChoiceTokens
-from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ChoiceTokens
+from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.catalogue import Kind
 from stentor.server.engines import Engines
 from stentor.server.first_engine import first_engines

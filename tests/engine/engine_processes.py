@@ -7,8 +7,8 @@ from pathlib import Path
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
 from stentor.engine.process import Child, spawn
 from stentor.loadtest.processes import tree
-from stentor.protocols.actors import ClientInbox, EngineInbox, Progress, Stats
-from stentor.protocols.codec import decode_client, encoder
+from stentor.protocols.ipc.actors import ClientInbox, EngineInbox, Progress, Stats
+from stentor.protocols.ipc.codec import decode_client, encoder
 from stentor.tests.e2e.processes import eventually
 
 SOON = 5.0

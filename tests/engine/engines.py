@@ -7,8 +7,8 @@ import anyio
 
 from stentor.engine.client import EngineClient
 from stentor.engine.stream import RequestStream
-from stentor.protocols.actors import ChoiceTokens, Finished
-from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 
 DEFAULTS = RecoveryConfig()
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stentor.engine.pieces import PromptParts
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, PromptPart, Resumed, Submit
-from stentor.protocols.audio import Streamed, StreamShape
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, PromptPart, Resumed, Submit
+from stentor.protocols.ipc.audio import Streamed, StreamShape
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.tests.engine.fake_model import alone, heard_of, pooled_of, token_logprobs
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar, permitted
 

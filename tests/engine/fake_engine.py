@@ -12,13 +12,13 @@ from stentor.engine.scheduler import Scheduler
 from stentor.engine.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.suspicion import DEATHS_TO_CONVICT
 from stentor.engine.worker.rows import with_forks
-from stentor.protocols.actors import Append, Submit, TokensBatch
-from stentor.protocols.audio import Audio, Streamed, StreamShape
-from stentor.protocols.codec import encoder
-from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.pooling import Pooling, Reach
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.ipc.actors import Append, Submit, TokensBatch
+from stentor.protocols.ipc.audio import Audio, Streamed, StreamShape
+from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.pooling import Pooling, Reach
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan, StepResult
 from stentor.tests.engine.fake_client import Client
 from stentor.tests.engine.fake_worker import FakeWorker
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar, rule_over

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from stentor.protocols.actors import Submit
-from stentor.protocols.audio import Audio, Heard, Streamed, StreamShape
-from stentor.protocols.pooling import Pooled, Pooling
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, TokenLogprobs
+from stentor.protocols.ipc.actors import Submit
+from stentor.protocols.ipc.audio import Audio, Heard, Streamed, StreamShape
+from stentor.protocols.ipc.pooling import Pooled, Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, TokenLogprobs
 from stentor.tests.engine.scripted_grammar import VOCAB, ScriptedGrammar, permitted
 
 

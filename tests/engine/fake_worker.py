@@ -6,10 +6,10 @@ What it draws is defined in :mod:`.fake_model`.
 from dataclasses import dataclass
 
 from stentor.engine.worker.rows import with_forks
-from stentor.protocols.audio import StreamShape
-from stentor.protocols.pooling import Pooling, Reach
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import (
+from stentor.protocols.ipc.audio import StreamShape
+from stentor.protocols.ipc.pooling import Pooling, Reach
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import (
     Masks,
     NewRow,
     PromptLogprobs,

@@ -9,11 +9,11 @@ from stentor.engine.pieces import PromptParts
 from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
-from stentor.protocols.actors import Append, Finished, PromptDone, Submit, TokensBatch
-from stentor.protocols.audio import Audio, Streamed
-from stentor.protocols.config import SchedulerConfig, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan, TokenLogprobs
+from stentor.protocols.ipc.actors import Append, Finished, PromptDone, Submit, TokensBatch
+from stentor.protocols.ipc.audio import Audio, Streamed
+from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan, TokenLogprobs
 
 
 @dataclass

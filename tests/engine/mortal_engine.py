@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from stentor.engine.worker.rows import with_forks
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.process import become_child
 from stentor.engine.worker.limits import limits_of
-from stentor.protocols.actors import Failed, Shutdown, StartWorker, WorkerReady
-from stentor.protocols.codec import decode_worker, encoder
-from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
-from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.actors import Failed, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.codec import decode_worker, encoder
+from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 from stentor.tests.engine.fake_worker import FakeWorker
 
 ENDS, FAILS, HANGS, ENDS_LATER = 90, 91, 92, 93

@@ -12,10 +12,10 @@ from pathlib import Path
 from stentor.engine.channel import Endpoint, PeerDied
 from stentor.engine.process import become_child
 from stentor.engine.worker.limits import limits_of
-from stentor.protocols.actors import Failed, Shutdown, StartWorker, WorkerReady
-from stentor.protocols.codec import decode_worker, encoder
-from stentor.protocols.config import StepLimits
-from stentor.protocols.steps import StepPlan, StepResult, TokenLogprobs
+from stentor.protocols.ipc.actors import Failed, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.codec import decode_worker, encoder
+from stentor.protocols.ipc.config import StepLimits
+from stentor.protocols.ipc.steps import StepPlan, StepResult, TokenLogprobs
 
 BLOCKS = 1024
 MAX_MODEL_LEN = 2048

@@ -14,10 +14,10 @@ from stentor.engine.channel import MAX_FRAME
 from stentor.engine.client import EngineClient
 from stentor.engine.stream import RequestStream
 from stentor.engine.supervisor import Supervisor
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Submit
-from stentor.protocols.config import EngineConfig, RecoveryConfig, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, Submit
+from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.tests.engine.scripted_engine import Engines, expected, logprobs_of
 
 PROMPT = [5, 6, 7]

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from stentor.engine.channel import PeerDied
 from stentor.engine.launch import EngineProcess
 from stentor.engine.pieces import ResumedParts
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Abort,
     ChoiceTokens,
     ClientInbox,
@@ -30,8 +30,8 @@ from stentor.protocols.actors import (
     TokensBatch,
     Vocabulary,
 )
-from stentor.protocols.codec import decode_engine, encoder
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.codec import decode_engine, encoder
+from stentor.protocols.ipc.steps import TokenLogprobs
 
 NONSENSE = b"\xc1 no message"
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from stentor.engine.grammar.rule import ChoiceRule, ParameterSets
 from stentor.engine.grammar.token_sets import set_of
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 
 VOCAB = 12
 EOS = 0

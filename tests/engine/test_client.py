@@ -17,10 +17,10 @@ from stentor.engine.journal import Journal
 from stentor.engine.process import Child, spawn
 from stentor.engine.stream import RequestStream
 from stentor.loadtest.processes import alive, children, tree
-from stentor.protocols.actors import ChoiceTokens, Finished, Submit, TokensBatch
-from stentor.protocols.config import RecoveryConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, Submit, TokensBatch
+from stentor.protocols.ipc.config import RecoveryConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.engines import read_all, running
 from stentor.tests.engine.odd_worker import MAX_MODEL_LEN, REFUSAL

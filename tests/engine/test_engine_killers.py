@@ -9,9 +9,9 @@ import pytest
 from stentor.engine import client as client_module
 from stentor.engine import pieces
 from stentor.engine.suspicion import DEATHS_TO_CONVICT, DEATHS_TO_SUSPECT, PROOF_TOKENS
-from stentor.protocols.actors import ResumedPart
-from stentor.protocols.codec import decode_engine
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ResumedPart
+from stentor.protocols.ipc.codec import decode_engine
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.recovery_world import World, die, running, settle
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stentor.loadtest.processes import alive, children, cpu_seconds
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Abort,
     EngineReady,
     Failed,
@@ -16,7 +16,7 @@ from stentor.protocols.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engine_processes import SOON, engine_process, receive, send, worker_of
 from stentor.tests.engine.engines import odd_config
 

@@ -15,9 +15,9 @@ from stentor.engine.client import EngineClient
 from stentor.engine.grammar.vocabulary import pieces_of
 from stentor.engine.stream import RequestStream
 from stentor.loadtest.processes import tree
-from stentor.protocols.actors import Finished, Thinking
-from stentor.protocols.config import EngineConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Finished, Thinking
+from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engines import read_all
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS, UNTHINK, VOCABULARY, text_of
 from stentor.tests.engine.grammar.test_matcher import JSON, SCHEMA

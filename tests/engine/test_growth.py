@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from stentor.engine.client import EngineClient
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engines import read_all, running
 
 pytestmark = pytest.mark.anyio

@@ -11,10 +11,10 @@ import pytest
 
 from stentor.engine.client import EngineClient
 from stentor.loadtest.processes import tree
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone
-from stentor.protocols.audio import Alignment, Audio, Heard
-from stentor.protocols.config import EngineConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.ipc.audio import Alignment, Audio, Heard
+from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_whisper import NO_SPEECH, SOT, window, write_whisper
 

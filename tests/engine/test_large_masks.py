@@ -11,11 +11,11 @@ from stentor.engine.channel import ChannelClosed, Endpoint, PeerDied
 from stentor.engine.grammar import token_sets
 from stentor.engine.grammar.rule import ChoiceRule, ParameterSets
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import Ping, Submit
-from stentor.protocols.codec import decode_worker, encoder
-from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Masks, StepPlan, StepResult, TokenLogprobs
+from stentor.protocols.ipc.actors import Ping, Submit
+from stentor.protocols.ipc.codec import decode_worker, encoder
+from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult, TokenLogprobs
 from stentor.tests.engine.test_loop import Received, stage
 
 pytestmark = pytest.mark.anyio

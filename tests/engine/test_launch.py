@@ -9,7 +9,7 @@ import pytest
 from stentor.engine.client import EngineClient
 from stentor.engine.launch import launch_engine
 from stentor.loadtest.processes import alive, named, tree
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.engines import odd_config, read_all
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.logs import escaped, set_up_logging, trace_without_messages
-from stentor.protocols.config import LogFormat
+from stentor.protocols.ipc.config import LogFormat
 from stentor.tests.examples import examples
 
 PROMPT = "the secret of the prompt"

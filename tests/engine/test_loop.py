@@ -16,7 +16,7 @@ from stentor.engine.pieces import PromptParts, result_frames
 from stentor.engine.process import Child
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.worker_life import OnProgress, WorkerLife, WorkerLost
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Abort,
     ClientInbox,
     Failed,
@@ -30,10 +30,10 @@ from stentor.protocols.actors import (
     WorkerInbox,
     WorkerReady,
 )
-from stentor.protocols.codec import decode_client, decode_worker, encoder
-from stentor.protocols.config import RecoveryConfig, SchedulerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Masks, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
+from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
+from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import Masks, PromptLogprobs, StepPlan, StepResult, TokenLogprobs
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS
 from stentor.tests.engine.odd_worker import answer

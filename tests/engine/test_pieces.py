@@ -15,7 +15,7 @@ from stentor.engine.pieces import (
     submit_frames,
     without_requests,
 )
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Append,
     ChoiceTokens,
     Finished,
@@ -25,12 +25,12 @@ from stentor.protocols.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.actors import PromptPart as Part
-from stentor.protocols.audio import Heard, Streamed
-from stentor.protocols.codec import decode_client, decode_engine, decode_engine_worker, encoder
-from stentor.protocols.pooling import Pooled
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
+from stentor.protocols.ipc.actors import PromptPart as Part
+from stentor.protocols.ipc.audio import Heard, Streamed
+from stentor.protocols.ipc.codec import decode_client, decode_engine, decode_engine_worker, encoder
+from stentor.protocols.ipc.pooling import Pooled
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
 from stentor.tests.examples import examples
 
 ENTRY = 60

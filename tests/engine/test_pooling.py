@@ -18,10 +18,10 @@ import transformers
 from stentor.engine.client import EngineClient
 from stentor.engine.launch import launch_engine
 from stentor.engine.weight_file import create_weight_file
-from stentor.protocols.actors import Finished, PromptDone
-from stentor.protocols.config import EngineConfig, WorkerConfig
-from stentor.protocols.pooling import Pooled, Pooling
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Finished, PromptDone
+from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
+from stentor.protocols.ipc.pooling import Pooled, Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.e2e.processes import below
 from stentor.tests.engine.worker.test_kept_weights import needs_large_pages
 

@@ -7,7 +7,7 @@ import pytest
 
 from stentor.engine.client import EngineUnavailable
 from stentor.engine.suspicion import PROOF_TOKENS
-from stentor.protocols.actors import Finished
+from stentor.protocols.ipc.actors import Finished
 from stentor.tests.engine.recovery_world import World, die, running, settle
 
 pytestmark = pytest.mark.anyio

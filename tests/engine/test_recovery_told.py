@@ -8,7 +8,7 @@ import pytest
 
 from stentor.engine import client as client_module
 from stentor.engine.outages import LostProcess
-from stentor.protocols.actors import Finished, Stats, Thinking, Vocabulary
+from stentor.protocols.ipc.actors import Finished, Stats, Thinking, Vocabulary
 from stentor.tests.engine.recovery_world import LONG, PROMPT, die, running, settle
 
 pytestmark = pytest.mark.anyio

@@ -8,10 +8,10 @@ import pytest
 from stentor.engine.channel import Endpoint
 from stentor.engine.outbox import Outbox
 from stentor.engine.stream import RequestStream
-from stentor.protocols.actors import Append, ChoiceTokens, EngineInbox, Finished, Submit
-from stentor.protocols.audio import MAX_STREAM_BYTES, Streamed
-from stentor.protocols.codec import decode_engine
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Append, ChoiceTokens, EngineInbox, Finished, Submit
+from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, Streamed
+from stentor.protocols.ipc.codec import decode_engine
+from stentor.protocols.ipc.sampling import SamplingParams
 
 
 def submit(streamed: Streamed | None) -> Submit:

@@ -12,10 +12,10 @@ import pytest
 from stentor.engine.client import EngineClient
 from stentor.engine.stream import RequestStream
 from stentor.loadtest.processes import tree
-from stentor.protocols.actors import ChoiceTokens, Finished
-from stentor.protocols.audio import Streamed, StreamShape
-from stentor.protocols.config import EngineConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.protocols.ipc.audio import Streamed, StreamShape
+from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, speech, write_voxtral
 

@@ -12,7 +12,7 @@ import pytest
 from stentor.engine import entry
 from stentor.engine.channel import Endpoint
 from stentor.engine.process import Child
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     EngineReady,
     Failed,
     Shutdown,
@@ -23,10 +23,10 @@ from stentor.protocols.actors import (
     TokensBatch,
     WorkerReady,
 )
-from stentor.protocols.codec import decode_client, decode_worker, encoder
-from stentor.protocols.config import EngineConfig, StepLimits, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
+from stentor.protocols.ipc.config import EngineConfig, StepLimits, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.unkillable import Unkillable, unkillable
 

@@ -5,8 +5,8 @@ import pytest
 
 from stentor.engine.restarts import Restarts
 from stentor.engine.watchdog import StepWatch
-from stentor.protocols.config import RecoveryConfig
-from stentor.protocols.steps import Encoding, RowStep, StepPlan
+from stentor.protocols.ipc.config import RecoveryConfig
+from stentor.protocols.ipc.steps import Encoding, RowStep, StepPlan
 
 
 class Clock:

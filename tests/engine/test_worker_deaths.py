@@ -9,7 +9,7 @@ import pytest
 
 from stentor.engine.channel import Endpoint
 from stentor.loadtest.processes import alive, tree
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     Abort,
     EngineReady,
     Failed,
@@ -21,8 +21,8 @@ from stentor.protocols.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.config import RecoveryConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.config import RecoveryConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engine_processes import SOON, engine_process, receive, send, worker_of
 from stentor.tests.engine.fake_model import alone
 from stentor.tests.engine.mortal_worker import (

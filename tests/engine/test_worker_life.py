@@ -18,7 +18,7 @@ from stentor.engine.scheduler import Scheduler
 from stentor.engine.worker_keeper import WorkerKeeper
 from stentor.engine.worker_life import OnProgress, WorkerLife, WorkerLost
 from stentor.engine.worker_source import WorkerSource
-from stentor.protocols.actors import (
+from stentor.protocols.ipc.actors import (
     EngineReady,
     Failed,
     Progress,
@@ -29,10 +29,10 @@ from stentor.protocols.actors import (
     TokensBatch,
     WorkerReady,
 )
-from stentor.protocols.codec import decode_client, decode_worker, encoder
-from stentor.protocols.config import RecoveryConfig, SchedulerConfig, StepLimits, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import RowStep, StepPlan
+from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
+from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, StepLimits, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import RowStep, StepPlan
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.odd_worker import answer
 from stentor.tests.engine.unkillable import SlowToDie, Unkillable, unkillable

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from stentor.protocols.audio import Alignment, Audio, TokenRules
+from stentor.protocols.ipc.audio import Alignment, Audio, TokenRules
 
 VOCAB, CONTEXT = 120, 64
 EOT, SOT, NO_SPEECH, BEGIN = 60, 61, 62, 70

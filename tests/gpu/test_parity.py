@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.gpu.ahead import AheadEngine
 from stentor.tests.parity import tiny

@@ -11,7 +11,7 @@ from stentor.kernels import sampling
 from stentor.kernels.sampling import SamplerTables, pack_params
 from stentor.kernels.sampling.tables import IN_PROMPT, INDEX, MAX_BIAS, PARAMS, pack_mask, unpack_mask
 from stentor.kernels.variants import Choice
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.sampling_cases import make_logits, small_tiles
 

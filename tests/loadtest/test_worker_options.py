@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from stentor.loadtest.worker_options import add_worker_options, describe, size, worker_config
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.config import WorkerConfig
 from stentor.server.option_tables import OPTIONS
 
 

@@ -17,9 +17,9 @@ from stentor.engine.worker.rows import RowTable
 from stentor.engine.worker.setup_parts import placement
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
-from stentor.protocols.config import OnlineQuantization, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep
+from stentor.protocols.ipc.config import OnlineQuantization, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep
 
 BLOCK = 16
 SLOTS = 8

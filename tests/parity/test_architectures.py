@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 from stentor.tests.parity.paged import BLOCK, PagedDecoder

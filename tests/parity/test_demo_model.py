@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.paged import PagedDecoder
 

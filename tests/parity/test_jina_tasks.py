@@ -14,7 +14,7 @@ from stentor.engine.layers.placement import Placement
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
 from stentor.engine.models.texts import Texts
-from stentor.protocols.pooling import Pooling
+from stentor.protocols.ipc.pooling import Pooling
 
 TASKS = ("retrieval.query", "retrieval.passage", "text-matching")
 RANK, ALPHA = 4, 2.0

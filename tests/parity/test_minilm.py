@@ -16,7 +16,7 @@ from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
 from stentor.engine.models.texts import Texts
 from stentor.kernels import native
-from stentor.protocols.pooling import Pooling
+from stentor.protocols.ipc.pooling import Pooling
 
 WORDS = ["Stentor", "calls", "with", "fifty", "voices", "antidisestablishmentarianism", "e=mc²", "don't", "3.14", "№7"]
 OTHERS = [

@@ -16,7 +16,7 @@ from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.loading.pt_file import read_pt
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
 from stentor.engine.models.texts import Texts
-from stentor.protocols.pooling import Pooling, PoolingTask
+from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 library: Any = transformers  # whose types know no labels
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import MAX_TOKEN_RULES, Limits
+from stentor.protocols.common.locating import MAX_TOKENS, crowded_field, deep_field
 from stentor.protocols.openai import chat, completions, tokens
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import MAX_TOKEN_RULES, Limits
-from stentor.protocols.openai.locating import MAX_TOKENS, crowded_field, deep_field
 
 HELLO = [{"role": "user", "content": "hello"}]
 DECODERS: dict[str, Any] = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.protocols.openai.locating import MAX_SCANNED, half_a_character, path_at
+from stentor.protocols.common.locating import MAX_SCANNED, half_a_character, path_at
 from stentor.tests.examples import examples
 
 

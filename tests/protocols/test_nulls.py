@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from stentor.protocols import anthropic, openai, pooling_api
+from stentor.protocols import anthropic, openai, pooling
 from stentor.protocols.anthropic.request import messages_decoder
+from stentor.protocols.common.decoding import converted, decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai import chat
-from stentor.protocols.openai.decoding import converted, decode
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.messages import check_messages
 from stentor.protocols.openai.realtime import client
 from stentor.server.batches.lines import read_request
@@ -24,7 +24,7 @@ HELLO = {"role": "user", "content": "hi"}
 
 
 def _structs() -> Iterator[type[msgspec.Struct]]:
-    for package in (openai, anthropic, pooling_api):
+    for package in (openai, anthropic, pooling):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             loaded = importlib.import_module(module.name)
             for value in vars(loaded).values():
@@ -33,7 +33,7 @@ def _structs() -> Iterator[type[msgspec.Struct]]:
 
 
 def _decoders() -> Iterator[msgspec.json.Decoder[Any]]:
-    for package in (openai, anthropic, pooling_api):
+    for package in (openai, anthropic, pooling):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             found = vars(importlib.import_module(module.name)).values()
             yield from (value for value in found if isinstance(value, msgspec.json.Decoder))
@@ -154,7 +154,7 @@ def test_what_is_wrong_beside_a_null_is_named_all_the_same() -> None:
 
 
 def test_a_body_without_a_null_in_the_wrong_place_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stentor.protocols.openai.decoding.without_nulls", None)
+    monkeypatch.setattr("stentor.protocols.common.decoding.without_nulls", None)
     decode(chat.decoder, msgspec.json.encode({"messages": [HELLO], "stop": None, "seed": None}), LIMITS)
     with pytest.raises(BadRequest):
         decode(chat.decoder, msgspec.json.encode({"messages": [HELLO], "seed": "null"}), LIMITS)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai import chat, completions, tokens
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.messages import check_messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS, REFUSED_EVERYWHERE, check_token_ids, parse_logit_bias
 from stentor.tests.examples import examples

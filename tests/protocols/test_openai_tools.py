@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
 from stentor.protocols.openai.tools import MAX_LARK, NO_TOOLS, ToolUse, tool_use
 
 

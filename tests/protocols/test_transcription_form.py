@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm, VadChunking
 
 _NAMES = [field.encode_name for field in msgspec.structs.fields(TranscriptionForm)]

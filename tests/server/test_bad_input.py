@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.tests.fakes import VOCAB_SIZE, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.catalogue import Catalogue, Kind, ServedModel
 
 CHAT = ServedModel("chat", ("owner/writes", "writes"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai.types import Completion
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import OverloadConfig
 from stentor.server.text.stop import StopStrings
 from stentor.tests.fakes import FakeEngine, fake_state, says

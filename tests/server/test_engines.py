@@ -11,9 +11,9 @@ import pytest
 
 from stentor.engine.supervisor import Supervisor
 from stentor.loadtest.processes import alive, tree
-from stentor.protocols.actors import ChoiceTokens, Finished
-from stentor.protocols.config import EngineConfig, RecoveryConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished
+from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.catalogue import Kind
 from stentor.server.engines import Engines
 from stentor.server.first_engine import first_engines

@@ -11,7 +11,7 @@ import anthropic.types
 import anyio
 import pytest
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import ConnectionLimits, OverloadConfig
 from stentor.server.connections import Connections
 from stentor.server.door.door import Door

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import ConnectionLimits
 from stentor.server.connections import Connections
 from stentor.server.http_protocol import HttpProtocol

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
 from stentor.protocols.anthropic import request as messages
-from stentor.protocols.openai import batches, chat, completions, embeddings, speech, tokens
+from stentor.protocols.openai import batches, chat, completions, speech, tokens
 from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
-from stentor.protocols.pooling_api import cohere, pooling, scoring
+from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.server import openapi
 from stentor.server.app import create_app
 from stentor.server.auth import AdminRoute

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
-from stentor.protocols.actors import Thinking
+from stentor.protocols.ipc.actors import Thinking
 from stentor.server.parsing.output import OutputFormat, settle_output
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.fakes import EOS, FakeEngine, byte_tokenizer, fake_state, says

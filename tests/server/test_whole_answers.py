@@ -8,9 +8,9 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from stentor.protocols.openai.bounds import AnswerSize, listed_bytes, ranked_bytes
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.bounds import AnswerSize, listed_bytes, ranked_bytes
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.server import whole_answer
 from stentor.server.batches.lines import MAX_ANSWER_BYTES, MAX_LINE_BYTES, Answer, BatchRequest, answered
 from stentor.server.encoders import logprobs

@@ -5,7 +5,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 
-from .validate import CHAT_EXTENSIONS, WireError, check_object, frames_of
+from stentor.tests.wire.validate import CHAT_EXTENSIONS, WireError, check_object, frames_of
 
 TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from anthropic.types import RawMessageStreamEvent
 
-from .validate import NONE, Extensions, WireError, check_event, frames_of
+from stentor.tests.wire.validate import NONE, Extensions, WireError, check_event, frames_of
 
 DELTAS: Final = {
     "text_delta": ("text", "text"),

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from openai.types.responses import ResponseStreamEvent
 
-from .validate import NONE, Extensions, WireError, check_event, frames_of
+from stentor.tests.wire.validate import NONE, Extensions, WireError, check_event, frames_of
 
 ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 OPENINGS: Final = ("response.created", "response.queued", "response.in_progress")

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ..decoding import decode
-from ..errors import BadRequest
-from ..limits import MAX_NAME_LENGTH, Limits
+from ...common.decoding import decode
+from ...common.errors import BadRequest
+from ...common.limits import MAX_NAME_LENGTH, Limits
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
 EventId = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]

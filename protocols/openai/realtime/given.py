@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta
 
-from ..bounds import chars_at_most
-from ..decoding import converted
-from ..errors import BadRequest
-from ..limits import MAX_NAME_LENGTH, Limits
+from ...common.bounds import chars_at_most
+from ...common.decoding import converted
+from ...common.errors import BadRequest
+from ...common.limits import MAX_NAME_LENGTH, Limits
 from ..sampling import not_served
 from .client import Id
 from .items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem, Role

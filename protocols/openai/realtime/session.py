@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ..limits import MAX_NAME_LENGTH
+from ...common.limits import MAX_NAME_LENGTH
 
 Modality = Literal["text", "audio"]
 Eagerness = Literal["low", "medium", "high", "auto"]

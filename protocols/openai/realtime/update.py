@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ..decoding import converted
-from ..errors import BadRequest
+from ...common.decoding import converted
+from ...common.errors import BadRequest
 from .session import (
     AudioFormat,
     Eagerness,

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ..bounds import chars_at_most, items_at_most
-from ..decoding import converted
-from ..errors import BadRequest
-from ..limits import MAX_NAME_LENGTH, Limits
+from ...common.bounds import chars_at_most, items_at_most
+from ...common.decoding import converted
+from ...common.errors import BadRequest
+from ...common.limits import MAX_NAME_LENGTH, Limits
 from ..sampling import not_served
 from . import client_tools
 from .tools import check_tools

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ..bounds import chars_at_most, items_at_most
-from ..errors import BadRequest
-from ..limits import MAX_TOOL_DESCRIPTION
+from ...common.bounds import chars_at_most, items_at_most
+from ...common.errors import BadRequest
+from ...common.limits import MAX_TOOL_DESCRIPTION
 from ..sampling import not_served
 
 MCP: Final = "mcp"

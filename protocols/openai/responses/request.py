@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from .. import limits
-from ..bounds import at_most, chars_at_most, items_at_most, keys_at_most, texts_at_most
-from ..errors import BadRequest
-from ..limits import Limits
+from ...common import limits
+from ...common.bounds import at_most, chars_at_most, items_at_most, keys_at_most, texts_at_most
+from ...common.errors import BadRequest
+from ...common.limits import Limits
 from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, not_served, refuse
 from .tools import check_choice, check_tools
 

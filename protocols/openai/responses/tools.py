@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ..bounds import chars_at_most
-from ..errors import BadRequest
-from ..limits import MAX_NAME_LENGTH
+from ...common.bounds import chars_at_most
+from ...common.errors import BadRequest
+from ...common.limits import MAX_NAME_LENGTH
 from ..sampling import not_served
 from . import client_tools, mcp
 

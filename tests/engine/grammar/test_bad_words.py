@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stentor.engine.grammar.bad_words import BadWords, endings_of
 from stentor.engine.grammar.rule import ChoiceRule, ParameterSets
 from stentor.engine.grammar.token_sets import ids_in
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 
 SIZE = 6
 TOKENS = st.integers(0, SIZE - 1)

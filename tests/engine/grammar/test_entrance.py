@@ -10,8 +10,8 @@ from stentor.engine.grammar.entrance import Entrance, Prepared, refused
 from stentor.engine.grammar.keeper import Grammars, Rules
 from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
 from stentor.engine.grammar.vocabulary import pieces_of
-from stentor.protocols.actors import Finished, Resumed, Submit, Thinking
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Finished, Resumed, Submit, Thinking
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS, VOCABULARY
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from stentor.engine.grammar.matcher import Compiler, GrammarError, GuidanceMatch
 from stentor.engine.grammar.rule import ChoiceRule, Complete, ParameterSets, RuleBroken
 from stentor.engine.grammar.thinking import ThinkingBudget
 from stentor.engine.grammar.token_sets import ids_in
-from stentor.protocols.actors import Thinking
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Thinking
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, SIZE, TOKENS, UNTHINK, VOCABULARY, text_of
 
 SCHEMA = {

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.engine.grammar.thinking import ThinkingBudget
-from stentor.protocols.actors import Thinking
+from stentor.protocols.ipc.actors import Thinking
 
 TOKENS = st.integers(0, 4)
 MARKERS = st.lists(st.integers(0, 3), max_size=3)

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from stentor.engine.grammar import vocabulary
 from stentor.engine.grammar.vocabulary import TokenBytes, VocabularyError, VocabularyReader, pieces_of
-from stentor.protocols.actors import Vocabulary
-from stentor.protocols.codec import decode_engine, encoder
+from stentor.protocols.ipc.actors import Vocabulary
+from stentor.protocols.ipc.codec import decode_engine, encoder
 
 TOKENS = st.lists(st.binary(max_size=12), min_size=1, max_size=60)
 

@@ -14,7 +14,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_defaults import GenerationDefaults
 from stentor.engine.quantization.formats import GGUFFormat
-from stentor.protocols.config import LoadFormat
+from stentor.protocols.ipc.config import LoadFormat
 from stentor.tests.engine.loading.tiny_gguf import header, key, tiny_model, write_gguf
 
 

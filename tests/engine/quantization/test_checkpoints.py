@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.quantization.choose import Backend
 from stentor.engine.worker.errors import SetupError
-from stentor.protocols.config import OnlineQuantization
+from stentor.protocols.ipc.config import OnlineQuantization
 from stentor.tests.engine.loading.tiny_gguf import write_gguf
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.engine.quantization.checkpoints import Made

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from stentor.engine.request import ChoiceState
-from stentor.protocols.audio import MAX_WINDOW_BYTES, Alignment, Audio, TokenRules
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, Alignment, Audio, TokenRules
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 

@@ -1,11 +1,11 @@
 """What a plan carries: what choices share once, and never more at a time than a step may bring."""
 
 from stentor.engine.worker.rows import with_forks
-from stentor.protocols.actors import Resumed, Submit
-from stentor.protocols.audio import Streamed, StreamShape
-from stentor.protocols.codec import encoder
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.ipc.actors import Resumed, Submit
+from stentor.protocols.ipc.audio import Streamed, StreamShape
+from stentor.protocols.ipc.codec import encoder
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar
 

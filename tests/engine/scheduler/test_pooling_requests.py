@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from stentor.protocols.pooling import Pooled, Pooling, PoolingTask, Reach
-from stentor.protocols.steps import RowPooled, StepPlan, StepResult
+from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask, Reach
+from stentor.protocols.ipc.steps import RowPooled, StepPlan, StepResult
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.mortal_engine import MortalEngine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes

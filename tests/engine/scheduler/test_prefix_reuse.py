@@ -1,6 +1,6 @@
 import pytest
 
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 
 

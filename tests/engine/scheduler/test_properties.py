@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, random_prompt, sizes
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar

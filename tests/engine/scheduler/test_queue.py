@@ -4,8 +4,8 @@ import pytest
 
 from stentor.engine.request import Choice, ChoiceState, Request, StateError
 from stentor.engine.scheduler.queue import WaitingQueue
-from stentor.protocols.actors import Submit
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Submit
+from stentor.protocols.ipc.sampling import SamplingParams
 
 
 def choice(number: int, arrival: float = 0.0) -> Choice:

@@ -1,9 +1,9 @@
 """The name that a client's user sees goes with a request, so that logs can say it."""
 
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import Submit
-from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Submit
+from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 
 
 def scheduler_with(*names: str) -> Scheduler:

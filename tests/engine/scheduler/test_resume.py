@@ -7,9 +7,9 @@ import pytest
 
 from stentor.engine.pieces import PromptParts
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import Finished, Resumed, Submit, TokensBatch
-from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Finished, Resumed, Submit, TokensBatch
+from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.fake_model import alone, token_logprobs
 from stentor.tests.engine.fake_worker import FakeWorker

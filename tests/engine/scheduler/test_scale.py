@@ -7,10 +7,10 @@ from types import FrameType
 from typing import Any
 
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import Submit
-from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.ipc.actors import Submit
+from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan, StepResult
 
 
 def lines_executed(call: Callable[[], object]) -> int:

@@ -5,10 +5,10 @@ import pytest
 
 from stentor.engine.request import Choice
 from stentor.engine.scheduler import Scheduler
-from stentor.protocols.actors import PromptPart, Submit, TokensBatch
-from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import PromptLogprobs, StepResult, TokenLogprobs
+from stentor.protocols.ipc.actors import PromptPart, Submit, TokensBatch
+from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import PromptLogprobs, StepResult, TokenLogprobs
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.fake_model import alone
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from stentor.protocols.audio import MAX_STREAM_BYTES, Audio, Streamed, StreamShape
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, Audio, Streamed, StreamShape
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, sizes
 from stentor.tests.engine.scripted_grammar import ScriptedGrammar

@@ -15,8 +15,8 @@ from stentor.engine.suspicion import (
     Flown,
     Suspicion,
 )
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import StepPlan
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.mortal_engine import MortalEngine
 from stentor.tests.examples import examples

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stentor.engine.speech import process
 from stentor.engine.speech.backend import CannotSpeak, Stop, Stopped, Synthesizer
-from stentor.protocols.speech import StartSpeech, VoicePlace
+from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 
 MODULE = "stentor.tests.engine.speech.fake_voice"
 RATE = 8000

@@ -13,7 +13,7 @@ import pytest
 from stentor.engine.process import Child, spawn
 from stentor.engine.speech import client as client_module
 from stentor.engine.speech.client import SentenceFailed, SpeechClient, SpeechUnavailable
-from stentor.protocols.speech import StartSpeech, VoicePlace
+from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.tests.engine.speech.fake_voice import MODULE
 from stentor.tests.engine.unkillable import Unkillable
 

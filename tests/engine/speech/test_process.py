@@ -16,7 +16,7 @@ from stentor.engine.speech import process
 from stentor.engine.speech.backend import Stop
 from stentor.engine.speech.client import SpeechClient
 from stentor.engine.speech.voices import Voices, read_voices
-from stentor.protocols.speech import StartSpeech, Synthesize
+from stentor.protocols.ipc.speech import StartSpeech, Synthesize
 from stentor.tests.engine.speech.tiny_vits import write_tiny_vits
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from transformers import VitsModel, VitsTokenizer
 from stentor.engine.models.vits import VitsSynthesizer
 from stentor.engine.speech.backend import CannotSpeak, Stop, Stopped
 from stentor.engine.speech.voices import read_voices
-from stentor.protocols.speech import VoicePlace
+from stentor.protocols.ipc.speech import VoicePlace
 from stentor.tests.engine.speech.tiny_vits import write_tiny_vits
 
 

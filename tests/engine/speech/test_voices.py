@@ -9,7 +9,7 @@ import pytest
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.speech.voices import read_voices
-from stentor.protocols.speech import VoicePlace
+from stentor.protocols.ipc.speech import VoicePlace
 
 
 def write_piper(folder: Path, name: str, rate: int = 22050, **more: Any) -> Path:

@@ -20,10 +20,10 @@ from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.runner import ModelRunner
 from stentor.kernels import AttentionBatch, force_variant
-from stentor.protocols.actors import Finished, Submit
-from stentor.protocols.config import SchedulerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Masks, StepPlan, StepResult
+from stentor.protocols.ipc.actors import Finished, Submit
+from stentor.protocols.ipc.config import SchedulerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 from stentor.tests.engine.scripted_grammar import wide_rule
 from stentor.tests.engine.worker.fake_device import FakeDevice, ManualClock
 from stentor.tests.parity import tiny

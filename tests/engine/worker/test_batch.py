@@ -4,8 +4,8 @@ import torch
 
 from stentor.engine.worker.batch import build_batch
 from stentor.engine.worker.rows import RowTable
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep
 
 BLOCK = 16
 CPU = torch.device("cpu")

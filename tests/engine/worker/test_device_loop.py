@@ -20,10 +20,10 @@ from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup_device import set_up_device
 from stentor.engine.worker_life import OnProgress, WorkerLife
 from stentor.kernels import force_variant
-from stentor.protocols.actors import Abort, Finished, Progress, Shutdown, StartWorker, Stats, Submit, WorkerReady
-from stentor.protocols.codec import decode_client, decode_engine_worker, encoder
-from stentor.protocols.config import RecoveryConfig, SchedulerConfig, WorkerConfig
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import Abort, Finished, Progress, Shutdown, StartWorker, Stats, Submit, WorkerReady
+from stentor.protocols.ipc.codec import decode_client, decode_engine_worker, encoder
+from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.fake_device import FakeDevice

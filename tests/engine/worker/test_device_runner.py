@@ -11,8 +11,8 @@ import torch
 from stentor.engine.worker import staging
 from stentor.engine.worker.staging import Shape
 from stentor.kernels import force_variant
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from stentor.tests.engine.worker.fake_device import FakeDevice
 from stentor.tests.engine.worker.runners import BLOCK, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
 from stentor.tests.parity import tiny

@@ -15,8 +15,8 @@ from stentor.engine.worker.hearing_runner import HearingRunner
 from stentor.engine.worker.limits import HEARING
 from stentor.engine.worker.setup_device import set_up_device
 from stentor.kernels import native
-from stentor.protocols.audio import Alignment, Audio
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.audio import Alignment, Audio
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.tiny_whisper import BEGIN, CONTEXT, EOT, NO_SPEECH, RULES, SOT, VOCAB, window, write_whisper
 from stentor.tests.engine.worker.fake_device import FakeDevice

@@ -16,11 +16,11 @@ from stentor.engine.weight_file import create_weight_file, read_header, write_he
 from stentor.engine.worker import setup_pooling
 from stentor.engine.worker.pooling_runner import PoolingRunner
 from stentor.engine.worker.setup import set_up
-from stentor.protocols.actors import WorkerReady
-from stentor.protocols.config import WorkerConfig
-from stentor.protocols.pooling import Pooling, PoolingTask
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowPooled, RowStep, StepPlan
+from stentor.protocols.ipc.actors import WorkerReady
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.pooling import Pooling, PoolingTask
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowPooled, RowStep, StepPlan
 from stentor.tests.engine.worker.test_kept_weights import needs_large_pages
 
 library: Any = transformers  # whose types know no labels

@@ -20,10 +20,10 @@ from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.setup import set_up
 from stentor.kernels import native
 from stentor.kernels.native.memory import HUGE, SharedHuge
-from stentor.protocols.actors import WorkerReady
-from stentor.protocols.config import WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.actors import WorkerReady
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
 from stentor.tests.parity import tiny
 
 LENGTH = 20
@@ -308,7 +308,7 @@ def test_a_key_does_not_depend_on_the_process(folder: Path) -> None:
         "import sys, torch\nfrom pathlib import Path\n"
         "from stentor.engine.loading.checkpoint import open_checkpoint\n"
         "from stentor.engine.worker.kept_weights import weights_key\n"
-        "from stentor.protocols.config import WorkerConfig\n"
+        "from stentor.protocols.ipc.config import WorkerConfig\n"
         "print(weights_key(open_checkpoint(Path(sys.argv[1])), WorkerConfig(sys.argv[1]), torch.float32))"
     )
     command = [sys.executable, "-P", "-c", program, str(folder)]

@@ -1,5 +1,5 @@
 from stentor.engine.worker.limits import limits_of, with_limits
-from stentor.protocols.config import StepLimits, WorkerConfig
+from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 
 
 def test_what_the_operator_left_open_suits_the_device() -> None:

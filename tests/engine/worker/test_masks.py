@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from stentor.engine.grammar.token_sets import MaskWriter, set_of
 from stentor.engine.worker.masks import lowest, mask_bytes, restrict_rows_, slot_masks
 from stentor.engine.worker.sampler import Sampler
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import Masks, NewRow, RowMask, RowStep, StepPlan
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import Masks, NewRow, RowMask, RowStep, StepPlan
 from stentor.tests.engine.worker.runners import Pair, WatchedDecoder, load, prompt
 from stentor.tests.engine.worker.test_device_runner import RULES
 from stentor.tests.parity import tiny

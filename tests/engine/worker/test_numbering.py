@@ -4,8 +4,8 @@ import pytest
 
 from stentor.engine.worker.numbering import no_rows, number_step, pad_decodes
 from stentor.engine.worker.rows import RowTable
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep
 
 BLOCK = 16
 

@@ -8,8 +8,8 @@ from stentor.engine.worker import pages_ahead
 from stentor.engine.worker.pages_ahead import PagesAhead
 from stentor.engine.worker.stepper import InTurn
 from stentor.kernels.native.memory import HUGE, empty_huge, take_pages
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
 
 BLOCK = 4096
 BLOCKS = 4 * HUGE // BLOCK

@@ -9,10 +9,10 @@ import transformers
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.worker.pooling_runner import PoolingRunner
 from stentor.engine.worker.setup_pooling import set_up_pooling
-from stentor.protocols.config import WorkerConfig
-from stentor.protocols.pooling import Pooling
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.pooling import Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 BERT: dict[str, Any] = {
     "vocab_size": 130,

@@ -6,9 +6,9 @@ import pytest
 
 from stentor.engine.worker.row_names import NAMED, RowNames, names_in
 from stentor.engine.worker.stepper import InTurn
-from stentor.protocols.actors import Failed
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.actors import Failed
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 
 def plan(step: int, *, freed: list[int] = [], new: dict[int, str] = {}, rows: list[int]) -> StepPlan:  # noqa: B006

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stentor.engine.worker.rows import RowTable
-from stentor.protocols.actors import PromptDone
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan
+from stentor.protocols.ipc.actors import PromptDone
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stentor.engine.worker.sampler import Sampler
 from stentor.kernels.sampling import native
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.tests.examples import examples
 
 V = 101

@@ -23,10 +23,10 @@ from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
 from stentor.engine.worker.setup_cpu import size_cache, weights_bytes
 from stentor.engine.worker.setup_parts import cache_note, choose_dtype
-from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
-from stentor.protocols.codec import decode_engine_worker, encoder
-from stentor.protocols.config import WorkerConfig
-from stentor.protocols.steps import RowStep, StepPlan
+from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.codec import decode_engine_worker, encoder
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.steps import RowStep, StepPlan
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import model_config
 from stentor.tests.parity import tiny

@@ -23,11 +23,11 @@ from stentor.engine.worker.setup import set_up
 from stentor.engine.worker.setup_device import graph_sizes, set_up_device
 from stentor.engine.worker.setup_parts import Setup
 from stentor.kernels import force_variant
-from stentor.protocols.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
-from stentor.protocols.codec import decode_engine_worker, encoder
-from stentor.protocols.config import WorkerConfig
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.codec import decode_engine_worker, encoder
+from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.lease_child import NOTED
 from stentor.tests.engine.local import LocalEngine, model_config

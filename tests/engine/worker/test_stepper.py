@@ -10,8 +10,8 @@ import pytest
 from stentor.engine.channel import PeerDied
 from stentor.engine.worker import stepper
 from stentor.engine.worker.stepper import Ahead, InTurn
-from stentor.protocols.actors import Failed
-from stentor.protocols.steps import Masks, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.actors import Failed
+from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
 WAIT = 10.0
 

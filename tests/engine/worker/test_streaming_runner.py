@@ -20,8 +20,8 @@ from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup_device import set_up_device
 from stentor.engine.worker.streaming_runner import StreamingRunner
 from stentor.kernels import native
-from stentor.protocols.audio import Streamed, StreamShape
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.audio import Streamed, StreamShape
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.tiny_voxtral import BOS, PAD, STEP, features_of, speech, write_voxtral
 from stentor.tests.engine.worker.fake_device import FakeDevice

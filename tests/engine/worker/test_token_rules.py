@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.worker.token_rules import RuleTable
-from stentor.protocols.audio import TokenRules
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import NewRow
+from stentor.protocols.ipc.audio import TokenRules
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow
 from stentor.tests.examples import examples
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import torch
 
 from stentor.engine.worker.warmup import counts, warm_up
 from stentor.kernels import force_variant
-from stentor.protocols.sampling import MAX_LOGPROBS, SamplingParams
-from stentor.protocols.steps import StepPlan, StepResult
+from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
+from stentor.protocols.ipc.steps import StepPlan, StepResult
 from stentor.tests.engine.worker.runners import BUDGET, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
 from stentor.tests.parity import tiny
 

@@ -16,7 +16,7 @@ from stentor.loadtest.quality.check import Case, Work, check, make_cases, make_w
 from stentor.loadtest.quality.corpus import corpus
 from stentor.loadtest.quality.ours import TOP, Scorer, batches
 from stentor.loadtest.quality.reference import Reference, ReferenceError
-from stentor.protocols.config import WorkerConfig
+from stentor.protocols.ipc.config import WorkerConfig
 from stentor.server.text.loading import load_tokenizer
 from stentor.tests.parity import tiny
 

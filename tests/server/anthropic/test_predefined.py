@@ -10,9 +10,9 @@ from anthropic.types.tool_union_param import ToolUnionParam
 
 from stentor.protocols.anthropic.predefined import PREDEFINED
 from stentor.protocols.anthropic.request import messages_decoder
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.tools import tool_use
 from stentor.server.anthropic.translate import chat_request
 from stentor.server.config import McpConfig

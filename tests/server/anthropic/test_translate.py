@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from stentor.protocols.anthropic.request import messages_decoder
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.decoding import decode
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
 from stentor.server.anthropic.translate import chat_request, in_their_names
 
 HELLO = {"role": "user", "content": "hello"}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import ConnectionLimits
 from stentor.tests.server.attacks.hostile import Connection, Target, served
 

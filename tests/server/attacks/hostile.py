@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 from starlette.applications import Starlette
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import ConnectionLimits
 from stentor.server.lifecycle import Listener, make_listener
 from stentor.server.listening import bind

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.tests.server.attacks.hostile import Target, request, served
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from stentor.loadtest.processes import alive, cpu_seconds
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.audio import decode_process
 from stentor.server.audio.decode import AudioDecoder, AudioUnavailable, Decoded
 from stentor.server.audio.decode_process import DecodeProcess

@@ -8,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import OverloadConfig, StoreConfig
 from stentor.server.store import files
 from stentor.server.store.opening import make_store

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.cli import _build_parser
 from stentor.server.config import DEFAULTS, Config, ToolServer
 from stentor.server.door.keys import KeyDigest

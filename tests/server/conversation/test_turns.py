@@ -9,9 +9,9 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from stentor.engine.grammar.matcher import Compiler
-from stentor.protocols.actors import Thinking
+from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.limits import Limits
 from stentor.protocols.openai.tools import tool_use
 from stentor.server.conversation.constraints import constraints_of
 from stentor.server.grammar.checker import Grammars

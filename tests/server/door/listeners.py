@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import uvicorn
 
-from stentor.protocols.config import EngineConfig, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app import create_app
 from stentor.server.config import Config, ConnectionLimits, DoorConfig, HttpConfig
 from stentor.server.connections import Connections

@@ -16,9 +16,9 @@ from stentor.engine.models.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.pooling_config import PoolingConfig, ScoreHead
 from stentor.engine.models.sentence_config import Normalized, SentenceModules
 from stentor.engine.stream import Event
-from stentor.protocols.actors import EngineReady, Finished, PromptDone, Stats
-from stentor.protocols.pooling import Pooled, Pooling
-from stentor.protocols.sampling import SamplingParams
+from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
+from stentor.protocols.ipc.pooling import Pooled, Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.catalogue import Catalogue, Kind, ServedModel
 from stentor.server.embedding.ends import ends_of, pair_ends_of
 from stentor.server.embedding.model import EmbeddingModel

@@ -10,8 +10,8 @@ import pytest
 from openai.types import CreateEmbeddingResponse
 
 from stentor.engine.models.sentence_config import SentenceModules
-from stentor.protocols.openai.limits import Limits
-from stentor.protocols.pooling import Pooling
+from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.pooling import Pooling
 from stentor.server.embedding import encoding
 from stentor.server.overload.turns import LoopTurns, Slices
 from stentor.tests.server.embedding.asking import COLBERT, SPARSE, post

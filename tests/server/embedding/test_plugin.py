@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from stentor.protocols.pooling import PoolingTask
+from stentor.protocols.ipc.pooling import PoolingTask
 from stentor.server.embedding.errors import EmbeddingModelError
 from stentor.server.embedding.plugin import PluginPrompt, open_plugin
 from stentor.tests.server.embedding.asking import post

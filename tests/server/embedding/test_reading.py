@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.engine.models.sentence_config import SentenceModules
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling_api.common import PoolingFields
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.pooling.common import PoolingFields
 from stentor.server.embedding.pairs import PairRules, cut_longest, read_pairs
 from stentor.server.embedding.purposes import adapter_of, prompt_of
 from stentor.server.embedding.reading import Room, read_texts

@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from stentor.protocols.pooling import Pooling
+from stentor.protocols.ipc.pooling import Pooling
 from stentor.server.embedding.model import EmbeddingModel
 from stentor.tests.server.embedding.pooler import (
     DIMENSIONS,

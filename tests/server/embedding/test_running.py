@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stentor.engine.models.pooling_config import TokenVectors
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.pooling import Pooling, PoolingTask
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.server.config import OverloadConfig
 from stentor.server.embedding import running
 from stentor.server.embedding.reading import Prompt

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stentor.engine.models.sentence_config import SentenceModules
-from stentor.protocols.pooling import Pooling
+from stentor.protocols.ipc.pooling import Pooling
 from stentor.server.embedding import scoring
 from stentor.server.embedding.model import Markers
 from stentor.tests.server.embedding.asking import COLBERT, SPARSE, post

@@ -11,7 +11,7 @@ from anthropic.types import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.protocols.deltas import (
+from stentor.protocols.ipc.deltas import (
     Delta,
     Finish,
     PromptProcessed,

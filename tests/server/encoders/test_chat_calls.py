@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 
-from stentor.protocols.deltas import (
+from stentor.protocols.ipc.deltas import (
     Delta,
     Finish,
     PromptProcessed,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stentor.protocols.deltas import Delta, Finish
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.deltas import Delta, Finish
 from stentor.server.encoders.collect import collect
 from stentor.server.errors import GenerationFailed, describe, generation_error
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
-from stentor.protocols.deltas import Text
+from stentor.protocols.ipc.deltas import Text
 from stentor.server.encoders.chat_shape import ChatShape
 from stentor.server.encoders.chat_stream import ChatStream
 from stentor.server.encoders.completions import CompletionShape, CompletionStream, Prompt, Tally

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
-from stentor.protocols.deltas import (
+from stentor.protocols.ipc.deltas import (
     Delta,
     Finish,
     PromptProcessed,

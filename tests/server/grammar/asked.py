@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.structured import Answer, wanted_answer
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.grammar.matcher import Compiler, GrammarError
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.structured import ChoiceAnswer, JsonAnswer, RegexAnswer, json_answer
 from stentor.server.grammar.answers import answer_expression
 from stentor.server.grammar.lark import Lark

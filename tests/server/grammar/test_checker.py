@@ -15,8 +15,8 @@ import pytest
 from stentor.engine.grammar.matcher import Compiler, GrammarError
 from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.loadtest.processes import alive
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.server.errors import Overloaded
 from stentor.server.grammar import checker as checker_module
 from stentor.server.grammar import process

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stentor.engine.grammar.matcher import Compiler, GrammarError
 from stentor.engine.grammar.vocabulary import TokenBytes
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.grammar.compose import compose
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.vocabulary import token_bytes_of

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.grammar.matcher import Compiler, GrammarError
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.tools import MAX_LARK
 from stentor.server.grammar.common_terminals import COMMON
 from stentor.server.grammar.lark import Lark

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
 from stentor.engine.grammar.vocabulary import TokenBytes
 from stentor.loadtest import grammar_cost
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.schema import MAX_DEPTH, MAX_FURTHER, MAX_PARTS, prepare
 from stentor.server.grammar.whitespace import INDENTED, WHITESPACE

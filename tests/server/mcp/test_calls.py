@@ -9,7 +9,7 @@ from openai.types.conversations import ConversationItemList
 from openai.types.responses import Response
 from openai.types.responses.response_item_list import ResponseItemList
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import McpConfig, ToolServer
 from stentor.server.parsing.output import settle_output
 from stentor.server.state import ServerState

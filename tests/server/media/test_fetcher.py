@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.errors import Unavailable
 from stentor.server.media.fetcher import Fetcher, resolve
 from stentor.tests.server.harness import until

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.tests.server.media.web import PARAM, PUBLIC, answer, fetcher, names, says, serving
 
 pytestmark = pytest.mark.anyio

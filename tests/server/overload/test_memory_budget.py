@@ -13,9 +13,9 @@ import msgspec
 import openai
 import pytest
 
-from stentor.protocols.openai.decoding import decoded_bytes
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.decoding import decoded_bytes
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import OverloadConfig
 from stentor.server.overload.fair_queue import current_owner
 from stentor.server.overload.memory_budget import (

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.config import OverloadConfig
 from stentor.server.errors import CutShort, DeadlineExceeded, ShutDown
 from stentor.server.overload.permits import AdmissionQueue

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stentor.protocols.actors import Thinking
+from stentor.protocols.ipc.actors import Thinking
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.thinking import thinking_budget, thinking_options

@@ -8,12 +8,12 @@ from typing import Any, TypeVar, cast
 
 from stentor.engine.speech.client import SentenceFailed, SpeechClient
 from stentor.engine.speech.voices import Voices
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
+from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace
 from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
-from stentor.protocols.speech import SpeechPiece, VoicePlace
 from stentor.server.catalogue import Catalogue, ServedModel
 from stentor.server.door.keys import ANYONE
 from stentor.server.errors import GenerationFailed

@@ -1,4 +1,4 @@
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.server import Response, ServerEvent, StatusDetails
 from stentor.server.realtime.answer import Answer
 from stentor.server.realtime.conversation import Conversation

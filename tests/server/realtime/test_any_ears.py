@@ -4,7 +4,7 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import (
     AudioInput,
     AudioPcm,

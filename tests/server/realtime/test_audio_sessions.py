@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.tests.fakes import FakeEngine, says
 from stentor.tests.server.realtime.audio_session import (
     ANSWER,

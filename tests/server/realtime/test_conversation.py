@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.given import decode_audio, encode_audio
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from stentor.server.realtime import conversation as module

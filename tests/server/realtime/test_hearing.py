@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.errors import GenerationFailed
 from stentor.server.realtime import partial_pace
 from stentor.server.realtime.formats import to_ticks

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import AudioPcm, AudioPcma, AudioPcmu
 from stentor.server.realtime.formats import HEARD, TICKS, Wire, to_ms, to_ticks
 from stentor.server.realtime.input_buffer import InputBuffer

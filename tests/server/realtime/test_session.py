@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.realtime import RealtimeSessionCreateRequest, RealtimeTranscriptionSessionCreateRequest
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.session import RealtimeSession, ServerVad, Session
 from stentor.server.realtime.machine import TABLE, Event, Illegal, SessionMachine, State
 from stentor.server.realtime.session import SessionRules

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.tools.registry import TOOL_FORMATS
 from stentor.server.realtime.answering import MAX_ASIDE

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.errors import GenerationFailed
 from stentor.server.realtime import partial_pace, vllm
 from stentor.server.realtime.partial_pace import PartialPace

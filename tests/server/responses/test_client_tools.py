@@ -8,8 +8,8 @@ import pytest
 from openai.types.responses import Response
 from openai.types.responses.response_item_list import ResponseItemList
 
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.responses.client_tools import call_item, function_of, output_text
 from stentor.protocols.openai.responses.items import read_items
 from stentor.protocols.openai.responses.tools import (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stentor.protocols.openai.limits import Limits
+from stentor.protocols.common.limits import Limits
 from stentor.server.config import OverloadConfig
 from stentor.server.store import conversations, responses
 from stentor.tests.fakes import FakeEngine, fake_state, says

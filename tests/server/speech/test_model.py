@@ -14,8 +14,8 @@ from prometheus_client.exposition import generate_latest
 
 from stentor.engine.speech.client import SpeechClient
 from stentor.engine.speech.voices import Voices
-from stentor.protocols.openai.errors import BadRequest
-from stentor.protocols.speech import StartSpeech, VoicePlace
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.server.errors import Overloaded, Unavailable
 from stentor.server.listening import StartError
 from stentor.server.speech import model as module

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from stentor.protocols.openai.limits import MAX_SPEECH_CHARS
+from stentor.protocols.common.limits import MAX_SPEECH_CHARS
 from stentor.server.audio.encode import MEDIA_TYPES
 from stentor.server.catalogue import Catalogue, ServedModel
 from stentor.server.speech.metrics import SpeechMetrics

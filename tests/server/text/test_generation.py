@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.actors import ChoiceTokens, Finished, PromptDone, Thinking
-from stentor.protocols.deltas import Delta, Finish, PromptProcessed, Text
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, Thinking
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.text.generation import GenerationRequest, generate
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.slices import EngineEvent

@@ -10,18 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from stentor.protocols.actors import ChoiceTokens
-from stentor.protocols.deltas import (
-    Delta,
-    Finish,
-    Reasoning,
-    Text,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallStart,
-)
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens
+from stentor.protocols.ipc.deltas import Delta, Finish, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.encoders.collect import Generation, collect
 from stentor.server.parsing.harmony import HarmonyParser
 from stentor.server.parsing.interface import Tool

@@ -11,10 +11,10 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Thinking
-from stentor.protocols.audio import Audio, Heard
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Thinking
+from stentor.protocols.ipc.audio import Audio, Heard
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.tokenizer import Tokenizer
 from stentor.server.transcription.model import TranscriptionModel

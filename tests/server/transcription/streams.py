@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from stentor.engine.client import EngineUnavailable
-from stentor.protocols.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone
-from stentor.protocols.audio import Streamed
-from stentor.protocols.sampling import SamplingParams
-from stentor.protocols.steps import TokenLogprobs
+from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone
+from stentor.protocols.ipc.audio import Streamed
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.transcription.stream_vocabulary import StreamVocabulary
 from stentor.server.transcription.streaming import StreamingTranscriptionModel
 from stentor.tests.server.realtime.sounds import understood

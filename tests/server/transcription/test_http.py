@@ -11,7 +11,7 @@ import httpx
 import pytest
 from openai.types import audio as sdk
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.audio.decode import Decoded
 from stentor.server.catalogue import Catalogue, ServedModel
 from stentor.server.config import OverloadConfig

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.protocols.audio import Heard
+from stentor.protocols.ipc.audio import Heard
 from stentor.server.transcription.segments import Part
 from stentor.server.transcription.splitting import split_words
 from stentor.server.transcription.words import (

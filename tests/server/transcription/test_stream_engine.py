@@ -11,7 +11,7 @@ import torch
 from transformers import VoxtralRealtimeForConditionalGeneration
 
 from stentor.engine.client import EngineClient
-from stentor.protocols.config import EngineConfig
+from stentor.protocols.ipc.config import EngineConfig
 from stentor.server.realtime.hypotheses import Hearing
 from stentor.server.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.transcription.opening import open_streaming

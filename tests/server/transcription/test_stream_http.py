@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types import audio as sdk
 
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.server.catalogue import Catalogue, ServedModel
 from stentor.server.door.keys import ANYONE
 from stentor.server.realtime.opening import EarOpener

@@ -11,7 +11,7 @@ import pytest
 
 from stentor.engine.grammar.matcher import Compiler
 from stentor.engine.grammar.vocabulary import TokenBytes
-from stentor.protocols.openai.errors import BadRequest
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 from stentor.server.conversation.calls import CallFilter
 from stentor.server.grammar.lark import Lark

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from ..openai import limits
-from ..openai.errors import BadRequest
-from ..openai.limits import Limits
+from ..common import limits
+from ..common.errors import BadRequest
+from ..common.limits import Limits
 from ..openai.sampling import Name
 from .common import InputFields, TextUsage
 from .formats import NumberFields, Numbers

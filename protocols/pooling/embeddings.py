@@ -5,12 +5,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ..pooling_api.common import TextUsage
-from ..pooling_api.formats import NumberFields
-from . import limits
-from .errors import BadRequest
-from .limits import Limits
-from .sampling import Name, not_served, refuse
+from ..common import limits
+from ..common.errors import BadRequest
+from ..common.limits import Limits
+from ..openai.sampling import Name, not_served, refuse
+from .common import TextUsage
+from .formats import NumberFields
 
 JinaType = Literal["float", "base64", "binary", "ubinary"]
 REFUSED: Final = ("late_chunking", "return_multivector")

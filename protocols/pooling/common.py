@@ -6,12 +6,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ..openai import limits
-from ..openai.bounds import TEXT_TOO_LONG, items_at_most
+from ..common import limits
+from ..common.bounds import TEXT_TOO_LONG, items_at_most
+from ..common.decoding import converted
+from ..common.errors import BadRequest
+from ..common.limits import Limits
 from ..openai.chat import check_templates
-from ..openai.decoding import converted
-from ..openai.errors import BadRequest
-from ..openai.limits import Limits
 from ..openai.messages import check_messages
 from ..openai.sampling import Name, TokenId, not_served
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from ..sampling import MAX_LOGPROBS
+from ..ipc.sampling import MAX_LOGPROBS
 
 
 class Limits(msgspec.Struct, frozen=True):

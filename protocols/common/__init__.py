@@ -1,0 +1,1 @@
+"""What the wire formats share: errors, bounds, and bodies that are decoded and located."""
