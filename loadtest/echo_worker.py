@@ -8,7 +8,7 @@ import sys
 import time
 
 from stentor.engine.channel import Endpoint, PeerDied
-from stentor.engine.process import become_child
+from stentor.engine.processes.process import become_child
 from stentor.engine.worker.limits import limits_of, with_limits
 from stentor.protocols.ipc.actors import Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_worker, encoder

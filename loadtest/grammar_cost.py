@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
-from stentor.engine.client import EngineClient
-from stentor.engine.grammar.matcher import Compiler
-from stentor.engine.grammar.rule import ChoiceRule, ParameterSets
-from stentor.engine.grammar.token_sets import MaskWriter, ids_in
-from stentor.engine.grammar.vocabulary import TokenBytes, pieces_of
+from stentor.engine.client.client import EngineClient
+from stentor.engine.core.grammar.matcher import Compiler
+from stentor.engine.core.grammar.rule import ChoiceRule, ParameterSets
+from stentor.engine.core.grammar.token_sets import MaskWriter, ids_in
+from stentor.engine.core.grammar.vocabulary import TokenBytes, pieces_of
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import EngineConfig

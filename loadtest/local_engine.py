@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.device_runner import DeviceRunner
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import Submit, TokensBatch

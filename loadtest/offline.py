@@ -18,10 +18,10 @@ import anyio
 import msgspec
 from rich.console import Console
 
-from stentor.engine.client import EngineClient, EngineUnavailable
-from stentor.engine.groups import first_cause
+from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.processes.exception_groups import first_cause
 from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, Progress
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -23,8 +23,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from stentor.engine.client import EngineClient
-from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from stentor.engine.client.client import EngineClient
+from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import EngineConfig, SchedulerConfig, WorkerConfig

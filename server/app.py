@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stentor.engine.client import EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.common.errors import BadRequest, ErrorBody
 
 from .auth import RequireKey

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from stentor.engine.process import spawn
+from stentor.engine.processes.process import spawn
 
 _SEND_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0

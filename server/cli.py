@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from stentor import __version__
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.logs import set_up_logging
+from stentor.engine.processes.logs import set_up_logging
 
 from .config import Config
 from .door.address import listening

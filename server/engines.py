@@ -7,11 +7,11 @@ from typing import Final, Protocol
 
 import anyio
 
-from stentor.engine.client import EngineClient, EngineUnavailable
-from stentor.engine.groups import first_cause
-from stentor.engine.launch import EngineProcess
-from stentor.engine.outages import LostProcess
-from stentor.engine.supervisor import Supervisor
+from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.outages import LostProcess
+from stentor.engine.processes.exception_groups import first_cause
+from stentor.engine.processes.launch import EngineProcess
+from stentor.engine.processes.supervisor import Supervisor
 from stentor.protocols.ipc.actors import EngineReady, Progress
 from stentor.protocols.ipc.config import EngineConfig
 

@@ -34,8 +34,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from stentor.engine.client import EngineUnavailable
-from stentor.engine.logs import trace_without_messages
+from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.errors import BadRequest, ErrorBody
 from stentor.protocols.ipc.deltas import Finish
 

@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from stentor.engine import launch
 from stentor.engine.channel import ChannelError
 from stentor.engine.channel.region import require_linux
-from stentor.engine.groups import one_line
-from stentor.engine.lease import LeaseError, create_lease
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 from stentor.engine.loading.kind import ModelKind, kind_of
-from stentor.engine.nursery_owner import Nursery
-from stentor.engine.weight_file import create_weight_file
+from stentor.engine.processes import launch
+from stentor.engine.processes.exception_groups import one_line
+from stentor.engine.processes.fork_server_owner import Nursery
+from stentor.engine.sharing.lease import LeaseError, create_lease
+from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.config import EngineConfig
 
 from .catalogue import ARTICLES, OPTIONS_OF, Kind

@@ -20,9 +20,7 @@ import anyio.abc
 import uvicorn
 from rich.console import Console
 
-from stentor.engine.client import EngineClient
-from stentor.engine.groups import first_cause
-from stentor.engine.launch import EngineProcess
+from stentor.engine.client.client import EngineClient
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_defaults import GenerationDefaults as ModelDefaults
@@ -30,7 +28,9 @@ from stentor.engine.loading.generation_defaults import defaults_from_hf
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.models.config import ConfigError
-from stentor.engine.supervisor import ChildFailed, Supervisor
+from stentor.engine.processes.exception_groups import first_cause
+from stentor.engine.processes.launch import EngineProcess
+from stentor.engine.processes.supervisor import ChildFailed, Supervisor
 
 from .app import create_answering_app, create_app
 from .catalogue import Kind

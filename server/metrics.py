@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from stentor.engine.outages import LostProcess
+from stentor.engine.client.outages import LostProcess
 from stentor.protocols.ipc.actors import EngineReady, FinishReason, Stats
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.supervisor import Supervisor
+from stentor.engine.processes.supervisor import Supervisor
 
 from .config import Config
 from .engines import Engines

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from stentor.engine.logs import trace_without_messages
+from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.limits import MAX_REQUEST_ID
 
 from .auth import caller_of

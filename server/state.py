@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from stentor.engine.client import EngineClient
+from stentor.engine.client.client import EngineClient
 from stentor.protocols.common.limits import Limits
 
 from .batches.runner import BatchRunner

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 import anyio
 
-from stentor.engine.logs import trace_without_messages
+from stentor.engine.processes.logs import trace_without_messages
 
 logger = logging.getLogger(__name__)
 

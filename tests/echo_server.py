@@ -9,9 +9,9 @@ import sys
 
 import msgspec
 
-from stentor.engine import launch
-from stentor.engine.launch import EngineProcess
-from stentor.engine.nursery_owner import Nursery
+from stentor.engine.processes import launch
+from stentor.engine.processes.fork_server_owner import Nursery
+from stentor.engine.processes.launch import EngineProcess
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.server import cli
 

@@ -30,21 +30,21 @@ class Fault(NamedTuple):
 FAULTS: Final = (
     Fault(
         "scheduler: a block is added one position too late",
-        "engine/scheduler/decode.py",
+        "engine/core/scheduler/decode.py",
         "if choice.computed_len == len(choice.blocks) * block_size:",
         "if choice.computed_len > len(choice.blocks) * block_size:",
         ("tests/engine/scheduler",),
     ),
     Fault(
         "block pool: blocks without a label are not given away first",
-        "engine/cache/blocks.py",
+        "engine/core/cache/blocks.py",
         "self._free.move_to_end(block, last=False)",
         "self._free.move_to_end(block, last=True)",
         ("tests/engine/cache",),
     ),
     Fault(
         "prefix cache: a block is named without what comes before it",
-        "engine/cache/prefix.py",
+        "engine/core/cache/prefix.py",
         'blake2b(parent + array("i", tokens)',
         'blake2b(array("i", tokens)',
         ("tests/engine/cache",),
@@ -79,7 +79,7 @@ FAULTS: Final = (
     ),
     Fault(
         "journal: the last token of each choice is told to the next engine no more",
-        "engine/stream.py",
+        "engine/client/stream.py",
         "outputs = [self._open.get(index, []) for index in choices]",
         "outputs = [self._open.get(index, [])[:-1] for index in choices]",
         ("tests/engine/test_recovery.py", "tests/engine/test_streamed_input.py"),
@@ -93,7 +93,7 @@ FAULTS: Final = (
     ),
     Fault(
         "lease: what a dead process held is never free again",
-        "engine/lease.py",
+        "engine/sharing/lease.py",
         "return 0 if self._is_dead(int(words[_HOLDER]) - 1) else _LOOK_NS",
         "return _LOOK_NS",
         ("tests/engine/test_lease.py",),

@@ -23,8 +23,8 @@ from stentor.protocols.ipc.speech import (
 )
 
 from ..channel import ChannelError, ChannelPair, Endpoint
-from ..process import Child, spawn
-from ..supervisor import Hopeless, RestartPolicy
+from ..processes.process import Child, spawn
+from ..processes.supervisor import Hopeless, RestartPolicy
 from .process import MODULE
 
 logger = logging.getLogger(__name__)

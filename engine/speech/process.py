@@ -26,9 +26,9 @@ from stentor.protocols.ipc.speech import (
 )
 
 from ..channel import ChannelError, Endpoint
-from ..freed_memory import grown_since, resident_bytes
-from ..logs import set_up_logging, trace_without_messages
-from ..process import become_child
+from ..processes.freed_memory import grown_since, resident_bytes
+from ..processes.logs import set_up_logging, trace_without_messages
+from ..processes.process import become_child
 from .backend import CannotSpeak, Stop, Stopped, Synthesizer
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 
 from ..layers.placement import Placement
 from ..loading.checkpoint import Checkpoint
-from ..weight_file import DATA_START, WeightHeader, clear, read_header, write_header
+from ..sharing.weight_cache import DATA_START, WeightHeader, clear, read_header, write_header
 
 logger = logging.getLogger(__name__)
 

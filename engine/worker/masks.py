@@ -9,7 +9,7 @@ import torch
 from stentor.kernels import sampling
 from stentor.protocols.ipc.steps import Masks
 
-from ..grammar.token_sets import WORD_BYTES
+from ..core.grammar.token_sets import WORD_BYTES
 
 SlotMasks = Mapping[int, npt.NDArray[np.uint8]]
 """By slot: which tokens it may draw, bit t % 8 of byte t // 8, whole words of 32 bits."""

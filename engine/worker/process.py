@@ -5,7 +5,7 @@ import gc
 import sys
 
 from ..channel import Endpoint, PeerDied
-from ..process import become_child
+from ..processes.process import become_child
 
 
 def preload() -> None:

@@ -11,12 +11,12 @@ from stentor.protocols.ipc.config import WorkerConfig, process_name
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ..channel import Endpoint, PeerDied
-from ..groups import one_line
+from ..channel.pieces import result_frames
 from ..layers.weights import WeightError
-from ..lease import Member
 from ..loading.errors import CheckpointError
-from ..logs import set_up_logging
-from ..pieces import result_frames
+from ..processes.exception_groups import one_line
+from ..processes.logs import set_up_logging
+from ..sharing.lease import Member
 from .device_runner import DeviceRunner
 from .errors import SetupError
 from .hearing_runner import HearingRunner

@@ -4,7 +4,7 @@ import torch
 
 from stentor.protocols.ipc.config import WorkerConfig
 
-from ..lease import Member
+from ..sharing.lease import Member
 from .cuda_device import CudaDevice
 from .errors import SetupError
 from .setup_cpu import set_up_cpu

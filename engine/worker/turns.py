@@ -10,7 +10,7 @@ import math
 import threading
 from typing import Protocol
 
-from ..lease import SLICE_SECONDS, Member
+from ..sharing.lease import SLICE_SECONDS, Member
 
 
 class Turns(Protocol):

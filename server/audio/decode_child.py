@@ -9,8 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from stentor.engine.freed_memory import grown_since, resident_bytes
-from stentor.engine.process import become_child
+from stentor.engine.processes.freed_memory import grown_since, resident_bytes
+from stentor.engine.processes.process import become_child
 
 from ..child_link import receive, send
 from .containers import DECODERS, DEMUXERS, KNOWN, demuxer_of

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from starlette.types import ASGIApp
 
-from stentor.engine.groups import first_cause
-from stentor.engine.logs import trace_without_messages
+from stentor.engine.processes.exception_groups import first_cause
+from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.batches import Batch, BatchError, BatchErrors, RequestCounts, batch_decoder
 

@@ -75,7 +75,7 @@ class Observed:
         self._processed = False
 
     def __aiter__(self) -> Generation:
-        """May be called once. Raises :class:`stentor.engine.client.EngineUnavailable`."""
+        """May be called once. Raises :class:`stentor.engine.client.client.EngineUnavailable`."""
         state, request = self._state, self._request
         tracker = state.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker

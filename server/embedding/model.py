@@ -22,7 +22,7 @@ BGE's Gemma, or by the model's chat template, to which they are messages of the 
 
 
 class Pools(Protocol):
-    """What takes requests for vectors and scores; see :class:`stentor.engine.client.EngineClient`."""
+    """What takes requests for vectors and scores; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
     def ready(self) -> EngineReady | None: ...
@@ -38,7 +38,7 @@ class Pools(Protocol):
         name: str = "",
         pooling: Pooling | None = None,
     ) -> EventStream:
-        """Raises :class:`stentor.engine.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 
 class Observes(Protocol):

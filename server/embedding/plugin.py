@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import anyio
 import msgspec
 
-from stentor.engine.logs import trace_without_messages
+from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooled, PoolingTask
 

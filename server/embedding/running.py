@@ -68,7 +68,7 @@ class Job:
 
         Raises BadRequest where the answer would be too large, before anything is computed if that is known by then;
         :class:`..errors.GenerationFailed`, :class:`..errors.Overloaded` and
-        :class:`stentor.engine.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
+        :class:`stentor.engine.client.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
         """
         most = min(MAX_BYTES // 4, self._room.most // number_bytes)
         if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:

@@ -6,10 +6,10 @@ import socket
 import sys
 from typing import Final
 
-from stentor.engine.freed_memory import grown_since, resident_bytes
-from stentor.engine.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
-from stentor.engine.grammar.vocabulary import TokenBytes
-from stentor.engine.process import become_child
+from stentor.engine.core.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
+from stentor.engine.core.grammar.vocabulary import TokenBytes
+from stentor.engine.processes.freed_memory import grown_since, resident_bytes
+from stentor.engine.processes.process import become_child
 
 from ..child_link import receive, send
 from .process import TOO_COMPLEX, Job, Verdict

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 
 from ..child_link import Link, receive, send
 
@@ -47,7 +47,7 @@ class GrammarProcess:
     """Owns at most one child: started for the first job, and again after one that it did not survive.
 
     Not safe for threads: let one thread do all the calls. It must outlive the child (see
-    :mod:`stentor.engine.process`).
+    :mod:`stentor.engine.processes.process`).
     """
 
     def __init__(self, vocabulary: Callable[[], TokenBytes], seconds: float) -> None:

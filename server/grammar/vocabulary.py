@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from stentor.engine.grammar.vocabulary import TokenBytes, VocabularyReader
+from stentor.engine.core.grammar.vocabulary import TokenBytes, VocabularyReader
 
 from ..text.grammar_tokens import tokens_by_id_alone, vocabulary_of
 from ..text.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from stentor.engine.logs import trace_without_messages
+from stentor.engine.processes.logs import trace_without_messages
 
 from .request import RequestRecord
 

@@ -15,8 +15,8 @@ import anyio
 import httpx
 from rich.console import Console
 
-from stentor.engine.groups import first_cause
-from stentor.engine.supervisor import Supervisor
+from stentor.engine.processes.exception_groups import first_cause
+from stentor.engine.processes.supervisor import Supervisor
 
 from ..app import create_app
 from ..batches.calls import post

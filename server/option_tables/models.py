@@ -2,8 +2,8 @@
 
 from typing import Final, get_args
 
-from stentor.engine.lease import MAX_WEIGHT
 from stentor.engine.models.sentence_config import PoolingMode
+from stentor.engine.sharing.lease import MAX_WEIGHT
 from stentor.protocols.ipc.config import DType
 
 from .. import option_kinds as kinds

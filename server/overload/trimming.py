@@ -6,7 +6,7 @@ from typing import Final
 
 import anyio
 
-from stentor.engine.freed_memory import GROWN, give_back, resident_bytes
+from stentor.engine.processes.freed_memory import GROWN, give_back, resident_bytes
 
 LOOK_SECONDS: Final = 5.0
 _PATIENT_LOOKS: Final = 12

@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from stentor.engine.client import EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from ..errors import Unavailable

@@ -3,7 +3,7 @@
 import codecs
 from typing import Final
 
-from stentor.engine.client import EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
 
 from ..errors import Unavailable
 from ..observe.realtime_figures import PassFigures

@@ -23,7 +23,7 @@ Observer = Callable[[list[Delta]], None]
 
 
 class EventStream(Protocol):
-    """The engine's events of one request, in order; see :class:`stentor.engine.client.RequestStream`."""
+    """The engine's events of one request, in order; see :class:`stentor.engine.client.client.RequestStream`."""
 
     def __aiter__(self) -> AsyncIterator[list[EngineEvent]]: ...
 
@@ -34,7 +34,7 @@ class EventStream(Protocol):
 
 
 class Submitter(Protocol):
-    """What takes requests to an engine; see :class:`stentor.engine.client.EngineClient`."""
+    """What takes requests to an engine; see :class:`stentor.engine.client.client.EngineClient`."""
 
     def submit(
         self,
@@ -49,7 +49,7 @@ class Submitter(Protocol):
         thinking: Thinking | None = None,
         resumed: list[list[int]] | None = None,
     ) -> EventStream:
-        """Raises :class:`stentor.engine.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +235,7 @@ def generate(
 
     Work that takes long is done in ``turns``.
 
-    Raises :class:`stentor.engine.client.EngineUnavailable` at once when the engine takes no
+    Raises :class:`stentor.engine.client.client.EngineUnavailable` at once when the engine takes no
     requests, and ``ValueError`` for an empty stop string. What is returned must be closed.
     """
     return Generation(client, pool, request, observe, turns or LoopTurns())

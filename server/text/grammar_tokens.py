@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from stentor.engine.grammar.vocabulary import pieces_of
+from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.protocols.ipc.actors import Vocabulary
 
 from .tokenizer import Tokenizer

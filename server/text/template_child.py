@@ -5,8 +5,8 @@ import socket
 import sys
 from typing import Final
 
-from stentor.engine.freed_memory import grown_since, resident_bytes
-from stentor.engine.process import become_child
+from stentor.engine.processes.freed_memory import grown_since, resident_bytes
+from stentor.engine.processes.process import become_child
 
 from ..child_link import receive, send
 from .chat_template import ChatTemplate

@@ -63,7 +63,7 @@ class TemplateProcess:
     """Owns at most one child: started for the first job, and again after one that it did not survive.
 
     Not safe for threads: let one thread do all the calls. It must outlive the child (see
-    :mod:`stentor.engine.process`).
+    :mod:`stentor.engine.processes.process`).
     """
 
     def __init__(self, special_tokens: Mapping[str, str], max_seconds: float, max_chars: int) -> None:

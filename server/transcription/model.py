@@ -17,7 +17,7 @@ _DETECTIONS: Final = 2
 
 
 class Hears(Protocol):
-    """What takes requests with audio; see :class:`stentor.engine.client.EngineClient`."""
+    """What takes requests with audio; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
     def ready(self) -> EngineReady | None: ...
@@ -36,7 +36,7 @@ class Hears(Protocol):
         resumed: list[list[int]] | None = None,
         audio: Audio | None = None,
     ) -> EventStream:
-        """Raises :class:`stentor.engine.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 
 class Account(Protocol):

@@ -27,13 +27,13 @@ _CUT_SAMPLES: Final = 8 * SAMPLE_RATE
 
 
 class AudioStream(EventStream, Protocol):
-    """See :class:`stentor.engine.stream.RequestStream`."""
+    """See :class:`stentor.engine.client.stream.RequestStream`."""
 
     def append(self, pcm: bytes, *, last: bool = False) -> None: ...
 
 
 class HearsStreams(Protocol):
-    """What takes requests whose audio comes piece by piece; see :class:`stentor.engine.client.EngineClient`."""
+    """What takes requests whose audio comes piece by piece; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
     def ready(self) -> EngineReady | None: ...
@@ -49,7 +49,7 @@ class HearsStreams(Protocol):
         name: str = "",
         streamed: Streamed | None = None,
     ) -> AudioStream:
-        """Raises :class:`stentor.engine.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Stretch:
         logprobs: bool = False,
         open_account: OpenAccount | None = None,
     ) -> None:
-        """Raises :class:`..errors.Unavailable` and :class:`stentor.engine.client.EngineUnavailable`."""
+        """Raises :class:`..errors.Unavailable` and :class:`stentor.engine.client.client.EngineUnavailable`."""
         vocabulary = self._vocabulary = model.vocabulary
         self._most = model.stretch_bytes
         self._size = 0

@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from stentor.engine.channel import Endpoint, PeerDied
-from stentor.engine.process import become_child
+from stentor.engine.processes.process import become_child
 from stentor.protocols.ipc.steps import Masks, StepPlan
 
 MAGIC: Final = [7001, 7002, 7003, 7004]

@@ -19,7 +19,7 @@ import anyio
 import httpx
 import pytest
 
-from stentor.engine.client import EngineClient
+from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.config import OverloadConfig
 from stentor.server.http_protocol import HttpProtocol

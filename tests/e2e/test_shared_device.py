@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import pytest
 
-from stentor.engine.supervisor import Supervisor
+from stentor.engine.processes.supervisor import Supervisor
 from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import ChoiceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig

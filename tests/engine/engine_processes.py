@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
-from stentor.engine.process import Child, spawn
+from stentor.engine.processes.process import Child, spawn
 from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import ClientInbox, EngineInbox, Progress, Stats
 from stentor.protocols.ipc.codec import decode_client, encoder
@@ -19,7 +19,7 @@ SILENCE = 10.0
 def engine_process() -> Iterator[tuple[Endpoint, Child]]:
     pair = ChannelPair.create()
     with pair.parent as engine:
-        child = spawn("stentor.engine.entry", pair.child_fds)
+        child = spawn("stentor.engine.core.entry", pair.child_fds)
         try:
             engine.watch(child.pid, child.pidfd)
             yield engine, child

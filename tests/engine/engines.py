@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from stentor.engine.client import EngineClient
-from stentor.engine.stream import RequestStream
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.stream import RequestStream
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 

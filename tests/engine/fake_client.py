@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from stentor.engine.pieces import PromptParts
+from stentor.engine.channel.pieces import PromptParts
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, PromptPart, Resumed, Submit
 from stentor.protocols.ipc.audio import Streamed, StreamShape
 from stentor.protocols.ipc.steps import TokenLogprobs

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from stentor.engine.channel import MAX_FRAME
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.scheduler.step import MAX_PLAN_BYTES
-from stentor.engine.suspicion import DEATHS_TO_CONVICT
+from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
+from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.actors import Append, Submit, TokensBatch
 from stentor.protocols.ipc.audio import Audio, Streamed, StreamShape

@@ -6,7 +6,7 @@ import struct
 import sys
 import time
 
-from stentor.engine.lease import Member
+from stentor.engine.sharing.lease import Member
 
 NOTED = 300 << 20
 """Bytes that one which sets up says that it has taken."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stentor.engine.pieces import PromptParts
-from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from stentor.engine.channel.pieces import PromptParts
+from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import Append, Finished, PromptDone, Submit, TokensBatch

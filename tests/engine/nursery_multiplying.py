@@ -3,7 +3,7 @@
 import sys
 
 from stentor.engine.channel import Endpoint
-from stentor.engine.process import become_child
+from stentor.engine.processes.process import become_child
 from stentor.engine.worker.process import preload
 
 __all__ = ["main", "preload"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
-from stentor.engine.process import become_child
-from stentor.engine.worker_source import WorkerSource
+from stentor.engine.core.worker_source import WorkerSource
+from stentor.engine.processes.process import become_child
 
 MODULE = "stentor.tests.engine.nursery_programs"
 UNPREPARED = "stentor.tests.engine.nursery_unprepared"

@@ -3,7 +3,7 @@
 import contextlib
 
 from stentor.engine.channel import Endpoint, PeerDied
-from stentor.engine.process import become_child
+from stentor.engine.processes.process import become_child
 
 
 def main() -> None:

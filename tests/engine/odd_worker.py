@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from stentor.engine.channel import Endpoint, PeerDied
-from stentor.engine.process import become_child
+from stentor.engine.processes.process import become_child
 from stentor.engine.worker.limits import limits_of
 from stentor.protocols.ipc.actors import Failed, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_worker, encoder

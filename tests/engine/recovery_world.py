@@ -9,11 +9,11 @@ from functools import partial
 import anyio
 import pytest
 
-from stentor.engine import client as client_module
 from stentor.engine.channel import MAX_FRAME
-from stentor.engine.client import EngineClient
-from stentor.engine.stream import RequestStream
-from stentor.engine.supervisor import Supervisor
+from stentor.engine.client import client as client_module
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.stream import RequestStream
+from stentor.engine.processes.supervisor import Supervisor
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, Submit
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams

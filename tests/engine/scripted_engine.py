@@ -9,8 +9,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from stentor.engine.channel import PeerDied
-from stentor.engine.launch import EngineProcess
-from stentor.engine.pieces import ResumedParts
+from stentor.engine.channel.pieces import ResumedParts
+from stentor.engine.processes.launch import EngineProcess
 from stentor.protocols.ipc.actors import (
     Abort,
     ChoiceTokens,

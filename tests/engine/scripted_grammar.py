@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from stentor.engine.grammar.rule import ChoiceRule, ParameterSets
-from stentor.engine.grammar.token_sets import set_of
+from stentor.engine.core.grammar.rule import ChoiceRule, ParameterSets
+from stentor.engine.core.grammar.token_sets import set_of
 from stentor.protocols.ipc.sampling import SamplingParams
 
 VOCAB = 12

@@ -11,11 +11,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from stentor.engine import launch as launch_module
-from stentor.engine.client import EngineClient, EngineUnavailable
-from stentor.engine.journal import Journal
-from stentor.engine.process import Child, spawn
-from stentor.engine.stream import RequestStream
+from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.journal import Journal
+from stentor.engine.client.stream import RequestStream
+from stentor.engine.processes import launch as launch_module
+from stentor.engine.processes.process import Child, spawn
 from stentor.loadtest.processes import alive, children, tree
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished, Submit, TokensBatch
 from stentor.protocols.ipc.config import RecoveryConfig

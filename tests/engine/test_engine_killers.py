@@ -6,9 +6,9 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from stentor.engine import client as client_module
-from stentor.engine import pieces
-from stentor.engine.suspicion import DEATHS_TO_CONVICT, DEATHS_TO_SUSPECT, PROOF_TOKENS
+from stentor.engine.channel import pieces
+from stentor.engine.client import client as client_module
+from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT, DEATHS_TO_SUSPECT, PROOF_TOKENS
 from stentor.protocols.ipc.actors import ResumedPart
 from stentor.protocols.ipc.codec import decode_engine
 from stentor.protocols.ipc.sampling import SamplingParams

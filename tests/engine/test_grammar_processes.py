@@ -11,9 +11,9 @@ import anyio
 import jsonschema
 import pytest
 
-from stentor.engine.client import EngineClient
-from stentor.engine.grammar.vocabulary import pieces_of
-from stentor.engine.stream import RequestStream
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.stream import RequestStream
+from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import Finished, Thinking
 from stentor.protocols.ipc.config import EngineConfig

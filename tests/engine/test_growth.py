@@ -6,7 +6,7 @@ from typing import Final
 import anyio
 import pytest
 
-from stentor.engine.client import EngineClient
+from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engines import read_all, running
 

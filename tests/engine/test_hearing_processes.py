@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from stentor.engine.client import EngineClient
+from stentor.engine.client.client import EngineClient
 from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
 from stentor.protocols.ipc.audio import Alignment, Audio, Heard

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from stentor.engine.channel import ChannelClosed, Endpoint, PeerDied
-from stentor.engine.grammar import token_sets
-from stentor.engine.grammar.rule import ChoiceRule, ParameterSets
-from stentor.engine.scheduler import Scheduler
+from stentor.engine.core.grammar import token_sets
+from stentor.engine.core.grammar.rule import ChoiceRule, ParameterSets
+from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Ping, Submit
 from stentor.protocols.ipc.codec import decode_worker, encoder
 from stentor.protocols.ipc.config import SchedulerConfig

@@ -6,8 +6,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from stentor.engine.client import EngineClient
-from stentor.engine.launch import launch_engine
+from stentor.engine.client.client import EngineClient
+from stentor.engine.processes.launch import launch_engine
 from stentor.loadtest.processes import alive, named, tree
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.e2e.processes import eventually

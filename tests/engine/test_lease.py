@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.engine import lease as lease_module
-from stentor.engine.lease import MAX_MEMBERS, LeaseError, Member, create_lease
+from stentor.engine.sharing import lease as lease_module
+from stentor.engine.sharing.lease import MAX_MEMBERS, LeaseError, Member, create_lease
 from stentor.tests.engine.lease_child import NOTED
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(60)]

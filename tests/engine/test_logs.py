@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.logs import escaped, set_up_logging, trace_without_messages
+from stentor.engine.processes.logs import escaped, set_up_logging, trace_without_messages
 from stentor.protocols.ipc.config import LogFormat
 from stentor.tests.examples import examples
 
@@ -151,6 +151,8 @@ def test_warnings_of_libraries_are_lines_like_all_others() -> None:
 
 
 def _written(program: str) -> str:
-    start = "import logging; from stentor.engine.logs import set_up_logging; set_up_logging('debug', 'text', 'p')"
+    start = (
+        "import logging; from stentor.engine.processes.logs import set_up_logging; set_up_logging('debug', 'text', 'p')"
+    )
     command = [sys.executable, "-P", "-c", f"{start}\n{program}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr

@@ -10,12 +10,12 @@ import anyio
 import pytest
 
 from stentor.engine.channel import MAX_FRAME, ChannelPair, Endpoint, PeerDied
-from stentor.engine.grammar.vocabulary import pieces_of
-from stentor.engine.loop import EngineLoop
-from stentor.engine.pieces import PromptParts, result_frames
-from stentor.engine.process import Child
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.worker_life import OnProgress, WorkerLife, WorkerLost
+from stentor.engine.channel.pieces import PromptParts, result_frames
+from stentor.engine.core.grammar.vocabulary import pieces_of
+from stentor.engine.core.loop import EngineLoop
+from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
+from stentor.engine.processes.process import Child
 from stentor.protocols.ipc.actors import (
     Abort,
     ClientInbox,

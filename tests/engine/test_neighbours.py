@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.engine.neighbours import Neighbours
+from stentor.engine.sharing.co_tenants import Neighbours
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.test_lease import Members, ended, line_of
 

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.pieces import (
+from stentor.engine.channel.pieces import (
     PromptParts,
     ResultParts,
     ResumedParts,

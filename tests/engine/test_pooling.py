@@ -15,9 +15,9 @@ import pytest
 import torch
 import transformers
 
-from stentor.engine.client import EngineClient
-from stentor.engine.launch import launch_engine
-from stentor.engine.weight_file import create_weight_file
+from stentor.engine.client.client import EngineClient
+from stentor.engine.processes.launch import launch_engine
+from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.actors import Finished, PromptDone
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooled, Pooling

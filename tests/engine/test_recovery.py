@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.suspicion import DEATHS_TO_CONVICT
+from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.recovery_world import World, running, settle
 from stentor.tests.engine.scripted_engine import NONSENSE, expected

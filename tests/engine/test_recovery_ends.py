@@ -5,8 +5,8 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from stentor.engine.client import EngineUnavailable
-from stentor.engine.suspicion import PROOF_TOKENS
+from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.core.crash_bisector import PROOF_TOKENS
 from stentor.protocols.ipc.actors import Finished
 from stentor.tests.engine.recovery_world import World, die, running, settle
 

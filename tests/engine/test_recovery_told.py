@@ -6,8 +6,8 @@ import threading
 import anyio
 import pytest
 
-from stentor.engine import client as client_module
-from stentor.engine.outages import LostProcess
+from stentor.engine.client import client as client_module
+from stentor.engine.client.outages import LostProcess
 from stentor.protocols.ipc.actors import Finished, Stats, Thinking, Vocabulary
 from stentor.tests.engine.recovery_world import LONG, PROMPT, die, running, settle
 

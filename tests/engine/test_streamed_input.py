@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from stentor.engine.channel import Endpoint
-from stentor.engine.outbox import Outbox
-from stentor.engine.stream import RequestStream
+from stentor.engine.client.send_queue import Outbox
+from stentor.engine.client.stream import RequestStream
 from stentor.protocols.ipc.actors import Append, ChoiceTokens, EngineInbox, Finished, Submit
 from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, Streamed
 from stentor.protocols.ipc.codec import decode_engine

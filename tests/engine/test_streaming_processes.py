@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from stentor.engine.client import EngineClient
-from stentor.engine.stream import RequestStream
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.stream import RequestStream
 from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished
 from stentor.protocols.ipc.audio import Streamed, StreamShape

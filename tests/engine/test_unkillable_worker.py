@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from stentor.engine import entry
 from stentor.engine.channel import Endpoint
-from stentor.engine.process import Child
+from stentor.engine.core import entry
+from stentor.engine.processes.process import Child
 from stentor.protocols.ipc.actors import (
     EngineReady,
     Failed,

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from stentor.engine.restarts import Restarts
-from stentor.engine.watchdog import StepWatch
+from stentor.engine.core.restarts import Restarts
+from stentor.engine.core.watchdog import StepWatch
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.steps import Encoding, RowStep, StepPlan
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
-from stentor.engine import worker_life
 from stentor.engine.channel import ChannelPair, Endpoint
-from stentor.engine.loop import EngineLoop
-from stentor.engine.process import Child
-from stentor.engine.scheduler import Scheduler
-from stentor.engine.worker_keeper import WorkerKeeper
-from stentor.engine.worker_life import OnProgress, WorkerLife, WorkerLost
-from stentor.engine.worker_source import WorkerSource
+from stentor.engine.core import worker_life
+from stentor.engine.core.loop import EngineLoop
+from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.worker_keeper import WorkerKeeper
+from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
+from stentor.engine.core.worker_source import WorkerSource
+from stentor.engine.processes.process import Child
 from stentor.protocols.ipc.actors import (
     EngineReady,
     Failed,

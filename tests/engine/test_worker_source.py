@@ -14,11 +14,13 @@ from typing import Any
 import anyio
 import pytest
 
-from stentor.engine import nursery, nursery_owner, process
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
-from stentor.engine.nursery_owner import Nursery
-from stentor.engine.process import Child, spawn
-from stentor.engine.worker_source import WorkerSource
+from stentor.engine.core.worker_source import WorkerSource
+from stentor.engine.processes import fork_server as nursery
+from stentor.engine.processes import fork_server_owner as nursery_owner
+from stentor.engine.processes import process
+from stentor.engine.processes.fork_server_owner import Nursery
+from stentor.engine.processes.process import Child, spawn
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors
 from stentor.tests.engine.nursery_programs import MODULE, MULTIPLYING, THREADED, UNPREPARED
 

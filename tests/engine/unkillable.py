@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from stentor.engine.process import Child
+from stentor.engine.processes.process import Child
 
 C = TypeVar("C", bound="Unkillable")
 

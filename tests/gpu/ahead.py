@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from stentor.engine.scheduler import MAX_IN_FLIGHT
+from stentor.engine.core.scheduler import MAX_IN_FLIGHT
 from stentor.engine.worker.device_runner import DeviceRunner
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.rows import with_forks

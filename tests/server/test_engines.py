@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from stentor.engine.supervisor import Supervisor
+from stentor.engine.processes.supervisor import Supervisor
 from stentor.loadtest.processes import alive, tree
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig

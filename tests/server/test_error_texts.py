@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from stentor.engine.client import EngineUnavailable
-from stentor.engine.logs import set_up_logging
+from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.processes.logs import set_up_logging
 from stentor.server.app import create_app
 from stentor.server.door.door import Door
 from stentor.server.door.origins import Origins

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from stentor.engine.actor import Actor, Mailbox, MailboxClosed, MailboxFull, Reply, State
+from stentor.engine.processes.actor import Actor, Mailbox, MailboxClosed, MailboxFull, Reply, State
 
 
 @dataclass

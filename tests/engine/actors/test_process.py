@@ -12,9 +12,9 @@ import pytest
 
 import stentor
 import stentor.engine
-from stentor.engine import process as process_module
 from stentor.engine.channel import ChannelPair, PeerDied
-from stentor.engine.process import Foster, describe_exit, spawn
+from stentor.engine.processes import process as process_module
+from stentor.engine.processes.process import Foster, describe_exit, spawn
 from stentor.tests.engine.channel.child_programs import MODULE
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors, other_side
 from stentor.tests.engine.unkillable import Unkillable, unkillable

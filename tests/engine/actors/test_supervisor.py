@@ -6,7 +6,15 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from stentor.engine.supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
+from stentor.engine.processes.supervisor import (
+    ChildFailed,
+    ChildStatus,
+    Hopeless,
+    Phase,
+    Restart,
+    RestartPolicy,
+    Supervisor,
+)
 
 
 class ManualTime:

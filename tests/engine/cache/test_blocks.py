@@ -3,7 +3,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stentor.engine.cache import BlockPool, OutOfBlocks
+from stentor.engine.core.cache import BlockPool, OutOfBlocks
 from stentor.tests.examples import examples
 
 NUM_BLOCKS = 5

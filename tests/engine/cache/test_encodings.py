@@ -3,7 +3,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stentor.engine.cache.encodings import EncodingCache, Held
+from stentor.engine.core.cache.encodings import EncodingCache, Held
 from stentor.tests.examples import examples
 
 PLACES = 3

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.cache import BlockPool, PrefixCache, chain_digest, root_digest
+from stentor.engine.core.cache import BlockPool, PrefixCache, chain_digest, root_digest
 from stentor.tests.examples import examples
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), min_size=4, max_size=4)

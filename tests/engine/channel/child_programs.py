@@ -10,7 +10,7 @@ import time
 import anyio
 
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
-from stentor.engine.process import Inherited, become_child, spawn
+from stentor.engine.processes.process import Inherited, become_child, spawn
 
 MODULE = "stentor.tests.engine.channel.child_programs"
 

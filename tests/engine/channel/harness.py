@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stentor.engine.channel import ChannelPair, Endpoint
-from stentor.engine.process import Child, spawn
+from stentor.engine.processes.process import Child, spawn
 from stentor.tests.engine.channel.child_programs import MODULE
 
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from stentor.engine.channel import Endpoint, PeerClosed, PeerDied
-from stentor.engine.process import Child
+from stentor.engine.processes.process import Child
 from stentor.tests.engine.channel.harness import other_side
 
 AT_ONCE = 0.1

@@ -1,6 +1,6 @@
 """A vocabulary of bytes, a few words, and markers."""
 
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 
 EOS = 256
 THINK, UNTHINK = 257, 258

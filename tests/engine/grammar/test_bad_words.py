@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.engine.grammar.bad_words import BadWords, endings_of
-from stentor.engine.grammar.rule import ChoiceRule, ParameterSets
-from stentor.engine.grammar.token_sets import ids_in
+from stentor.engine.core.grammar.bad_words import BadWords, endings_of
+from stentor.engine.core.grammar.rule import ChoiceRule, ParameterSets
+from stentor.engine.core.grammar.token_sets import ids_in
 from stentor.protocols.ipc.sampling import SamplingParams
 
 SIZE = 6

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from stentor.engine.grammar import keeper
-from stentor.engine.grammar.entrance import Entrance, Prepared, refused
-from stentor.engine.grammar.keeper import Grammars, Rules
-from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
-from stentor.engine.grammar.vocabulary import pieces_of
+from stentor.engine.core.grammar import keeper
+from stentor.engine.core.grammar.entrance import Entrance, Prepared, refused
+from stentor.engine.core.grammar.keeper import Grammars, Rules
+from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher
+from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.protocols.ipc.actors import Finished, Resumed, Submit, Thinking
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS, VOCABULARY

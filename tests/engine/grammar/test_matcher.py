@@ -10,10 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from stentor.engine.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
-from stentor.engine.grammar.rule import ChoiceRule, Complete, ParameterSets, RuleBroken
-from stentor.engine.grammar.thinking import ThinkingBudget
-from stentor.engine.grammar.token_sets import ids_in
+from stentor.engine.core.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
+from stentor.engine.core.grammar.rule import ChoiceRule, Complete, ParameterSets, RuleBroken
+from stentor.engine.core.grammar.thinking import ThinkingBudget
+from stentor.engine.core.grammar.token_sets import ids_in
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, SIZE, TOKENS, UNTHINK, VOCABULARY, text_of
@@ -189,7 +189,7 @@ def test_a_budget_without_a_grammar_keeps_min_tokens() -> None:
 
 def test_llguidance_is_not_imported_before_a_grammar_comes() -> None:
     code = (
-        "import sys; import stentor.engine.loop, stentor.engine.entry; "
+        "import sys; import stentor.engine.core.loop, stentor.engine.core.entry; "
         "assert not {'llguidance', 'torch', 'numpy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
-from stentor.engine.grammar.object_keys import KeyTokens, ObjectKeys
-from stentor.engine.grammar.token_sets import ids_in, set_of
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher
+from stentor.engine.core.grammar.object_keys import KeyTokens, ObjectKeys
+from stentor.engine.core.grammar.token_sets import ids_in, set_of
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.tests.engine.grammar.byte_vocabulary import EOS
 
 WHOLE = [b'"a"', b' "b":', b'{"a":', b',"a":1', b'a":', b'1}, "a"', b'":1,"a":1', b'"', b'\\"', b"\n", b"\xc3\xa9"]

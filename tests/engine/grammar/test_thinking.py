@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.engine.grammar.thinking import ThinkingBudget
+from stentor.engine.core.grammar.thinking import ThinkingBudget
 from stentor.protocols.ipc.actors import Thinking
 
 TOKENS = st.integers(0, 4)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.engine.grammar import vocabulary
-from stentor.engine.grammar.vocabulary import TokenBytes, VocabularyError, VocabularyReader, pieces_of
+from stentor.engine.core.grammar import vocabulary
+from stentor.engine.core.grammar.vocabulary import TokenBytes, VocabularyError, VocabularyReader, pieces_of
 from stentor.protocols.ipc.actors import Vocabulary
 from stentor.protocols.ipc.codec import decode_engine, encoder
 

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from stentor.engine.request import Choice, ChoiceState, Request, StateError
-from stentor.engine.scheduler.queue import WaitingQueue
+from stentor.engine.core.request import Choice, ChoiceState, Request, StateError
+from stentor.engine.core.scheduler.queue import WaitingQueue
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.sampling import SamplingParams
 

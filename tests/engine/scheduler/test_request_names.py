@@ -1,6 +1,6 @@
 """The name that a client's user sees goes with a request, so that logs can say it."""
 
-from stentor.engine.scheduler import Scheduler
+from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams

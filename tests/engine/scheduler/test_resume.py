@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stentor.engine.pieces import PromptParts
-from stentor.engine.scheduler import Scheduler
+from stentor.engine.channel.pieces import PromptParts
+from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Finished, Resumed, Submit, TokensBatch
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from stentor.engine.scheduler import Scheduler
+from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.suspicion import (
+from stentor.engine.core.crash_bisector import (
     DEATHS_TO_CONVICT,
     DEATHS_TO_SUSPECT,
     FRESH_ALONE,

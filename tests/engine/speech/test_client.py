@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from stentor.engine.process import Child, spawn
+from stentor.engine.processes.process import Child, spawn
 from stentor.engine.speech import client as client_module
 from stentor.engine.speech.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.attention import LayerCache
 from stentor.engine.layers.placement import Placement
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
-from stentor.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_runner import DeviceRunner, Launched
 from stentor.engine.worker.pending import Pending

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from stentor.engine.channel import Endpoint
-from stentor.engine.loop import EngineLoop
-from stentor.engine.process import Child
-from stentor.engine.scheduler import Scheduler
+from stentor.engine.core.loop import EngineLoop
+from stentor.engine.core.scheduler import Scheduler
+from stentor.engine.core.worker_life import OnProgress, WorkerLife
+from stentor.engine.processes.process import Child
 from stentor.engine.worker import service
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup_device import set_up_device
-from stentor.engine.worker_life import OnProgress, WorkerLife
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Abort, Finished, Progress, Shutdown, StartWorker, Stats, Submit, WorkerReady
 from stentor.protocols.ipc.codec import decode_client, decode_engine_worker, encoder

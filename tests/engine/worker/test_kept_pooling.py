@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from stentor.engine.weight_file import create_weight_file, read_header, write_header
+from stentor.engine.sharing.weight_cache import create_weight_file, read_header, write_header
 from stentor.engine.worker import setup_pooling
 from stentor.engine.worker.pooling_runner import PoolingRunner
 from stentor.engine.worker.setup import set_up

@@ -13,7 +13,14 @@ import pytest
 import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.weight_file import DATA_START, WeightHeader, clear, create_weight_file, read_header, write_header
+from stentor.engine.sharing.weight_cache import (
+    DATA_START,
+    WeightHeader,
+    clear,
+    create_weight_file,
+    read_header,
+    write_header,
+)
 from stentor.engine.worker import kept_weights, setup_cpu
 from stentor.engine.worker.kept_weights import KeptWeights, weights_key
 from stentor.engine.worker.runner import ModelRunner

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.grammar.token_sets import MaskWriter, set_of
+from stentor.engine.core.grammar.token_sets import MaskWriter, set_of
 from stentor.engine.worker.masks import lowest, mask_bytes, restrict_rows_, slot_masks
 from stentor.engine.worker.sampler import Sampler
 from stentor.protocols.ipc.sampling import SamplingParams

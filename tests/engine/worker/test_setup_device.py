@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.lease import Member
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.models.config import DecoderConfig
+from stentor.engine.sharing.lease import Member
 from stentor.engine.worker import service, setup_device
 from stentor.engine.worker import setup as whole_setup
 from stentor.engine.worker.caches import kv_block_bytes

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.engine.lease import Member, peek
+from stentor.engine.sharing.lease import Member, peek
 from stentor.engine.worker.turns import AloneOnDevice, SharedDevice
 from stentor.tests.engine.lease_child import _inside
 from stentor.tests.engine.test_lease import Members, ended, line_of

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from openai.types.chat import ChatCompletion
 
-from stentor.engine.grammar.matcher import Compiler
+from stentor.engine.core.grammar.matcher import Compiler
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest

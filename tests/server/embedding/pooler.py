@@ -11,11 +11,11 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
-from stentor.engine.client import EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.stream import Event
 from stentor.engine.models.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.pooling_config import PoolingConfig, ScoreHead
 from stentor.engine.models.sentence_config import Normalized, SentenceModules
-from stentor.engine.stream import Event
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.engine.grammar.matcher import Compiler
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.matcher import Compiler
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.server.grammar.vocabulary import special_tokens_of, token_bytes_of
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.tokenizer import Tokenizer

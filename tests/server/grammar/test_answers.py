@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.grammar.matcher import Compiler, GrammarError
+from stentor.engine.core.grammar.matcher import Compiler, GrammarError
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.structured import ChoiceAnswer, JsonAnswer, RegexAnswer, json_answer

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stentor.engine.grammar.matcher import Compiler, GrammarError
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.matcher import Compiler, GrammarError
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.loadtest.processes import alive
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits

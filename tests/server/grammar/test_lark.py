@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.grammar.matcher import Compiler, GrammarError
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.matcher import Compiler, GrammarError
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.grammar.compose import compose
 from stentor.server.grammar.lark import Lark

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.grammar.matcher import Compiler, GrammarError
+from stentor.engine.core.grammar.matcher import Compiler, GrammarError
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.tools import MAX_LARK
 from stentor.server.grammar.common_terminals import COMMON

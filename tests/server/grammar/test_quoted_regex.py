@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.grammar.matcher import Compiler, GrammarError
+from stentor.engine.core.grammar.matcher import Compiler, GrammarError
 from stentor.server.grammar.quoted_regex import CHANGED, UnquotableError, quoted_literal, quoted_pattern, quoted_text
 from stentor.server.grammar.vocabulary import token_bytes_of
 from stentor.tests.examples import examples

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.loadtest import grammar_cost
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.grammar.lark import Lark

@@ -3,9 +3,9 @@
 import random
 from collections.abc import Callable, Mapping
 
-from stentor.engine.grammar.matcher import Compiler, GuidanceMatcher
-from stentor.engine.grammar.token_sets import ids_in
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher
+from stentor.engine.core.grammar.token_sets import ids_in
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.server.grammar.lark import Lark
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.logs import set_up_logging
+from stentor.engine.processes.logs import set_up_logging
 from stentor.server.config import ObserveConfig
 from stentor.server.door.door import Door
 from stentor.server.observe.opening import open_observer

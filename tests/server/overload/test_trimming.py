@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from stentor.engine.freed_memory import GROWN
+from stentor.engine.processes.freed_memory import GROWN
 from stentor.server.overload.trimming import Trimmer
 
 pytestmark = pytest.mark.alone
@@ -61,7 +61,7 @@ def test_what_was_in_use_at_first_goes_back_within_a_minute() -> None:
 
 def test_a_process_that_made_many_small_things_is_as_small_as_before() -> None:
     program = (
-        "from stentor.engine.freed_memory import GROWN, grown_since, resident_bytes\n"
+        "from stentor.engine.processes.freed_memory import GROWN, grown_since, resident_bytes\n"
         "import ctypes\n"
         "libc = ctypes.CDLL(None); libc.malloc.restype = ctypes.c_void_p; libc.free.argtypes = [ctypes.c_void_p]\n"
         "born = resident_bytes()\n"

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from tokenizers import AddedToken
 
-from stentor.engine.grammar.matcher import Compiler, Matcher
+from stentor.engine.core.grammar.matcher import Compiler, Matcher
 from stentor.server.grammar.compose import compose
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.vocabulary import special_tokens_of, token_bytes_of

@@ -4,7 +4,7 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stentor.engine.client import EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
 from stentor.server.errors import GenerationFailed, ServerError, Unavailable
 from stentor.server.observe.realtime_figures import PassFigures
 from stentor.server.realtime.hypotheses import Hearing

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
 
-from stentor.engine.grammar.vocabulary import VocabularyReader
+from stentor.engine.core.grammar.vocabulary import VocabularyReader
 from stentor.server.text.grammar_tokens import tokens_by_id_alone, vocabulary_of
 from stentor.server.text.tokenizer import Tokenizer
 

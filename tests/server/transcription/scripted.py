@@ -10,7 +10,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from stentor.engine.client import EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone, Thinking
 from stentor.protocols.ipc.audio import Audio, Heard
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Self
 
-from stentor.engine.client import EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, FinishReason, PromptDone
 from stentor.protocols.ipc.audio import Streamed
 from stentor.protocols.ipc.sampling import SamplingParams

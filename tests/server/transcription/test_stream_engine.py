@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import VoxtralRealtimeForConditionalGeneration
 
-from stentor.engine.client import EngineClient
+from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.server.realtime.hypotheses import Hearing
 from stentor.server.realtime.streamed import StreamedTurn, StreamTranscriber

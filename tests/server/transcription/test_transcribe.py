@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.client import EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
 from stentor.server.errors import GenerationFailed
 from stentor.server.transcription import transcribe as transcribing
 from stentor.server.transcription.chunks import Span, pack

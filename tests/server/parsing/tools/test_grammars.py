@@ -9,8 +9,8 @@ from typing import Any, Final
 import jsonschema
 import pytest
 
-from stentor.engine.grammar.matcher import Compiler
-from stentor.engine.grammar.vocabulary import TokenBytes
+from stentor.engine.core.grammar.matcher import Compiler
+from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 from stentor.server.conversation.calls import CallFilter

@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from .nursery import MAX_MESSAGE, Born, Refused, Request, answers, encode
+from .fork_server import MAX_MESSAGE, Born, Refused, Request, answers, encode
 from .process import Child, Foster, spawn
 
 WORKER_ENVIRONMENT: Final = {
@@ -65,7 +65,10 @@ class Nursery:
             with theirs:
                 arguments = ("--module", self._module)
                 child = spawn(
-                    "stentor.engine.nursery", (theirs.fileno(),), arguments=arguments, env_extra=WORKER_ENVIRONMENT
+                    "stentor.engine.processes.fork_server",
+                    (theirs.fileno(),),
+                    arguments=arguments,
+                    env_extra=WORKER_ENVIRONMENT,
                 )
         except BaseException:
             ours.close()

@@ -42,16 +42,16 @@ from stentor.protocols.ipc.codec import decode_engine, encoder
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.steps import StepResult
 
-from .actor import Actor, Reply
-from .channel import MAX_FRAME, Endpoint, PeerDied
+from ..channel import MAX_FRAME, Endpoint, PeerDied
+from ..channel.pieces import ResumedParts, batch_frames, without_requests
+from ..processes.actor import Actor, Reply
+from ..processes.exception_groups import first_cause
+from ..sharing.co_tenants import Neighbours
 from .grammar.entrance import Entrance, Prepared, refused
 from .grammar.keeper import Grammars
-from .groups import first_cause
-from .neighbours import Neighbours
-from .pieces import ResumedParts, batch_frames, without_requests
+from .grammar.rule import follows_rule
 from .restarts import Restarts
 from .scheduler import MAX_IN_FLIGHT, Scheduler
-from .stream import follows_rule
 from .watchdog import StepWatch
 from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
 

@@ -12,12 +12,12 @@ from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartEngine
 from stentor.protocols.ipc.codec import decode_engine, encoder
 from stentor.protocols.ipc.config import EngineConfig, process_name
 
-from .channel import Endpoint, PeerDied
-from .groups import first_cause, one_line
-from .logs import set_up_logging
+from ..channel import Endpoint, PeerDied
+from ..processes.exception_groups import first_cause, one_line
+from ..processes.logs import set_up_logging
+from ..processes.process import become_child
+from ..sharing.co_tenants import Neighbours
 from .loop import EngineLoop, engine_ready
-from .neighbours import Neighbours
-from .process import become_child
 from .scheduler import Scheduler
 from .worker_keeper import WorkerKeeper
 from .worker_life import WorkerLife, WorkerLost

@@ -9,8 +9,8 @@ import logging
 import socket
 from typing import Final
 
-from .nursery_owner import WORKER_ENVIRONMENT, Nursery, NurseryLink, NurseryLost
-from .process import Child, spawn
+from ..processes.fork_server_owner import WORKER_ENVIRONMENT, Nursery, NurseryLink, NurseryLost
+from ..processes.process import Child, spawn
 
 logger = logging.getLogger(__name__)
 

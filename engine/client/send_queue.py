@@ -10,8 +10,8 @@ import anyio
 from stentor.protocols.ipc.actors import Abort, Append, Ping, Submit, Vocabulary
 from stentor.protocols.ipc.codec import encoder
 
-from .channel import Endpoint, PeerDied
-from .pieces import append_frames, submit_frames
+from ..channel import Endpoint, PeerDied
+from ..channel.pieces import append_frames, submit_frames
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from stentor.protocols.ipc.actors import StartEngine
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import EngineConfig
 
-from .channel import ChannelPair, Endpoint
-from .nursery_owner import Nursery
+from ..channel import ChannelPair, Endpoint
+from .fork_server_owner import Nursery
 from .process import Child, spawn
 
 
@@ -60,7 +60,7 @@ def launch_engine(
         arguments = [part for option, fd in kept.items() for part in (option, str(fd))]
         pair = ChannelPair.create()
         try:
-            child = spawn("stentor.engine.entry", pair.child_fds, kept_fds=[*kept.values()], arguments=arguments)
+            child = spawn("stentor.engine.core.entry", pair.child_fds, kept_fds=[*kept.values()], arguments=arguments)
         except BaseException:
             pair.parent.close()
             raise

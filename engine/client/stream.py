@@ -18,7 +18,8 @@ from stentor.protocols.ipc.actors import (
 )
 from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
 
-from .pieces import PromptParts
+from ..channel.pieces import PromptParts
+from ..core.grammar.rule import follows_rule
 
 Event = PromptDone | ChoiceTokens | Finished
 
@@ -238,11 +239,6 @@ class _Input:
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
         return Streamed(self._pieces[0], self._ended)
-
-
-def follows_rule(submit: Submit) -> bool:
-    """Whether what its choices may draw depends on what they have drawn, by more than its numbers say."""
-    return bool(submit.grammar or submit.params.banned_sequences) or submit.thinking is not None
 
 
 def _append(unread: ChoiceTokens, event: ChoiceTokens) -> bool:

@@ -13,10 +13,10 @@ from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import Masks, StepPart, StepPlan, StepResult
 
-from .channel import ChannelClosed, ChannelError, ChannelPair, Endpoint, PeerDied
-from .groups import one_line
-from .pieces import ResultParts
-from .process import Child
+from ..channel import ChannelClosed, ChannelError, ChannelPair, Endpoint, PeerDied
+from ..channel.pieces import ResultParts
+from ..processes.exception_groups import one_line
+from ..processes.process import Child
 from .worker_source import WorkerSource
 
 STARTING: Final = "starting the worker"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from stentor.protocols.ipc.actors import Fault
+from stentor.protocols.ipc.actors import Fault, Submit
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from .bad_words import BadWords, Endings, endings_of
@@ -22,6 +22,11 @@ class RuleBroken(Exception):
 
 class Complete(Exception):
     """The choice has come to the end of its grammar, and nothing is left to draw."""
+
+
+def follows_rule(submit: Submit) -> bool:
+    """Whether what its choices may draw depends on what they have drawn, by more than its numbers say."""
+    return bool(submit.grammar or submit.params.banned_sequences) or submit.thinking is not None
 
 
 class ParameterSets:

@@ -25,7 +25,7 @@ from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.ipc.steps import PooledPart, PromptLogprobs, RowPooled, StepPart, StepResult, TokenLogprobs
 
-from .channel import MAX_FRAME
+from . import MAX_FRAME
 
 T = TypeVar("T")
 

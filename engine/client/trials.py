@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 from stentor.protocols.ipc.actors import TokensBatch
 
+from ..core.crash_bisector import Flown, Suspicion
 from .journal import Journal
 from .stream import RequestStream
-from .suspicion import Flown, Suspicion
 
 MAX_SEARCH_DEATHS: Final = 32
 """Engines that one search may cost: 2 + log2 of a million and 3, and some that chance takes."""

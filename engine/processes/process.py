@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 import anyio
 
-from .channel.region import require_linux
+from ..channel.region import require_linux
 
 logger = logging.getLogger(__name__)
 

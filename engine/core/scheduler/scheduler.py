@@ -11,10 +11,10 @@ from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.pooling import Reach
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
-from ..channel import MAX_FRAME
+from ...channel import MAX_FRAME
+from ..crash_bisector import Flown, Suspicion
 from ..grammar.rule import ChoiceRule
 from ..request import Choice, ChoiceState, Request
-from ..suspicion import Flown, Suspicion
 from .decode import plan_decodes
 from .integrity import check_integrity
 from .masks import write_masks
@@ -82,7 +82,7 @@ class Scheduler:
     flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been taken,
     while the worker runs the forward of that step. The rule lives here: nothing of it is lost with a row or a worker.
 
-    When the worker dies (:meth:`recover`), what ran waits again, and :class:`~stentor.engine.suspicion.Suspicion` says
+    When the worker dies (:meth:`recover`), what ran waits again, and :class:`~stentor.engine.core.crash_bisector.Suspicion` says
     whether all may run or only some. While it searches, rows of others are preempted, and the next group starts when no
     step of the last one is in flight: whose step killed the worker is never in doubt.
     """

@@ -33,18 +33,18 @@ from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from .channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
-from .groups import first_cause, one_line
+from ..channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
+from ..channel.pieces import submit_frames
+from ..processes.exception_groups import first_cause, one_line
+from ..processes.heartbeat import Pulse
+from ..processes.launch import EngineProcess, launch_engine
+from ..processes.orphans import reap_orphans
+from ..processes.process import Child
+from ..processes.supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
 from .journal import Journal
-from .launch import EngineProcess, launch_engine
-from .orphans import reap_orphans
 from .outages import LostProcess, Observer, Outages
-from .outbox import Outbox, VocabularySource
-from .pieces import submit_frames
-from .process import Child
-from .pulse import Pulse
+from .send_queue import Outbox, VocabularySource
 from .stream import RequestStream
-from .supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
 from .trials import Trials
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """When a worker that died is followed by another, and when that is given up."""
 
-from .supervisor import Restart, RestartPolicy
+from ..processes.supervisor import Restart, RestartPolicy
 
 
 class Restarts:

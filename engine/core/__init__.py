@@ -1,0 +1,1 @@
+"""The engine process: requests are scheduled, steps planned, workers kept. No torch."""

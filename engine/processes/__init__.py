@@ -1,0 +1,1 @@
+"""How processes and actors are started, watched, killed and outlived."""

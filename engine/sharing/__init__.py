@@ -1,0 +1,1 @@
+"""What workers of several models share: the device by a lease, and prepared weights."""
