@@ -15,7 +15,7 @@ def children(pid: int) -> list[int]:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all below it: server, engine, nursery and worker."""
+    """The process and all below it: server, engine, fork server and worker."""
     found = [pid]
     for child in children(pid):
         found += tree(child)
@@ -23,7 +23,7 @@ def tree(pid: int) -> list[int]:
 
 
 def named(pid: int, name: str) -> list[int]:
-    """The process and all below it that live and call themselves so: ``stentor-engine``, ``-nursery``, ``-worker``."""
+    """The process and all below it that live and have this name: ``stentor-engine``, ``-forksrv``, ``-worker``."""
     found = []
     for each in tree(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile

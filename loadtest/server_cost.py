@@ -55,8 +55,8 @@ class Side:
 
     def __init__(self, server: ServerProcess, path: str, body: Mapping[str, object]) -> None:
         self._port = server.port
-        nursery = named(server.pid, "stentor-nursery")
-        self._processes = [pid for pid in tree(server.pid) if pid not in nursery]
+        fork_server = named(server.pid, "stentor-forksrv")
+        self._processes = [pid for pid in tree(server.pid) if pid not in fork_server]
         self._path = path
         self._body = body
 

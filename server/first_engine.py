@@ -13,7 +13,7 @@ from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
 from stentor.engine.loading.kind import ModelKind, kind_of
 from stentor.engine.processes import launch
 from stentor.engine.processes.exception_groups import one_line
-from stentor.engine.processes.fork_server_owner import Nursery
+from stentor.engine.processes.fork_server_owner import ForkServer
 from stentor.engine.sharing.lease import LeaseError, create_lease
 from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.config import EngineConfig
@@ -62,7 +62,7 @@ def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
 @contextlib.contextmanager
 def first_engines(configs: Mapping[Kind, EngineConfig]) -> Iterator[dict[Kind, launch.EngineProcess]]:
     """All launched, from a thread that must outlive them. What stays for engines that may follow: prepared weights, a
-    file for each, one nursery, from which the workers of all are forked, and the lease by which they share a device.
+    file for each, a fork server for the workers of all, and the lease by which they share a device.
 
     Raises :class:`.listening.StartError`.
     """
@@ -70,7 +70,7 @@ def first_engines(configs: Mapping[Kind, EngineConfig]) -> Iterator[dict[Kind, l
     with contextlib.ExitStack() as held:
         try:
             require_linux()
-            nurseries: dict[str, Nursery] = {}
+            fork_servers: dict[str, ForkServer] = {}
             lease = None
             if len(configs) > 1:
                 lease = create_lease([config.worker.lease_weight for config in configs.values()])
@@ -78,10 +78,10 @@ def first_engines(configs: Mapping[Kind, EngineConfig]) -> Iterator[dict[Kind, l
             for kind, config in configs.items():
                 weights = create_weight_file()
                 held.callback(os.close, weights)
-                if config.worker_module not in nurseries:
-                    nursery = nurseries[config.worker_module] = Nursery(config.worker_module)
-                    held.callback(nursery.close)
-                engines[kind] = launch.launch_engine(config, weights, nurseries[config.worker_module], lease)
+                if config.worker_module not in fork_servers:
+                    fork_server = fork_servers[config.worker_module] = ForkServer(config.worker_module)
+                    held.callback(fork_server.close)
+                engines[kind] = launch.launch_engine(config, weights, fork_servers[config.worker_module], lease)
                 held.callback(engines[kind].close)
         except (ChannelError, LeaseError, OSError) as error:
             raise StartError(f"cannot start the engine process: {one_line(error)}") from error

@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from stentor.engine.processes import launch
-from stentor.engine.processes.fork_server_owner import Nursery
+from stentor.engine.processes.fork_server_owner import ForkServer
 from stentor.engine.processes.launch import EngineProcess
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.server import cli
@@ -24,10 +24,10 @@ _worker = "stentor.loadtest." + ("unpaced_worker" if UNPACED in sys.argv else "e
 def launch_echo(
     config: EngineConfig,
     weights_fd: int | None = None,
-    nursery: Nursery | None = None,
+    fork_server: ForkServer | None = None,
     lease_fd: int | None = None,
 ) -> EngineProcess:
-    """The nursery, which has imported what another worker needs, is not asked."""
+    """The fork server, which has imported what another worker needs, is not asked."""
     return _launch(msgspec.structs.replace(config, worker_module=_worker), weights_fd, None, lease_fd)
 
 

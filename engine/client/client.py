@@ -36,14 +36,14 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from ..channel import MAX_FRAME, ChannelError, Endpoint, PeerDied
 from ..channel.pieces import submit_frames
 from ..processes.exception_groups import first_cause, one_line
-from ..processes.heartbeat import Pulse
+from ..processes.heartbeat import Heartbeat
 from ..processes.launch import EngineProcess, launch_engine
 from ..processes.orphans import reap_orphans
 from ..processes.process import Child
 from ..processes.supervisor import ChildFailed, ChildStatus, Hopeless, Phase, Restart, RestartPolicy, Supervisor
 from .journal import Journal
 from .outages import LostProcess, Observer, Outages
-from .send_queue import Outbox, VocabularySource
+from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
 from .trials import Trials
 
@@ -99,14 +99,14 @@ class EngineClient:
         self._on_progress = on_progress
         self._journal = Journal()
         self._next_rid = 0
-        self._outbox = Outbox()
+        self._outbox = SendQueue()
         """Empty while no engine is ready: the journal has what the next one gets."""
         self._serving = False
         """Whether the process at hand has been ready: submits and aborts go to it."""
         self._life: ChildStatus | None = None
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
-        self._pulse = Pulse(config.recovery.watchdog_seconds)
+        self._pulse = Heartbeat(config.recovery.watchdog_seconds)
         self._hung = False
         """Whether the process at hand was killed because it hung."""
         self._started = asyncio.Event()

@@ -25,7 +25,7 @@ VocabularySource = Callable[[], Iterable[Vocabulary]]
 """Makes the pieces of a vocabulary; called in another thread."""
 
 
-class Outbox:
+class SendQueue:
     """Messages in order. Bounded by the live requests, also for as long as the engine does not read: one that is given
     up before its Submit has left takes it out again.
 

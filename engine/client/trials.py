@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from stentor.protocols.ipc.actors import TokensBatch
 
-from ..core.crash_bisector import Flown, Suspicion
+from ..core.crash_bisector import CrashBisector, InFlightChoice
 from .journal import Journal
 from .stream import RequestStream
 
@@ -40,7 +40,7 @@ class Trials:
 
     def __init__(self, max_culprits: int) -> None:
         self._max_culprits = max_culprits
-        self._suspicion = Suspicion()
+        self._bisector = CrashBisector()
         self._given: dict[int, int] = {}
         """By request that the engine at hand has: how many tokens had been delivered before."""
         self._culprits = 0
@@ -51,7 +51,7 @@ class Trials:
     @property
     def group(self) -> frozenset[int] | None:
         """Those that are tried, where there is a search."""
-        return self._suspicion.group
+        return self._bisector.group
 
     def has(self, rid: int) -> bool:
         """Whether the engine at hand has been given a request."""
@@ -59,7 +59,7 @@ class Trials:
 
     def admits(self, rid: int) -> bool:
         """Whether it is to be given one that it has not got."""
-        group = self._suspicion.group
+        group = self._bisector.group
         return rid not in self._given and (group is None or rid in group)
 
     def give(self, stream: RequestStream) -> None:
@@ -68,12 +68,12 @@ class Trials:
     def note(self, batch: TokensBatch, journal: Journal) -> bool:
         """What the engine has yielded, once the journal knows of it. Whether that is progress: all that were in flight
         at earlier losses have ended, or come further than anything fatal is taken to."""
-        suspicion = self._suspicion
-        if not suspicion.idle:
+        bisector = self._bisector
+        if not bisector.idle:
             for gained in batch.tokens:
-                suspicion.gained(gained.rid, gained.index, len(gained.tokens))
+                bisector.gained(gained.rid, gained.index, len(gained.tokens))
         self._end(((end.rid, end.index) for end in batch.finished), journal)
-        if not suspicion.idle or not (batch.tokens or any(end.reason in ("stop", "length") for end in batch.finished)):
+        if not bisector.idle or not (batch.tokens or any(end.reason in ("stop", "length") for end in batch.finished)):
             return False
         self._culprits = 0
         return True
@@ -84,31 +84,31 @@ class Trials:
 
     def acquit(self) -> None:
         """Nothing comes of those that are tried: the next have their turn."""
-        self._suspicion.acquit_group()
+        self._bisector.acquit_group()
 
     def lost(self, journal: Journal, unsent: Callable[[int], bool]) -> Verdict:
         """The engine at hand was lost, with those requests that it had been given and that had been sent."""
-        suspicion, given = self._suspicion, self._given
+        bisector, given = self._bisector, self._given
         self._given = {}
         in_flight = [
-            Flown(stream.rid, index, given[stream.rid] == stream.delivered)
+            InFlightChoice(stream.rid, index, given[stream.rid] == stream.delivered)
             for stream in journal
             if stream.rid in given and not unsent(stream.rid)
             for index in stream.open_indices
         ]
-        searching = suspicion.group is not None
+        searching = bisector.group is not None
         self._deaths = self._deaths + bool(in_flight) if searching else 0
         by_intent = searching and bool(in_flight) and self._deaths <= MAX_SEARCH_DEATHS
-        culprit = suspicion.died(in_flight)
+        culprit = bisector.died(in_flight)
         survivors = len({each.rid for each in in_flight} - {culprit})
         if culprit is not None:
             self._deaths = 0
             self._culprits += 1
             return Verdict(culprit, self._culprits < self._max_culprits, False, survivors)
-        return Verdict(None, by_intent, not searching and suspicion.group is not None, survivors)
+        return Verdict(None, by_intent, not searching and bisector.group is not None, survivors)
 
     def _end(self, choices: Iterable[tuple[int, int]], journal: Journal) -> None:
         for rid, index in choices:
-            self._suspicion.ended(rid, index)
+            self._bisector.ended(rid, index)
             if not journal.has(rid):
                 self._given.pop(rid, None)

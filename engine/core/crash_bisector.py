@@ -16,7 +16,7 @@ FRESH_ALONE: Final = 8
 """So many that were new at a death are tried one by one; if there are more, their halves are."""
 
 
-class Flown(NamedTuple):
+class InFlightChoice(NamedTuple):
     """A choice that was being served when its server died."""
 
     rid: int
@@ -40,7 +40,7 @@ class _Suspect:
         """Tokens from the present server, by choice, of those choices that were in flight at a death."""
 
 
-class Suspicion:
+class CrashBisector:
     """Decides after each death who may run next, so that a request that always kills is found and the rest live on.
 
     A request becomes a suspect when a server dies with it in flight, and ceases to be one when each of its choices
@@ -76,7 +76,7 @@ class Suspicion:
         """The requests that may run; None for all."""
         return frozenset(self._groups[-1]) if self._groups else None
 
-    def died(self, in_flight: Sequence[Flown]) -> int | None:
+    def died(self, in_flight: Sequence[InFlightChoice]) -> int | None:
         """The server died; returns the request that is to be failed for it, if one is.
 
         ``in_flight`` is empty where it had nothing to do: then nobody can have killed it.

@@ -16,7 +16,7 @@ from ..channel import Endpoint, PeerDied
 from ..processes.exception_groups import first_cause, one_line
 from ..processes.logs import set_up_logging
 from ..processes.process import become_child
-from ..sharing.co_tenants import Neighbours
+from ..sharing.co_tenants import CoTenants
 from .loop import EngineLoop, engine_ready
 from .scheduler import Scheduler
 from .worker_keeper import WorkerKeeper
@@ -40,12 +40,12 @@ class _BrokeDown(Exception):
 
 
 async def run(
-    client: Endpoint, weights_fd: int | None = None, nursery_fd: int | None = None, lease_fd: int | None = None
+    client: Endpoint, weights_fd: int | None = None, fork_server_fd: int | None = None, lease_fd: int | None = None
 ) -> int:
     """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone.
 
-    ``weights_fd`` is the file for prepared weights, ``nursery_fd`` a socket to a nursery and ``lease_fd`` the lease on
-    a device that several models share, where there are any.
+    ``weights_fd`` is the file for prepared weights, ``fork_server_fd`` a socket to a fork server and ``lease_fd`` the
+    lease on a device that several models share, where there are any.
     """
     first, *rest = map(decode_engine.decode, await client.receive())
     match first:
@@ -59,8 +59,8 @@ async def run(
             raise RuntimeError(f"expected StartEngine alone first, got {type(other).__name__} and {len(rest)} more")
     named = process_name("engine", config.worker.name)
     set_up_logging(config.worker.log_level, config.worker.log_format, named)
-    source = WorkerSource(config.worker_module, weights_fd, nursery_fd, lease_fd)
-    neighbours = None if lease_fd is None else Neighbours(lease_fd, config.worker.lease_member)
+    source = WorkerSource(config.worker_module, weights_fd, fork_server_fd, lease_fd)
+    neighbours = None if lease_fd is None else CoTenants(lease_fd, config.worker.lease_member)
     final = True
     try:
         return await _run_worker(client, config, source, neighbours)
@@ -82,7 +82,7 @@ async def run(
 
 
 async def _run_worker(
-    client: Endpoint, config: EngineConfig, source: WorkerSource, neighbours: Neighbours | None
+    client: Endpoint, config: EngineConfig, source: WorkerSource, neighbours: CoTenants | None
 ) -> int:
     """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone."""
     keeper = WorkerKeeper(source, config.worker)
@@ -161,13 +161,13 @@ async def _await_shutdown(client: Endpoint) -> None:
 
 
 def _given(arguments: tuple[str, ...]) -> tuple[int | None, int | None, int | None]:
-    """Descriptors of the file for prepared weights, of a socket to a nursery and of a lease, where there are any."""
+    """Descriptors of the file for prepared weights, a socket to a fork server and a lease; None: there is none."""
     parser = argparse.ArgumentParser(prog="stentor-engine", allow_abbrev=False)
     parser.add_argument("--weights-fd", type=int)
-    parser.add_argument("--nursery-fd", type=int)
+    parser.add_argument("--fork-server-fd", type=int)
     parser.add_argument("--lease-fd", type=int)
     given = parser.parse_args(arguments)
-    fds: tuple[int | None, int | None, int | None] = given.weights_fd, given.nursery_fd, given.lease_fd
+    fds: tuple[int | None, int | None, int | None] = given.weights_fd, given.fork_server_fd, given.lease_fd
     for fd in fds:
         if fd is not None:
             os.set_inheritable(fd, False)

@@ -46,10 +46,10 @@ from ..channel import MAX_FRAME, Endpoint, PeerDied
 from ..channel.pieces import ResumedParts, batch_frames, without_requests
 from ..processes.actor import Actor, Reply
 from ..processes.exception_groups import first_cause
-from ..sharing.co_tenants import Neighbours
-from .grammar.entrance import Entrance, Prepared, refused
-from .grammar.keeper import Grammars
+from ..sharing.co_tenants import CoTenants
+from .grammar.grammar_queue import GrammarQueue, Prepared, refused
 from .grammar.rule import follows_rule
+from .grammar.structured_output import StructuredOutputManager
 from .restarts import Restarts
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .watchdog import StepWatch
@@ -125,7 +125,7 @@ class EngineLoop(Actor[Message]):
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = anyio.sleep,
-        neighbours: Neighbours | None = None,
+        neighbours: CoTenants | None = None,
         max_frame: int = MAX_FRAME,
     ) -> None:
         """``start_worker`` is :meth:`.worker_keeper.WorkerKeeper.start`, for the workers that follow ``worker``;
@@ -137,7 +137,7 @@ class EngineLoop(Actor[Message]):
         self._client = client
         self._start_next = start_worker
         self._scheduler = scheduler
-        self._entrance = Entrance(Grammars())
+        self._entrance = GrammarQueue(StructuredOutputManager())
         self._resumed = ResumedParts()
         self._restarts = Restarts(config.max_worker_deaths)
         self._watch = StepWatch(config, clock)

@@ -1,15 +1,15 @@
-"""Where the engine gets its workers from: a nursery, which has imported what they need and forks them.
+"""Where the engine gets its workers from: a fork server, which has imported what they need and forks them.
 
 A worker takes a second or more to import torch, of which one that follows another is spared, and of which the first
-waits for as much as is left. The nursery that the engine was given a socket to is asked first; where there is none, or
-it is lost, the engine keeps one of its own, and where none forks, a worker is spawned by itself: slower, never worse.
+waits for as much as is left. The fork server that the engine was given a socket to is asked first. Where there is none,
+or it is lost, the engine keeps one of its own. Where none forks, a worker is spawned by itself: slower, never worse.
 """
 
 import logging
 import socket
 from typing import Final
 
-from ..processes.fork_server_owner import WORKER_ENVIRONMENT, Nursery, NurseryLink, NurseryLost
+from ..processes.fork_server_owner import WORKER_ENVIRONMENT, ForkServer, ForkServerLink, ForkServerLost
 from ..processes.process import Child, spawn
 
 logger = logging.getLogger(__name__)
@@ -22,25 +22,25 @@ class WorkerSource:
     """Starts workers that run ``module``, one at a time. Its owner must :meth:`close` it."""
 
     def __init__(
-        self, module: str, weights_fd: int | None, nursery_fd: int | None = None, lease_fd: int | None = None
+        self, module: str, weights_fd: int | None, fork_server_fd: int | None = None, lease_fd: int | None = None
     ) -> None:
         """
         Args:
-            module: has a ``main``, and perhaps a ``preload``; see :mod:`.nursery`.
+            module: has a ``main``, and perhaps a ``preload``; see :mod:`.fork_server`.
             weights_fd: the memory file for prepared weights; it stays its owner's. None: there is none.
-            nursery_fd: a socket to a nursery, which this object takes over. None: there is none.
+            fork_server_fd: a socket to a fork server, which this object takes over. None: there is none.
             lease_fd: the lease on a device that several models share; it stays its owner's. None: there is none.
         """
         self._module = module
         given = {WEIGHTS_OPTION: weights_fd, LEASE_OPTION: lease_fd}
         self._kept = {option: fd for option, fd in given.items() if fd is not None}
         """Descriptors that each worker gets, by their options."""
-        self._own: Nursery | None = None
-        self._link = None if nursery_fd is None else NurseryLink(socket.socket(fileno=nursery_fd))
+        self._own: ForkServer | None = None
+        self._link = None if fork_server_fd is None else ForkServerLink(socket.socket(fileno=fork_server_fd))
 
     @property
-    def own_nursery(self) -> int | None:
-        """The pid of a nursery of this engine's own; None where it has none."""
+    def own_fork_server(self) -> int | None:
+        """The pid of a fork server of this engine's own; None where it has none."""
         return None if self._own is None else self._own.pid
 
     async def start(self, fds: tuple[int, ...]) -> Child:
@@ -55,7 +55,7 @@ class WorkerSource:
         return self._spawn(fds) if child is None else child
 
     def close(self) -> None:
-        """Ends the workers that were forked, and this engine's own nursery. May be called again."""
+        """Ends the workers that were forked, and this engine's own fork server. May be called again."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -64,13 +64,13 @@ class WorkerSource:
             self._own = None
 
     async def _fork(self, fds: tuple[int, ...]) -> Child | None:
-        """None where the nursery is of no use; it is left then."""
+        """None where the fork server is of no use; it is left then."""
         try:
             if self._link is None:
-                self._own = Nursery(self._module)
-                self._link = NurseryLink(self._own.connect())
+                self._own = ForkServer(self._module)
+                self._link = ForkServerLink(self._own.connect())
             return await self._link.fork((*fds, *self._kept.values()), tuple(self._kept), self._module)
-        except (NurseryLost, OSError) as error:
+        except (ForkServerLost, OSError) as error:
             logger.warning("%s; the next worker takes longer to start", error)
             self.close()
             return None

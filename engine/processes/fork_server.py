@@ -1,4 +1,4 @@
-"""The nursery process: has imported what a worker needs, and forks one when an engine asks for it.
+"""The fork server process: has imported what a worker needs, and forks one when an engine asks for it.
 
 It runs no operation of torch, starts no thread and touches no device, for none of that survives a fork; where it
 finds a second thread it refuses. Its objects are left alone (``gc.freeze``), so that its workers share their memory.
@@ -6,13 +6,13 @@ finds a second thread it refuses. Its objects are left alone (``gc.freeze``), so
 It belongs to the server, which starts it beside the first engine and hands it a socket to each engine, so that an
 engine that follows another need not wait for imports either. The workers are its children: it kills those of an engine
 whose socket closes, the kernel kills them all when it dies itself, and it dies with its owner. How a worker ended it
-writes into a pipe whose other end the engine has (:class:`.process.Foster`).
+writes into a pipe whose other end the engine has (:class:`.process.AdoptedChild`).
 
 ::
 
-    owner → nursery    a socket for an engine (SCM_RIGHTS)
-    engine → nursery   Request, with the descriptors that the worker gets
-    nursery → engine   Born, with a pidfd and the pipe; or Refused
+    owner → fork server    a socket for an engine (SCM_RIGHTS)
+    engine → fork server   Request, with the descriptors that the worker gets
+    fork server → engine   Born, with a pidfd and the pipe; or Refused
 
 The module of the worker has a ``main``, and a ``preload`` where there is something to import before a fork.
 """
@@ -75,7 +75,7 @@ class _Life(NamedTuple):
 
     request: Request
     fds: tuple[int, ...]
-    nursery: int
+    fork_server: int
 
     @property
     def arguments(self) -> list[str]:
@@ -83,12 +83,12 @@ class _Life(NamedTuple):
         named = zip(self.request.options, self.fds[channel:], strict=True)
         return [
             *("--parent-pid", str(self.request.engine), "--channel-fds", ",".join(map(str, self.fds[:channel]))),
-            *("--nursery-pid", str(self.nursery)),
+            *("--fork-server-pid", str(self.fork_server)),
             *(part for option, fd in named for part in (option, str(fd))),
         ]
 
 
-class _Nursery:
+class _ForkServer:
     """Waits for its owner, for engines and for the ends of workers."""
 
     def __init__(self, owner: socket.socket) -> None:
@@ -127,10 +127,10 @@ class _Nursery:
             self._forget(engine)
             return None
         if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
-            answer: Born | Refused = Refused(f"the nursery has {threads} threads")
+            answer: Born | Refused = Refused(f"the fork server has {threads} threads")
             given: list[int] = []
         else:
-            nursery = os.getpid()
+            fork_server = os.getpid()
             told, note = os.pipe()
             try:
                 pid = os.fork()
@@ -139,7 +139,7 @@ class _Nursery:
             else:
                 if pid == 0:
                     self._leave(told, note)
-                    return _Life(_requests.decode(message), tuple(fds), nursery)
+                    return _Life(_requests.decode(message), tuple(fds), fork_server)
                 pidfd = os.pidfd_open(pid)
                 self._workers[pidfd] = _Worker(pid, pidfd, note, engine)
                 self._poll.register(pidfd, select.POLLIN)
@@ -151,7 +151,7 @@ class _Nursery:
         return None
 
     def _leave(self, *others: int) -> None:
-        """In a worker: gives back all that is the nursery's."""
+        """In a worker: gives back all that is the fork server's."""
         self._owner.close()
         for connection in self._engines.values():
             connection.close()
@@ -186,8 +186,8 @@ class _Nursery:
 
 
 def main() -> int:
-    inherited = become_child("stentor-nursery")
-    parser = argparse.ArgumentParser(prog="stentor-nursery", allow_abbrev=False)
+    inherited = become_child("stentor-forksrv")
+    parser = argparse.ArgumentParser(prog="stentor-forksrv", allow_abbrev=False)
     parser.add_argument("--module", required=True)
     name: str = parser.parse_args(inherited.arguments).module
     gc.disable()
@@ -196,7 +196,7 @@ def main() -> int:
         module.preload()
     gc.freeze()
     (fd,) = inherited.fds
-    life = _Nursery(socket.socket(fileno=fd)).serve()
+    life = _ForkServer(socket.socket(fileno=fd)).serve()
     if life is None:
         return 0
     gc.enable()

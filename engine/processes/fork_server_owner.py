@@ -1,4 +1,4 @@
-"""A nursery process as its owner sees it, and as an engine does that has been given a socket to it."""
+"""A fork server process as its owner sees it, and as an engine does that has been given a socket to it."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 
 from .fork_server import MAX_MESSAGE, Born, Refused, Request, answers, encode
-from .process import Child, Foster, spawn
+from .process import AdoptedChild, Child, spawn
 
 WORKER_ENVIRONMENT: Final = {
     # compute threads must give the cores back soon after a step: the server and this process need them
@@ -18,18 +18,18 @@ WORKER_ENVIRONMENT: Final = {
 }
 
 _FORK_SECONDS = 5.0
-"""Within which a nursery that has forked before does so again, unless it hangs."""
+"""Within which a fork server that has forked before does so again, unless it hangs."""
 _BORN_WITH: Final = 2
 _CLOSE_SECONDS: Final = 5.0
 """It holds nothing that takes long to give back."""
 
 
-class NurseryLost(Exception):
-    """The nursery ended, or does not answer."""
+class ForkServerLost(Exception):
+    """The fork server ended, or does not answer."""
 
 
-class Nursery:
-    """A nursery for workers of ``module``, which is started again where it has died. To be used in the main thread."""
+class ForkServer:
+    """Forks workers of ``module``, and is started again where it has died. To be used in the main thread."""
 
     def __init__(self, module: str) -> None:
         """Raises OSError."""
@@ -76,8 +76,8 @@ class Nursery:
         return ours, child
 
 
-class NurseryLink:
-    """An engine's socket to a nursery."""
+class ForkServerLink:
+    """An engine's socket to a fork server."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Takes the socket over."""
@@ -86,9 +86,9 @@ class NurseryLink:
         self.has_forked = False
 
     async def fork(self, fds: tuple[int, ...], options: tuple[str, ...], name: str) -> Child:
-        """A worker with ``fds``, of which the last are those of its ``options``; waits for the nursery's imports.
+        """A worker with ``fds``, of which the last are those of its ``options``; waits for the fork server's imports.
 
-        Raises :class:`NurseryLost`, and OSError where it cannot fork.
+        Raises :class:`ForkServerLost`, and OSError where it cannot fork.
         """
         try:
             socket.send_fds(self._connection, [encode(Request(os.getpid(), options))], fds)
@@ -96,21 +96,21 @@ class NurseryLink:
                 await anyio.wait_readable(self._connection)
             message, given, _, _ = socket.recv_fds(self._connection, MAX_MESSAGE, _BORN_WITH)
         except TimeoutError:
-            raise NurseryLost("the nursery of workers does not answer") from None
+            raise ForkServerLost("the fork server of workers does not answer") from None
         except (BrokenPipeError, ConnectionResetError):
             message, given = b"", []
         if not message:
-            raise NurseryLost("the nursery of workers was lost")
+            raise ForkServerLost("the fork server of workers was lost")
         match answers.decode(message):
             case Refused(why):
                 raise OSError(errno.EAGAIN, why)
             case Born(pid):
                 self.has_forked = True
                 pidfd, told = given
-                return Foster(pid, pidfd, told, name)
+                return AdoptedChild(pid, pidfd, told, name)
 
     def close(self) -> None:
-        """The nursery kills what it has forked for this engine. May be called again."""
+        """The fork server kills what it has forked for this engine. May be called again."""
         self._connection.close()
 
 

@@ -10,7 +10,7 @@ _TICKS = 8
 """That a shorter limit is divided into."""
 
 
-class Pulse:
+class Heartbeat:
     """Asks an engine that has said nothing for a while to say something; one that stays silent hangs.
 
     It is only asked while it has requests, so that an idle server sleeps. Silence is counted in ticks rather than

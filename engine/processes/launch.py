@@ -11,7 +11,7 @@ from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import EngineConfig
 
 from ..channel import ChannelPair, Endpoint
-from .fork_server_owner import Nursery
+from .fork_server_owner import ForkServer
 from .process import Child, spawn
 
 
@@ -42,21 +42,21 @@ class EngineProcess(NamedTuple):
 def launch_engine(
     config: EngineConfig,
     weights_fd: int | None = None,
-    nursery: Nursery | None = None,
+    fork_server: ForkServer | None = None,
     lease_fd: int | None = None,
 ) -> EngineProcess:
     """Start an engine, which starts its worker at once. Raises :class:`.channel.ChannelError` and OSError.
 
-    ``weights_fd`` is the memory file in which workers keep prepared weights for those that come after them, ``nursery``
-    has imported what they need, and ``lease_fd`` is the lease of a device that other models are on too. All stay the
-    caller's, who keeps them for as long as engines are started.
+    ``weights_fd`` is the memory file in which workers keep prepared weights for those that come after them,
+    ``fork_server`` has imported what they need, and ``lease_fd`` is the lease of a device that other models are on too.
+    All stay the caller's, who keeps them for as long as engines are started.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as given:
         named = {"--weights-fd": weights_fd, "--lease-fd": lease_fd}
         kept = {option: fd for option, fd in named.items() if fd is not None}
-        if nursery is not None:
-            kept["--nursery-fd"] = given.enter_context(nursery.connect()).fileno()
+        if fork_server is not None:
+            kept["--fork-server-fd"] = given.enter_context(fork_server.connect()).fileno()
         arguments = [part for option, fd in kept.items() for part in (option, str(fd))]
         pair = ChannelPair.create()
         try:
@@ -64,7 +64,9 @@ def launch_engine(
         except BaseException:
             pair.parent.close()
             raise
-    process = EngineProcess(pair.parent, child, began, partial(launch_engine, config, weights_fd, nursery, lease_fd))
+    process = EngineProcess(
+        pair.parent, child, began, partial(launch_engine, config, weights_fd, fork_server, lease_fd)
+    )
     try:
         pair.parent.watch(child.pid, child.pidfd)
         pair.parent.try_send(encoder.encode(StartEngine(config)))

@@ -1,7 +1,7 @@
 """Workers whose parent died, and that are ours to bury.
 
-The kernel kills them with the engine or the nursery that began them. Where this process is the first of a container, it
-is also their new parent, and they stay in its table until it asks how they ended.
+The kernel kills them with the engine or the fork server that began them. Where this process is the first of a
+container, it is also their new parent, and they stay in its table until it asks how they ended.
 """
 
 import contextlib

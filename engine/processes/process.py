@@ -207,7 +207,7 @@ class Child:
                 signal.pidfd_send_signal(self.pidfd, number)
 
 
-class Foster(Child):
+class AdoptedChild(Child):
     """Another process's child, which is ours to end: its parent reaps it and tells how it ended."""
 
     def __init__(self, pid: int, pidfd: int, told: int, name: str) -> None:
@@ -279,16 +279,16 @@ def become_child(name: str, argv: Sequence[str] | None = None) -> Inherited:
     """Tie this process to the one that spawned it, and read what it was given from the command line.
 
     ``name`` (at most 15 bytes are kept) is what ``top`` and ``ps`` show. Ends the process at once
-    when the parent is gone already. One that a nursery forked is tied to that (:mod:`.nursery`).
+    when the parent is gone already. One that a fork server forked is tied to that (:mod:`.fork_server`).
     """
     parser = argparse.ArgumentParser(prog=name, allow_abbrev=False)
     parser.add_argument("--parent-pid", type=int, required=True)
     parser.add_argument("--channel-fds", type=_descriptors, required=True)
-    parser.add_argument("--nursery-pid", type=int)
+    parser.add_argument("--fork-server-pid", type=int)
     known, rest = parser.parse_known_args(argv)
     libc = ctypes.CDLL(None, use_errno=True)
     _prctl(libc, PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != (known.nursery_pid or known.parent_pid):
+    if os.getppid() != (known.fork_server_pid or known.parent_pid):
         os._exit(1)  # it died before the kernel knew whom to tell
     _prctl(libc, PR_SET_NAME, ctypes.c_char_p(name.encode()))
     for fd in known.channel_fds:

@@ -10,7 +10,7 @@ _RECENT_SECONDS: Final = 2.0
 """Who computed a moment ago will soon come again, as one that listens does while somebody speaks."""
 
 
-class Neighbours:
+class CoTenants:
     """Reads the lease, of which the engine is no member."""
 
     def __init__(self, fd: int, number: int, clock: Callable[[], float] = time.monotonic) -> None:

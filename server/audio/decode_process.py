@@ -71,7 +71,7 @@ class _Died(Exception):
 class DecodeProcess:
     """Owns at most one child: started for the first job, and again after one that it did not survive.
 
-    One thread does all the calls but :meth:`abandon`. It must outlive the child (see :mod:`stentor.engine.processes.process`).
+    One thread does all the calls but :meth:`abandon`. It must outlive the child (see ``engine.processes.process``).
     """
 
     def __init__(self, max_seconds: float, timeout: float) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-ROLES: Final = {"stentor-engine": "engine", "stentor-worker": "worker", "stentor-nursery": "nursery"}
+ROLES: Final = {"stentor-engine": "engine", "stentor-worker": "worker", "stentor-forksrv": "forkserver"}
 """By the name that a process gives itself; every other one is a helper."""
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")

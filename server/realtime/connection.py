@@ -55,7 +55,7 @@ from .answering import Answering
 from .conversation import Conversation, Entry
 from .held_audio import AudioShare
 from .machine import Event, SessionMachine, State
-from .outbox import Dialect, Outbox
+from .outbox import Dialect, SendQueue
 from .parts import (
     Ears,
     Heard,
@@ -87,7 +87,7 @@ class Connection:
         rules: SessionRules,
         session: Session,
         dialect: Dialect,
-        outbox: Outbox,
+        outbox: SendQueue,
         *,
         open_ears: OpenEars,
         make_pacer: MakePacer,

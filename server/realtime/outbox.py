@@ -43,7 +43,7 @@ class Current:
         return _encode(event)
 
 
-class Outbox:
+class SendQueue:
     """Filled by the connection and its tasks, emptied by :meth:`write`."""
 
     def __init__(self, dialect: Dialect) -> None:

@@ -28,7 +28,7 @@ from .connection import APPENDS, Connection, Receive
 from .held_audio import AudioShare, HeldAudio
 from .machine import State
 from .opening import EarOpener
-from .outbox import Current, Dialect, Outbox
+from .outbox import Current, Dialect, SendQueue
 from .pacing import PlaybackPacer
 from .session import SessionRules
 from .vllm import VllmSession, refusal, speaks_vllm
@@ -118,7 +118,7 @@ class RealtimeServing:
             await self._serve(socket, Beta() if beta else Current())
 
     async def _serve(self, socket: WebSocket, dialect: Dialect) -> None:
-        outbox = Outbox(dialect)
+        outbox = SendQueue(dialect)
         send = partial(_send, socket)
         receive = partial(_receive, socket)
         async with anyio.create_task_group() as tasks:
@@ -133,13 +133,13 @@ class RealtimeServing:
             with contextlib.suppress(WebSocketDisconnect):
                 await socket.close(_POLICY if refused else 1000)
 
-    async def _session(self, socket: WebSocket, dialect: Dialect, outbox: Outbox, receive: Any) -> bool:
+    async def _session(self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Any) -> bool:
         """Returns whether there was to be none."""
         with self.audio.share() as audio:
             return await self._with_audio(socket, dialect, outbox, receive, audio)
 
     async def _with_audio(
-        self, socket: WebSocket, dialect: Dialect, outbox: Outbox, receive: Any, audio: AudioShare
+        self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Any, audio: AudioShare
     ) -> bool:
         state, query = self._state, socket.query_params
         caller = caller_of(socket.scope)
@@ -183,7 +183,7 @@ class RealtimeServing:
             logger.info("%s session ended: %s", kind, connection.figures)
 
     async def _serve_vllm(
-        self, caller: Caller, outbox: Outbox, receive: Receive, first: bytes, audio: AudioShare
+        self, caller: Caller, outbox: SendQueue, receive: Receive, first: bytes, audio: AudioShare
     ) -> None:
         try:
             transcribe = self._ears.transcriber(caller)

@@ -84,7 +84,7 @@ class Ear:
     ) -> Answer:
         """Everything that the engine says; ``end`` is the token that ends a transcript.
 
-        Raises :class:`..errors.GenerationFailed` and :class:`stentor.engine.client.client.EngineUnavailable`. A caller that is
+        Raises :class:`..errors.GenerationFailed` and ``EngineUnavailable``. A caller that is
         cancelled takes the request back.
         """
         options = self._options

@@ -25,7 +25,7 @@ _CALM_SECONDS: Final = 3.0
 
 @dataclass(frozen=True)
 class Footprint:
-    """By role of process, where there are several: ``server``, ``engine``, ``worker``, ``nursery``, ``helper``."""
+    """By role of process, where there are several: ``server``, ``engine``, ``worker``, ``fork_server``, ``helper``."""
 
     live: int
     """Choices that run or wait."""

@@ -191,7 +191,7 @@ class Engine:
 
     def kill_worker(self) -> None:
         in_flight = {flown.rid for flown in self.scheduler._flown()}
-        group = self.scheduler._suspicion.group
+        group = self.scheduler._bisector.group
         assert group is None or in_flight <= group, "somebody ran beside those who are searched"
         self.deaths.append(in_flight)
         self.lost.extend(self.results)

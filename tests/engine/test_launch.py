@@ -21,7 +21,7 @@ def test_an_engine_starts_its_worker_though_nobody_listens_to_it_yet() -> None:
     try:
         eventually(lambda: bool(named(process.child.pid, "odd-worker")), SOON, "the engine starts its worker")
         below = tree(process.child.pid)
-        assert len(below) == 3, "engine, nursery and worker"
+        assert len(below) == 3, "engine, fork server and worker"
         assert process.began <= time.monotonic()
     finally:
         process.close()

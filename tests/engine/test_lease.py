@@ -107,7 +107,7 @@ def test_the_lease_of_a_killed_holder_is_taken_over(members: Members) -> None:
     waiter = members.start(1, "hold", 0)
     time.sleep(0.2)
     assert waiter.poll() is None
-    holder.send_signal(signal.SIGKILL)  # a zombie until it is waited for, as below a nursery
+    holder.send_signal(signal.SIGKILL)  # a zombie until it is waited for, as below a fork server
     assert line_of(waiter) == "held"
     ended(waiter)
 

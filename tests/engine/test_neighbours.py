@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.engine.sharing.co_tenants import Neighbours
+from stentor.engine.sharing.co_tenants import CoTenants
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.test_lease import Members, ended, line_of
 
@@ -27,7 +27,7 @@ class Clock:
 
 def test_a_neighbour_is_busy_while_it_has_the_device_and_for_a_moment_after(members: Members) -> None:
     clock = Clock()
-    ours, theirs = Neighbours(members.fd, 0, clock), Neighbours(members.fd, 1, clock)
+    ours, theirs = CoTenants(members.fd, 0, clock), CoTenants(members.fd, 1, clock)
     assert not ours.are_busy()
     child = members.start(1, "hold", 60)
     assert line_of(child) == "held"
@@ -45,7 +45,7 @@ def test_a_neighbour_is_busy_while_it_has_the_device_and_for_a_moment_after(memb
 
 
 def test_who_waits_for_its_turn_is_seen_to_wait(members: Members) -> None:
-    ours, theirs = Neighbours(members.fd, 0), Neighbours(members.fd, 1)
+    ours, theirs = CoTenants(members.fd, 0), CoTenants(members.fd, 1)
     holder = members.start(1, "hold", 60)
     assert line_of(holder) == "held"
     assert not ours.worker_waits()

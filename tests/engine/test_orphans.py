@@ -22,7 +22,7 @@ SCRIPT = """
 
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: as the first process of a container
     mine = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
-    for name in ("stentor-worker", "stentor-nursery", "someone-else"):
+    for name in ("stentor-worker", "stentor-forksrv", "someone-else"):
         subprocess.run([sys.executable, "-c", CHILD, name], check=True)
     dead_children(4)
     assert reap_orphans() == 1

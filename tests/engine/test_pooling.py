@@ -82,7 +82,7 @@ async def answer(client: EngineClient, prompt: list[int], pooling: Pooling) -> t
 
 
 def worker_of(engine: int) -> int:
-    """The one below an engine; the nursery that it was forked from stands between them."""
+    """The one below an engine; the fork server that it was forked from stands between them."""
     (found,) = below(engine, "worker")
     return found
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from stentor.engine.channel import Endpoint
-from stentor.engine.client.send_queue import Outbox
+from stentor.engine.client.send_queue import SendQueue
 from stentor.engine.client.stream import RequestStream
 from stentor.protocols.ipc.actors import Append, ChoiceTokens, EngineInbox, Finished, Submit
 from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, Streamed
@@ -76,7 +76,7 @@ class Recorder:
 
 @pytest.mark.anyio
 async def test_pieces_that_wait_leave_as_one_after_their_request() -> None:
-    outbox, engine = Outbox(), Recorder()
+    outbox, engine = SendQueue(), Recorder()
     request = submit(Streamed(b"ab"))
     outbox.submit(3, request)
     for piece in (b"cd", b"ef"):
@@ -94,7 +94,7 @@ async def test_pieces_that_wait_leave_as_one_after_their_request() -> None:
 
 
 def test_a_request_that_is_withdrawn_takes_its_pieces_with_it() -> None:
-    outbox = Outbox()
+    outbox = SendQueue()
     outbox.submit(3, submit(Streamed()))
     outbox.append(Append(3, b"ab", False))
     assert outbox.withdraw(3)

@@ -1,4 +1,4 @@
-"""Workers from a nursery: whose children they are, what they are given, and what follows when the nursery is lost."""
+"""Workers from a fork server: whose children they are, what they are given, and what follows when it is lost."""
 
 import contextlib
 import json
@@ -16,13 +16,11 @@ import pytest
 
 from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
 from stentor.engine.core.worker_source import WorkerSource
-from stentor.engine.processes import fork_server as nursery
-from stentor.engine.processes import fork_server_owner as nursery_owner
-from stentor.engine.processes import process
-from stentor.engine.processes.fork_server_owner import Nursery
+from stentor.engine.processes import fork_server, fork_server_owner, process
+from stentor.engine.processes.fork_server_owner import ForkServer
 from stentor.engine.processes.process import Child, spawn
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors
-from stentor.tests.engine.nursery_programs import MODULE, MULTIPLYING, THREADED, UNPREPARED
+from stentor.tests.engine.fork_server_programs import MODULE, MULTIPLYING, THREADED, UNPREPARED
 
 SOON = 10.0
 
@@ -61,7 +59,7 @@ def source_of(module: str, weights_fd: int | None = None) -> Iterator[WorkerSour
 async def spawned(weights: int) -> AsyncIterator[Endpoint]:
     """The same worker, started by itself."""
     pair = ChannelPair.create()
-    arguments, environment = ("--weights-fd", str(weights)), nursery_owner.WORKER_ENVIRONMENT
+    arguments, environment = ("--weights-fd", str(weights)), fork_server_owner.WORKER_ENVIRONMENT
     with pair.parent as endpoint:
         child = spawn(UNPREPARED, pair.child_fds, kept_fds=(weights,), arguments=arguments, env_extra=environment)
         endpoint.watch(child.pid, child.pidfd)
@@ -77,13 +75,13 @@ async def facts_of(endpoint: Endpoint) -> dict[str, Any]:
     return facts
 
 
-async def test_a_worker_is_tied_to_its_nursery_and_is_given_only_what_was_passed() -> None:
+async def test_a_worker_is_tied_to_its_fork_server_and_is_given_only_what_was_passed() -> None:
     weights = os.memfd_create("weights-for-test")
     os.write(weights, b"heavy")
     with source_of(MODULE, weights) as source:
         async with started(source) as (endpoint, child):
             facts = await facts_of(endpoint)
-            assert facts.pop("preloaded in") == facts.pop("parent") == source.own_nursery
+            assert facts.pop("preloaded in") == facts.pop("parent") == source.own_fork_server
     descriptors = facts.pop("descriptors")
     assert facts == {
         "pid": child.pid,
@@ -93,7 +91,7 @@ async def test_a_worker_is_tied_to_its_nursery_and_is_given_only_what_was_passed
         "stdin": "/dev/null",
         "option": "--weights-fd",
         "kept": "heavy",
-        "environment": nursery_owner.WORKER_ENVIRONMENT["GOMP_SPINCOUNT"],
+        "environment": fork_server_owner.WORKER_ENVIRONMENT["GOMP_SPINCOUNT"],
         "threads": 1,
     }
     async with spawned(weights) as endpoint:
@@ -101,7 +99,7 @@ async def test_a_worker_is_tied_to_its_nursery_and_is_given_only_what_was_passed
     os.close(weights)
 
 
-async def test_workers_come_from_one_nursery_and_their_ends_are_told() -> None:
+async def test_workers_come_from_one_fork_server_and_their_ends_are_told() -> None:
     with source_of(MODULE) as source:
         seen = set()
         for order, end in ((b"exit", 7), (None, -signal.SIGKILL)):
@@ -114,36 +112,36 @@ async def test_workers_come_from_one_nursery_and_their_ends_are_told() -> None:
                 assert await child.wait() == end
                 with pytest.raises(PeerDied):
                     await endpoint.receive()
-        assert seen == {source.own_nursery}
+        assert seen == {source.own_fork_server}
 
 
-async def test_a_nursery_that_was_killed_takes_its_worker_along_and_is_replaced() -> None:
+async def test_a_fork_server_that_was_killed_takes_its_worker_along_and_is_replaced() -> None:
     with source_of(MODULE) as source:
         async with started(source) as (endpoint, child):
-            first = source.own_nursery
+            first = source.own_fork_server
             assert first is not None
             os.kill(first, signal.SIGKILL)
             with pytest.raises(PeerDied):
                 await endpoint.receive()
             assert await child.wait() == -signal.SIGKILL
         async with started(source) as (endpoint, _):
-            assert (await facts_of(endpoint))["preloaded in"] == source.own_nursery != first
+            assert (await facts_of(endpoint))["preloaded in"] == source.own_fork_server != first
 
 
-async def test_a_nursery_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nursery_owner, "_FORK_SECONDS", 0.1)
+async def test_a_fork_server_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server_owner, "_FORK_SECONDS", 0.1)
     with source_of(MODULE) as source:
         async with started(source):
             pass
-        first = source.own_nursery
+        first = source.own_fork_server
         assert first is not None
         os.kill(first, signal.SIGSTOP)
         async with started(source) as (endpoint, _):
-            assert (await facts_of(endpoint))["preloaded in"] == source.own_nursery != first
+            assert (await facts_of(endpoint))["preloaded in"] == source.own_fork_server != first
 
 
 @pytest.mark.parametrize("module", [UNPREPARED, THREADED])
-async def test_where_no_nursery_can_fork_workers_are_spawned(module: str) -> None:
+async def test_where_no_fork_server_can_fork_workers_are_spawned(module: str) -> None:
     weights = os.memfd_create("weights-for-test")
     os.write(weights, b"heavy")
     with source_of(module, weights) as source:
@@ -152,18 +150,18 @@ async def test_where_no_nursery_can_fork_workers_are_spawned(module: str) -> Non
                 facts = await facts_of(endpoint)
                 assert (facts["preloaded in"], facts["parent"], facts["kept"]) == (0, os.getpid(), "heavy")
                 assert facts["pid"] == child.pid
-                assert source.own_nursery is None
+                assert source.own_fork_server is None
     os.close(weights)
 
 
-async def test_a_start_that_is_cancelled_leaves_no_nursery() -> None:
+async def test_a_start_that_is_cancelled_leaves_no_fork_server() -> None:
     with source_of(MODULE) as source:
         pair = ChannelPair.create()
         with anyio.move_on_after(0.01) as scope:
             await source.start(pair.child_fds)
         pair.parent.close()
         assert scope.cancelled_caught
-        assert source.own_nursery is None
+        assert source.own_fork_server is None
         async with started(source) as (endpoint, _):
             await facts_of(endpoint)
 
@@ -174,7 +172,7 @@ async def test_nothing_is_left_open() -> None:
         for _ in range(3):
             async with started(source):
                 pass
-        assert open_descriptors() == before + 3, "two sockets of the nursery and its pidfd"
+        assert open_descriptors() == before + 3, "two sockets of the fork server and its pidfd"
     assert open_descriptors() == before
 
 
@@ -192,71 +190,71 @@ async def test_a_forked_worker_multiplies_on_several_threads() -> None:
                 assert float(product) == pytest.approx(sum(c * r for c, r in zip(columns, rows, strict=True)))
 
 
-@pytest.mark.parametrize("victim", ["engine", "nursery"])
-async def test_a_worker_outlives_neither_its_engine_nor_its_nursery(victim: str) -> None:
+@pytest.mark.parametrize("victim", ["engine", "forkserver"])
+async def test_a_worker_outlives_neither_its_engine_nor_its_fork_server(victim: str) -> None:
     pair = ChannelPair.create()
     with pair.parent as endpoint:
         engine = spawn(MODULE, pair.child_fds)
         endpoint.watch(engine.pid, engine.pidfd)
         with anyio.fail_after(SOON):
             (pids,) = await endpoint.receive()
-        nursery, worker = (os.pidfd_open(int(pid)) for pid in pids.split())
+        fork_server, worker = (os.pidfd_open(int(pid)) for pid in pids.split())
         try:
             signal.pidfd_send_signal(worker, signal.SIGSTOP)  # it can do nothing about it itself
-            signal.pidfd_send_signal(engine.pidfd if victim == "engine" else nursery, signal.SIGKILL)
-            assert ends_within(nursery, SOON)
+            signal.pidfd_send_signal(engine.pidfd if victim == "engine" else fork_server, signal.SIGKILL)
+            assert ends_within(fork_server, SOON)
             assert ends_within(worker, SOON)
         finally:
-            for pidfd in (nursery, worker):
+            for pidfd in (fork_server, worker):
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 os.close(pidfd)
             engine.close()
 
 
-# ---- a nursery that belongs to somebody else
+# ---- a fork server that belongs to somebody else
 
 
 @contextlib.contextmanager
-def nursery_of(module: str) -> Iterator[Nursery]:
-    nursery = Nursery(module)
+def fork_server_of(module: str) -> Iterator[ForkServer]:
+    fork_server = ForkServer(module)
     try:
-        yield nursery
+        yield fork_server
     finally:
-        nursery.close()
-        nursery.close()
+        fork_server.close()
+        fork_server.close()
 
 
-async def test_engines_share_a_nursery_and_each_ones_workers_end_with_it() -> None:
-    with nursery_of(MODULE) as nursery:
-        sources = [WorkerSource(MODULE, None, nursery.connect().detach()) for _ in range(2)]
+async def test_engines_share_a_fork_server_and_each_ones_workers_end_with_it() -> None:
+    with fork_server_of(MODULE) as fork_server:
+        sources = [WorkerSource(MODULE, None, fork_server.connect().detach()) for _ in range(2)]
         async with started(sources[0]) as (endpoint, child), started(sources[1]) as (other, _):
             os.kill(child.pid, signal.SIGSTOP)
             sources[0].close()
             assert ends_within(child.pidfd, SOON)
             assert await child.wait() == -signal.SIGKILL
             facts = await facts_of(other)
-            assert (facts["preloaded in"], facts["parent"]) == (nursery.pid, nursery.pid)
-            assert [source.own_nursery for source in sources] == [None, None]
+            assert (facts["preloaded in"], facts["parent"]) == (fork_server.pid, fork_server.pid)
+            assert [source.own_fork_server for source in sources] == [None, None]
         sources[1].close()
-        third = WorkerSource(MODULE, None, nursery.connect().detach())
+        third = WorkerSource(MODULE, None, fork_server.connect().detach())
         async with started(third) as (endpoint, _):
-            assert (await facts_of(endpoint))["preloaded in"] == nursery.pid
+            assert (await facts_of(endpoint))["preloaded in"] == fork_server.pid
         third.close()
 
 
-def test_a_nursery_waits_for_a_worker_that_cannot_be_killed_for_a_while_and_reaps_it_when_it_dies(
+def test_a_fork_server_waits_for_a_worker_that_cannot_be_killed_for_a_while_and_reaps_it_when_it_dies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nursery, "DYING_SECONDS", 0.0)
+    monkeypatch.setattr(fork_server, "DYING_SECONDS", 0.0)
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
     owner, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     engine, engines_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     worker = subprocess.Popen(["sleep", "60"])
     pidfd, (told, note) = os.pidfd_open(worker.pid), os.pipe()
-    serving = nursery._Nursery(ours)
+    serving = fork_server._ForkServer(ours)
     serving._engines[engine.fileno()] = engine
-    serving._workers[pidfd] = nursery._Worker(worker.pid, pidfd, note, engine.fileno())
+    serving._workers[pidfd] = fork_server._Worker(worker.pid, pidfd, note, engine.fileno())
     for fd in (pidfd, engine.fileno()):
         serving._poll.register(fd, select.POLLIN)
     serving._forget(engine.fileno())
@@ -274,29 +272,29 @@ def test_a_nursery_waits_for_a_worker_that_cannot_be_killed_for_a_while_and_reap
     engines_end.close()
 
 
-async def test_a_nursery_that_died_is_started_again_for_the_next_engine() -> None:
-    with nursery_of(MODULE) as nursery:
-        first = nursery.pid
-        source = WorkerSource(MODULE, None, nursery.connect().detach())
+async def test_a_fork_server_that_died_is_started_again_for_the_next_engine() -> None:
+    with fork_server_of(MODULE) as fork_server:
+        first = fork_server.pid
+        source = WorkerSource(MODULE, None, fork_server.connect().detach())
         async with started(source):
             os.kill(first, signal.SIGKILL)
         async with started(source) as (endpoint, _):
-            assert (await facts_of(endpoint))["parent"] == source.own_nursery, "until then an engine has its own"
+            assert (await facts_of(endpoint))["parent"] == source.own_fork_server, "until then an engine has its own"
         source.close()
-        source = WorkerSource(MODULE, None, nursery.connect().detach())
+        source = WorkerSource(MODULE, None, fork_server.connect().detach())
         async with started(source) as (endpoint, _):
-            assert (await facts_of(endpoint))["parent"] == nursery.pid != first
+            assert (await facts_of(endpoint))["parent"] == fork_server.pid != first
         source.close()
 
 
-async def test_a_dead_worker_whose_nursery_cannot_tell_counts_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dead_worker_whose_fork_server_cannot_tell_counts_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_TOLD_SECONDS", 0.05)
     with source_of(MODULE) as source:
         async with started(source) as (_, child):
-            nursery = source.own_nursery
-            assert nursery is not None
-            os.kill(nursery, signal.SIGSTOP)
+            fork_server = source.own_fork_server
+            assert fork_server is not None
+            os.kill(fork_server, signal.SIGSTOP)
             assert child.wait_blocking(0.05) is None
             child.terminate()
             assert await child.wait() == -signal.SIGKILL
-            os.kill(nursery, signal.SIGCONT)
+            os.kill(fork_server, signal.SIGCONT)

@@ -28,7 +28,9 @@ def test_told_to_end_as_soon_as_its_engine_is_there_it_ends_in_good_order(tmp_pa
         port = free.getsockname()[1]
     command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", str(tmp_path), "--load-format", "dummy"]
     with subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
-        eventually(lambda: len(children(server.pid)) == 2, 10.0, "the server launches its engine, beside the nursery")
+        eventually(
+            lambda: len(children(server.pid)) == 2, 10.0, "the server launches its engine, beside the fork server"
+        )
         below = children(server.pid)
         server.send_signal(signal.SIGTERM)
         _, printed = server.communicate(timeout=10)

@@ -98,15 +98,15 @@ async def test_a_death_under_one_model_is_not_noticed_by_the_stream_of_another(t
         assert lives(tmp_path / "chat") == 1, "its worker was never replaced"
 
 
-async def test_all_workers_are_forked_from_one_nursery(tmp_path: Path) -> None:
+async def test_all_workers_are_forked_from_one_fork_server(tmp_path: Path) -> None:
     async with running(two(tmp_path)) as engines:
         await engines.wait_started()
         parents = {_parent(latest(tmp_path / name)) for name in ("chat", "ears")}
         assert len(parents) == 1
-        assert Path(f"/proc/{parents.pop()}/comm").read_text().strip() == "stentor-nursery"
+        assert Path(f"/proc/{parents.pop()}/comm").read_text().strip() == "stentor-forksrv"
 
 
-async def test_the_end_of_the_nursery_costs_each_model_a_worker_and_no_stream(tmp_path: Path) -> None:
+async def test_the_end_of_the_fork_server_costs_each_model_a_worker_and_no_stream(tmp_path: Path) -> None:
     async with running(two(tmp_path)) as engines:
         await engines.wait_started()
         expected = await read(engines, "chat")

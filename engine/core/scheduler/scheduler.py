@@ -12,7 +12,7 @@ from stentor.protocols.ipc.pooling import Reach
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
-from ..crash_bisector import Flown, Suspicion
+from ..crash_bisector import CrashBisector, InFlightChoice
 from ..grammar.rule import ChoiceRule
 from ..request import Choice, ChoiceState, Request
 from .decode import plan_decodes
@@ -82,7 +82,7 @@ class Scheduler:
     flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been taken,
     while the worker runs the forward of that step. The rule lives here: nothing of it is lost with a row or a worker.
 
-    When the worker dies (:meth:`recover`), what ran waits again, and :class:`~stentor.engine.core.crash_bisector.Suspicion` says
+    When the worker dies (:meth:`recover`), what ran waits again, and :class:`~..crash_bisector.CrashBisector` says
     whether all may run or only some. While it searches, rows of others are preempted, and the next group starts when no
     step of the last one is in flight: whose step killed the worker is never in doubt.
     """
@@ -157,7 +157,7 @@ class Scheduler:
         self._memory = Memory(num_blocks, block_size, prefix_cache, self._rows, encodings)
         self._output = Output(self._memory)
         self._flights: deque[Flight] = deque()
-        self._suspicion = Suspicion()
+        self._bisector = CrashBisector()
         self._group: frozenset[int] | None = None
         """The requests that may run, as the queue and the rows know it; None for all."""
         self._recovered = 0
@@ -250,7 +250,7 @@ class Scheduler:
         """
         if len(self._flights) >= MAX_IN_FLIGHT:
             return None
-        if self._group != self._suspicion.group and not self._change_group():
+        if self._group != self._bisector.group and not self._change_group():
             return None
         memory = self._memory
         draft = StepDraft(
@@ -330,8 +330,8 @@ class Scheduler:
         Every choice that ran waits again with the tokens that were delivered; a new epoch begins. A request that was
         found to kill its workers ends.
         """
-        in_search = self._suspicion.searching and bool(self._flights)
-        culprit = self._suspicion.died(self._flown())
+        in_search = self._bisector.searching and bool(self._flights)
+        culprit = self._bisector.died(self._flown())
         self._epoch += 1
         self._flights.clear()
         running = self._rows.running
@@ -416,31 +416,33 @@ class Scheduler:
 
     # ---- inside
 
-    def _flown(self) -> list[Flown]:
+    def _flown(self) -> list[InFlightChoice]:
         """Who was in the steps in flight and lives."""
-        found: dict[tuple[int, int], Flown] = {}
+        found: dict[tuple[int, int], InFlightChoice] = {}
         for flight in self._flights:
             for slot, (choice, _, _, _) in flight.by_slot().items():
                 if choice.state is not ChoiceState.FINISHED:
                     known = choice.request.prompt_len + len(choice.outputs)
                     key = choice.request.rid, choice.index
-                    found.setdefault(key, Flown(*key, slot in flight.entered or choice.written_len + 1 < known))
+                    found.setdefault(
+                        key, InFlightChoice(*key, slot in flight.entered or choice.written_len + 1 < known)
+                    )
         return list(found.values())
 
     def _noted(self, batch: TokensBatch) -> TokensBatch:
         """The same, once the search for a culprit knows of it."""
-        if not self._suspicion.idle:
+        if not self._bisector.idle:
             for gained in batch.tokens:
-                self._suspicion.gained(gained.rid, gained.index, len(gained.tokens))
+                self._bisector.gained(gained.rid, gained.index, len(gained.tokens))
             for finished in batch.finished:
-                self._suspicion.ended(finished.rid, finished.index)
+                self._bisector.ended(finished.rid, finished.index)
         return batch
 
     def _change_group(self) -> bool:
         """Let those run who may, and nobody else; False while steps of others are in flight."""
         if self._flights:
             return False
-        group = self._group = self._suspicion.group
+        group = self._group = self._bisector.group
         if group is not None:
             for choice in reversed(self._rows.running.copy()):
                 if choice.request.rid not in group:

@@ -14,7 +14,7 @@ import stentor
 import stentor.engine
 from stentor.engine.channel import ChannelPair, PeerDied
 from stentor.engine.processes import process as process_module
-from stentor.engine.processes.process import Foster, describe_exit, spawn
+from stentor.engine.processes.process import AdoptedChild, describe_exit, spawn
 from stentor.tests.engine.channel.child_programs import MODULE
 from stentor.tests.engine.channel.harness import ends_within, open_descriptors, other_side
 from stentor.tests.engine.unkillable import Unkillable, unkillable
@@ -154,10 +154,10 @@ def test_a_child_that_was_left_behind_is_reaped_once_it_has_died() -> None:
 
 @pytest.mark.anyio
 async def test_a_parent_that_does_not_tell_how_a_child_ended_holds_no_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a nursery that was stopped."""
+    """As a fork server that was stopped."""
     process = subprocess.Popen(["sleep", "60"])
     told, note = os.pipe()
-    child = Foster(process.pid, os.pidfd_open(process.pid), told, "worker")
+    child = AdoptedChild(process.pid, os.pidfd_open(process.pid), told, "worker")
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     waits: list[float | None] = []

@@ -18,7 +18,7 @@ from stentor.server.catalogue import Catalogue, ServedModel
 from stentor.server.door.keys import ANYONE
 from stentor.server.errors import GenerationFailed
 from stentor.server.realtime.connection import Connection
-from stentor.server.realtime.outbox import Current, Dialect, Outbox
+from stentor.server.realtime.outbox import Current, Dialect, SendQueue
 from stentor.server.realtime.pacing import PlaybackPacer
 from stentor.server.realtime.parts import (
     Heard,
@@ -205,7 +205,7 @@ class Running:
         recording = _Recording(dialect or Current())
         self.sent = recording.sent
         """In the order in which it was told."""
-        self.outbox = Outbox(recording)
+        self.outbox = SendQueue(recording)
         self.ears: FakeEars | None = None
         self.connection = Connection(
             state,

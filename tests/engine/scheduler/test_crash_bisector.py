@@ -12,8 +12,8 @@ from stentor.engine.core.crash_bisector import (
     DEATHS_TO_SUSPECT,
     FRESH_ALONE,
     PROOF_TOKENS,
-    Flown,
-    Suspicion,
+    CrashBisector,
+    InFlightChoice,
 )
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
@@ -22,119 +22,126 @@ from stentor.tests.engine.mortal_engine import MortalEngine
 from stentor.tests.examples import examples
 
 
-def flown(*rids: int, fresh: tuple[int, ...] = ()) -> list[Flown]:
-    return [Flown(rid, 0, rid in fresh) for rid in rids]
+def flown(*rids: int, fresh: tuple[int, ...] = ()) -> list[InFlightChoice]:
+    return [InFlightChoice(rid, 0, rid in fresh) for rid in rids]
 
 
-def members(suspicion: Suspicion) -> set[int]:
-    return set(suspicion.group or ())
+def members(bisector: CrashBisector) -> set[int]:
+    return set(bisector.group or ())
 
 
-def prove(suspicion: Suspicion, *rids: int) -> None:
+def prove(bisector: CrashBisector, *rids: int) -> None:
     for rid in rids:
-        suspicion.gained(rid, 0, PROOF_TOKENS)
+        bisector.gained(rid, 0, PROOF_TOKENS)
 
 
 def test_after_one_death_everybody_runs() -> None:
-    suspicion = Suspicion()
-    assert suspicion.died(flown(1, 2, 3)) is None
-    assert suspicion.group is None
+    bisector = CrashBisector()
+    assert bisector.died(flown(1, 2, 3)) is None
+    assert bisector.group is None
 
 
 def test_after_two_deaths_with_the_same_in_flight_what_was_new_runs_alone_and_then_the_halves_of_the_rest() -> None:
-    suspicion = Suspicion()
-    suspicion.died(flown(1, 2, 3, 4, 5, 6, fresh=(5, 6)))
-    suspicion.died(flown(1, 2, 3, 4, 5, 6, fresh=(1, 2, 3, 4, 5, 6)))
+    bisector = CrashBisector()
+    bisector.died(flown(1, 2, 3, 4, 5, 6, fresh=(5, 6)))
+    bisector.died(flown(1, 2, 3, 4, 5, 6, fresh=(1, 2, 3, 4, 5, 6)))
     groups = []
-    while (group := suspicion.group) is not None:
+    while (group := bisector.group) is not None:
         groups.append(set(group))
-        prove(suspicion, *group)
+        prove(bisector, *group)
     assert groups == [{5}, {6}, {3, 4}, {1, 2}]
-    assert suspicion.idle
+    assert bisector.idle
 
 
 def test_where_many_were_new_their_halves_run_before_those_of_the_rest() -> None:
-    suspicion = Suspicion()
+    bisector = CrashBisector()
     new = tuple(range(100, 100 + FRESH_ALONE + 1))
     for _ in range(DEATHS_TO_SUSPECT):
-        suspicion.died(flown(1, 2, *new, fresh=new))
+        bisector.died(flown(1, 2, *new, fresh=new))
     groups = []
-    while (group := suspicion.group) is not None:
+    while (group := bisector.group) is not None:
         groups.append(set(group))
-        prove(suspicion, *group)
+        prove(bisector, *group)
     assert groups == [{*new[4:]}, {*new[:4]}, {2}, {1}]
 
 
 def test_a_group_of_which_nothing_comes_makes_way_for_the_next() -> None:
-    suspicion = Suspicion()
+    bisector = CrashBisector()
     for _ in range(DEATHS_TO_SUSPECT):
-        suspicion.died(flown(1, 2, 3, 4))
-    assert members(suspicion) == {3, 4}
-    suspicion.acquit_group()
-    assert members(suspicion) == {1, 2}
-    suspicion.acquit_group()
-    assert suspicion.idle
-    suspicion.acquit_group()
+        bisector.died(flown(1, 2, 3, 4))
+    assert members(bisector) == {3, 4}
+    bisector.acquit_group()
+    assert members(bisector) == {1, 2}
+    bisector.acquit_group()
+    assert bisector.idle
+    bisector.acquit_group()
 
 
 def test_who_was_in_flight_at_one_of_two_deaths_is_not_searched() -> None:
-    suspicion = Suspicion()
-    suspicion.died(flown(1, 2))
-    suspicion.died(flown(2, 3))
-    assert members(suspicion) == {2}
-    prove(suspicion, 2)
-    assert suspicion.group is None
+    bisector = CrashBisector()
+    bisector.died(flown(1, 2))
+    bisector.died(flown(2, 3))
+    assert members(bisector) == {2}
+    prove(bisector, 2)
+    assert bisector.group is None
     # but whoever was there once is remembered
-    suspicion.died(flown(3, 4))
-    assert members(suspicion) == {3}
+    bisector.died(flown(3, 4))
+    assert members(bisector) == {3}
 
 
 def test_tokens_between_two_deaths_clear_a_request_and_fewer_do_not() -> None:
-    suspicion = Suspicion()
-    suspicion.died(flown(1, 2))
-    suspicion.gained(1, 0, PROOF_TOKENS)
-    suspicion.gained(2, 0, PROOF_TOKENS - 1)
-    suspicion.died(flown(1, 2))
-    assert members(suspicion) == {2}
+    bisector = CrashBisector()
+    bisector.died(flown(1, 2))
+    bisector.gained(1, 0, PROOF_TOKENS)
+    bisector.gained(2, 0, PROOF_TOKENS - 1)
+    bisector.died(flown(1, 2))
+    assert members(bisector) == {2}
     # what it gained from the worker before does not count
-    suspicion.gained(2, 0, PROOF_TOKENS - 1)
-    assert members(suspicion) == {2}
+    bisector.gained(2, 0, PROOF_TOKENS - 1)
+    assert members(bisector) == {2}
 
 
 def test_every_choice_that_was_in_flight_must_prove_itself_or_end() -> None:
-    suspicion = Suspicion()
+    bisector = CrashBisector()
     for _ in range(DEATHS_TO_SUSPECT):
-        suspicion.died([Flown(1, 0, False), Flown(1, 1, False), Flown(1, 2, False), Flown(2, 0, False)])
-    assert members(suspicion) == {2}
-    prove(suspicion, 2)
-    suspicion.gained(1, 0, PROOF_TOKENS)
-    suspicion.ended(1, 1)
-    suspicion.gained(1, 5, 100)
-    assert members(suspicion) == {1}
-    suspicion.gained(1, 2, PROOF_TOKENS)
-    assert suspicion.group is None
+        bisector.died(
+            [
+                InFlightChoice(1, 0, False),
+                InFlightChoice(1, 1, False),
+                InFlightChoice(1, 2, False),
+                InFlightChoice(2, 0, False),
+            ]
+        )
+    assert members(bisector) == {2}
+    prove(bisector, 2)
+    bisector.gained(1, 0, PROOF_TOKENS)
+    bisector.ended(1, 1)
+    bisector.gained(1, 5, 100)
+    assert members(bisector) == {1}
+    bisector.gained(1, 2, PROOF_TOKENS)
+    assert bisector.group is None
 
 
 def test_a_death_with_nothing_in_flight_says_nothing_of_anybody() -> None:
-    suspicion = Suspicion()
+    bisector = CrashBisector()
     for _ in range(10):
-        assert suspicion.died([]) is None
-    assert suspicion.idle
-    suspicion.died(flown(1, 2))
-    suspicion.died(flown(1, 2))
-    group = suspicion.group
-    assert suspicion.died([]) is None
-    assert suspicion.group == group
+        assert bisector.died([]) is None
+    assert bisector.idle
+    bisector.died(flown(1, 2))
+    bisector.died(flown(1, 2))
+    group = bisector.group
+    assert bisector.died([]) is None
+    assert bisector.group == group
 
 
 def test_who_ends_leaves_the_search() -> None:
-    suspicion = Suspicion()
+    bisector = CrashBisector()
     for _ in range(DEATHS_TO_SUSPECT):
-        suspicion.died(flown(1, 2, 3, 4))
-    suspicion.ended(3, 0)
-    assert members(suspicion) == {4}
-    suspicion.ended(4, 0)
-    assert members(suspicion) == {1, 2}
+        bisector.died(flown(1, 2, 3, 4))
+    bisector.ended(3, 0)
+    assert members(bisector) == {4}
+    bisector.ended(4, 0)
+    assert members(bisector) == {1, 2}
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -142,46 +149,46 @@ def test_who_ends_leaves_the_search() -> None:
 def test_the_culprit_is_found_in_a_logarithmic_number_of_deaths(count: int, data: st.DataObject) -> None:
     poison = data.draw(st.integers(0, count - 1))
     fresh = set(data.draw(st.lists(st.integers(0, count - 1), max_size=5)))
-    suspicion = Suspicion()
+    bisector = CrashBisector()
     deaths = 0
     while True:
-        group = suspicion.group if suspicion.group is not None else frozenset(range(count))
+        group = bisector.group if bisector.group is not None else frozenset(range(count))
         if poison not in group:
-            prove(suspicion, *group)
+            prove(bisector, *group)
             continue
         deaths += 1
-        culprit = suspicion.died([Flown(rid, 0, rid in fresh) for rid in sorted(group)])
+        culprit = bisector.died([InFlightChoice(rid, 0, rid in fresh) for rid in sorted(group)])
         if culprit is not None:
             break
     assert culprit == poison
     assert deaths <= DEATHS_TO_SUSPECT + math.ceil(math.log2(count)) + DEATHS_TO_CONVICT
-    assert suspicion.idle
-    assert suspicion.group is None
+    assert bisector.idle
+    assert bisector.group is None
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.integers(1, 40), st.lists(st.integers(0, 9), max_size=60))
 def test_random_deaths_fail_nobody_and_every_search_ends(count: int, kills: list[int]) -> None:
     """Workers die at random, but none of one request alone before it has drawn some tokens three times in a row."""
-    suspicion = Suspicion()
+    bisector = CrashBisector()
     alone: dict[int, int] = {}
     for kill in kills:
-        group = sorted(suspicion.group if suspicion.group is not None else range(count))
+        group = sorted(bisector.group if bisector.group is not None else range(count))
         if kill < 6 and (len(group) > 1 or alone.get(group[0], 0) < DEATHS_TO_CONVICT - 1):
             if len(group) == 1:
                 alone[group[0]] = alone.get(group[0], 0) + 1
-            assert suspicion.died(flown(*group)) is None
+            assert bisector.died(flown(*group)) is None
         else:
-            prove(suspicion, *group)
+            prove(bisector, *group)
             for rid in group:
                 alone.pop(rid, None)
     turns = 0
-    while suspicion.group is not None:
-        prove(suspicion, *suspicion.group)
+    while bisector.group is not None:
+        prove(bisector, *bisector.group)
         turns += 1
         assert turns <= 2 * count
-    prove(suspicion, *range(count))
-    assert suspicion.idle
+    prove(bisector, *range(count))
+    assert bisector.idle
 
 
 # ---- in a scheduler
@@ -258,9 +265,9 @@ def test_who_arrives_during_a_search_waits_for_its_end() -> None:
     for _ in range(DEATHS_TO_SUSPECT):
         engine.plan()
         engine.kill_worker()
-    assert engine.scheduler._suspicion.group is not None
+    assert engine.scheduler._bisector.group is not None
     late = engine.submit([1, 2, 3], max_tokens=2)
-    while engine.scheduler._suspicion.group is not None:
+    while engine.scheduler._bisector.group is not None:
         engine.step()
         assert not engine.clients[late].tokens
     engine.drain()
@@ -276,7 +283,7 @@ def test_rows_that_make_way_in_a_search_are_no_preemptions() -> None:
         engine.plan()
         engine.kill_worker()
     made_way = set()
-    while engine.scheduler._suspicion.group is not None:
+    while engine.scheduler._bisector.group is not None:
         running = {choice.request.rid for choice in engine.scheduler._rows.running}
         engine.step()
         made_way |= running - {choice.request.rid for choice in engine.scheduler._rows.running}
@@ -293,7 +300,7 @@ def test_an_abort_during_a_search_is_answered_at_once_and_the_search_goes_on() -
         engine.plan()
         engine.kill_worker()
     engine.plan()
-    running = min(members(engine.scheduler._suspicion))
+    running = min(members(engine.scheduler._bisector))
     for rid in (running, next(rid for rid in rids if rid != running)):
         engine.abort(rid)
         assert engine.clients[rid].finished[0].reason == "abort"

@@ -1,4 +1,4 @@
-"""Workers for tests of the nursery: what they are is told by frames. Run as a module, an owner of a nursery."""
+"""Workers for tests of the fork server: what they are is told by frames. Run as a module, an owner of a fork server."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from stentor.engine.channel import ChannelPair, Endpoint, PeerDied
 from stentor.engine.core.worker_source import WorkerSource
 from stentor.engine.processes.process import become_child
 
-MODULE = "stentor.tests.engine.nursery_programs"
-UNPREPARED = "stentor.tests.engine.nursery_unprepared"
-THREADED = "stentor.tests.engine.nursery_threaded"
-MULTIPLYING = "stentor.tests.engine.nursery_multiplying"
+MODULE = "stentor.tests.engine.fork_server_programs"
+UNPREPARED = "stentor.tests.engine.fork_server_unprepared"
+THREADED = "stentor.tests.engine.fork_server_threaded"
+MULTIPLYING = "stentor.tests.engine.fork_server_multiplying"
 
 _preloaded_in = 0
 
@@ -64,12 +64,12 @@ async def _own_a_worker(owner: Endpoint) -> None:
     pair.parent.watch(child.pid, child.pidfd)
     await pair.parent.send(b"describe")
     await pair.parent.receive()  # it is tied to this process by now
-    owner.send_blocking(f"{source.own_nursery} {child.pid}".encode())
+    owner.send_blocking(f"{source.own_fork_server} {child.pid}".encode())
     owner.receive_blocking()
 
 
 def own() -> None:
-    """Starts a nursery and a worker, reports their pids, and waits."""
+    """Starts a fork server and a worker, reports their pids, and waits."""
     inherited = become_child("test-engine")
     anyio.run(_own_a_worker, Endpoint.attach(inherited.fds, inherited.parent_pid))
 

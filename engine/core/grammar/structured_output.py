@@ -25,7 +25,7 @@ class Rules(msgspec.Struct, frozen=True):
     """Why a choice cannot go on with the tokens that it has, by index."""
 
 
-class Grammars:
+class StructuredOutputManager:
     """Told of the vocabulary by the loop; :meth:`rules_of` may be called from another thread, one at a time."""
 
     def __init__(self) -> None:

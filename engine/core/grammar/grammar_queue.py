@@ -10,8 +10,8 @@ import msgspec
 
 from stentor.protocols.ipc.actors import Finished, FinishReason, Resumed, Submit, TokensBatch, Vocabulary
 
-from .keeper import Grammars, Rules
 from .matcher import GrammarError
+from .structured_output import Rules, StructuredOutputManager
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ class Prepared(NamedTuple):
     """Why there are no rules."""
 
 
-class Entrance:
+class GrammarQueue:
     """Owned by the engine loop. Each request that enters gets its end from here, or leaves for the scheduler."""
 
-    def __init__(self, grammars: Grammars, in_thread: InThread | None = None) -> None:
+    def __init__(self, grammars: StructuredOutputManager, in_thread: InThread | None = None) -> None:
         self._grammars = grammars
         # one after the other: they share caches, and the worker needs the cores more
         self._turn = anyio.Lock()

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from stentor.tests.engine.nursery_programs import main
+from stentor.tests.engine.fork_server_programs import main
 
 __all__ = ["main", "preload"]
 

@@ -1,9 +1,9 @@
-"""A worker that no nursery can import what it needs for."""
+"""A worker that no fork server can import what it needs for."""
 
 import os
 import sys
 
-from stentor.tests.engine.nursery_programs import main
+from stentor.tests.engine.fork_server_programs import main
 
 __all__ = ["main", "preload"]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from stentor.engine.core.grammar import keeper
-from stentor.engine.core.grammar.entrance import Entrance, Prepared, refused
-from stentor.engine.core.grammar.keeper import Grammars, Rules
+from stentor.engine.core.grammar import structured_output as keeper
+from stentor.engine.core.grammar.grammar_queue import GrammarQueue, Prepared, refused
 from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher
+from stentor.engine.core.grammar.structured_output import Rules, StructuredOutputManager
 from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.protocols.ipc.actors import Finished, Resumed, Submit, Thinking
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -22,8 +22,8 @@ def _submit(rid: int = 0, grammar: str = "start: /[ab]{4}/", n: int = 2, **field
     return Submit(rid, [1], params, list(range(n)), 0, "", 0.0, grammar=grammar, **fields)  # type: ignore[arg-type]
 
 
-def _grammars() -> Grammars:
-    grammars = Grammars()
+def _grammars() -> StructuredOutputManager:
+    grammars = StructuredOutputManager()
     for piece in pieces_of(TOKENS, frozenset(VOCABULARY.special), frozenset([EOS])):
         grammars.take(piece)
     return grammars
@@ -43,7 +43,7 @@ class Gate:
 
 
 async def test_a_request_leaves_with_a_rule_for_each_choice() -> None:
-    entrance = Entrance(_grammars())
+    entrance = GrammarQueue(_grammars())
     entrance.enter(_submit())
     prepared = await entrance.prepare(0)
     assert prepared is not None
@@ -68,7 +68,7 @@ async def test_what_was_drawn_before_is_replayed_and_what_does_not_fit_says_so()
 
 
 async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
-    entrance = Entrance(_grammars())
+    entrance = GrammarQueue(_grammars())
     entrance.enter(_submit(0, "start: /a"))
     entrance.enter(_submit(1))
     bad, good = await entrance.prepare(0), await entrance.prepare(1)
@@ -85,7 +85,7 @@ async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"grammar": "", "thinking": Thinking(3, [], [1], True)}])
 async def test_without_a_vocabulary_there_are_no_rules(fields: dict[str, object]) -> None:
-    entrance = Entrance(Grammars())
+    entrance = GrammarQueue(StructuredOutputManager())
     entrance.enter(_submit(**fields))  # type: ignore[arg-type]
     prepared = await entrance.prepare(0)
     assert prepared is not None
@@ -94,7 +94,7 @@ async def test_without_a_vocabulary_there_are_no_rules(fields: dict[str, object]
 
 async def test_an_abort_while_it_compiles_is_answered_at_once_and_for_good() -> None:
     gate = Gate()
-    entrance = Entrance(_grammars(), gate)
+    entrance = GrammarQueue(_grammars(), gate)
     found: list[Prepared | None] = []
 
     async def prepare(rid: int) -> None:
@@ -131,7 +131,7 @@ async def test_an_abort_while_it_compiles_is_answered_at_once_and_for_good() -> 
 
 
 async def test_when_nothing_can_run_all_that_wait_are_told() -> None:
-    entrance = Entrance(_grammars())
+    entrance = GrammarQueue(_grammars())
     entrance.enter(_submit(0))
     entrance.enter(_submit(1, n=1, resumed=Resumed([[]], [], True)))
     ended = entrance.end_all("error", "gone").finished
@@ -158,7 +158,7 @@ async def test_a_grammar_is_compiled_once_for_many_requests(monkeypatch: pytest.
 
 @pytest.mark.parametrize("token", [-1, len(TOKENS)])
 async def test_thinking_that_ends_with_no_token_is_refused(token: int) -> None:
-    entrance = Entrance(_grammars())
+    entrance = GrammarQueue(_grammars())
     entrance.enter(_submit(thinking=Thinking(3, [], [1, token], True)))
     prepared = await entrance.prepare(0)
     assert prepared is not None
@@ -167,17 +167,17 @@ async def test_thinking_that_ends_with_no_token_is_refused(token: int) -> None:
 
 async def test_whatever_goes_wrong_is_the_end_of_its_request_alone() -> None:
     """Both would end the engine; the first, in a task of nobody's, an idle one."""
-    grammars = Grammars()
+    grammars = StructuredOutputManager()
     for piece in pieces_of([b"a" * 100_000, *TOKENS[1:]], frozenset(), frozenset([EOS])):
         grammars.take(piece)
-    entrance = Entrance(grammars)
+    entrance = GrammarQueue(grammars)
     await entrance.warm_up()
     entrance.enter(_submit(0))
     unusable = await entrance.prepare(0)
     assert unusable is not None
     assert "this model's vocabulary cannot be used" in unusable.refusal
 
-    entrance = Entrance(_grammars())
+    entrance = GrammarQueue(_grammars())
     entrance.enter(_submit(1, resumed=Resumed([[97]], [], True)))
     short = await entrance.prepare(1)
     assert short is not None
