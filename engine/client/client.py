@@ -216,7 +216,7 @@ class EngineClient:
         return stream
 
     def set_vocabulary(self, source: VocabularySource) -> None:
-        """``source`` makes the model's tokens (:func:`.grammar.vocabulary.pieces_of`); it is called in another thread,
+        """``source`` makes the model's tokens (:func:`..core.grammar.vocabulary.pieces_of`); it is called in a thread,
         when the first request needs them."""
         self._outbox.set_vocabulary(source)
 
@@ -268,7 +268,7 @@ class EngineClient:
         return why
 
     async def _live(self) -> None:
-        """One engine process. Raises :class:`EngineLost`, or :class:`.supervisor.Hopeless` if no other would help."""
+        """One engine process. Raises :class:`EngineLost`, or ``Hopeless`` if no other would help."""
         try:
             if not self._launched:
                 self._start_process()
@@ -430,7 +430,7 @@ class EngineClient:
         return Hopeless(failed.message) if failed.final else EngineLost(failed.message)
 
     async def _receive_all(self, engine: Endpoint) -> Failed:
-        """Dispatches until the engine says that it cannot go on. Raises :class:`.channel.ChannelError`."""
+        """Dispatches until the engine says that it cannot go on. Raises :class:`..channel.ChannelError`."""
         journal, life = self._journal, self._life
         assert life is not None
         while True:

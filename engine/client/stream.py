@@ -100,7 +100,7 @@ class RequestStream:
         """More of what the request hears, or with ``last`` the end of it; of a request that has ended nobody hears it.
 
         Raises ValueError where the request takes no such input, has had its end, or would have more than
-        :data:`.audio.MAX_STREAM_BYTES`.
+        ``MAX_STREAM_BYTES``.
         """
         if self._input is None or self._on_append is None:
             raise ValueError("the request was submitted without streamed audio: nothing can be appended to it")

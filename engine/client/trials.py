@@ -1,4 +1,4 @@
-"""Which requests an engine is given, after engines were lost with some of them: the search of :mod:`.suspicion`, on the
+"""Which requests an engine is given, after engines were lost with some of them: the search of ``core.crash_bisector``, on the
 side of the client. No I/O, no clock."""
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 """Which request kills the processes that serve it: a search by trial over plain data. No I/O, no clock.
 
 The scheduler searches for one that kills workers, by the steps that were in flight, and the client for one that kills
-engines (:mod:`.trials`). A *server* is either here.
+engines (:mod:`..client.trials`). A *server* is either here.
 """
 
 from collections.abc import Iterable, Sequence

@@ -26,7 +26,7 @@ class WorkerSource:
     ) -> None:
         """
         Args:
-            module: has a ``main``, and perhaps a ``preload``; see :mod:`.fork_server`.
+            module: has a ``main``, and perhaps a ``preload``; see :mod:`..processes.fork_server`.
             weights_fd: the memory file for prepared weights; it stays its owner's. None: there is none.
             fork_server_fd: a socket to a fork server, which this object takes over. None: there is none.
             lease_fd: the lease on a device that several models share; it stays its owner's. None: there is none.

@@ -45,7 +45,7 @@ def launch_engine(
     fork_server: ForkServer | None = None,
     lease_fd: int | None = None,
 ) -> EngineProcess:
-    """Start an engine, which starts its worker at once. Raises :class:`.channel.ChannelError` and OSError.
+    """Start an engine, which starts its worker at once. Raises :class:`..channel.ChannelError` and OSError.
 
     ``weights_fd`` is the memory file in which workers keep prepared weights for those that come after them,
     ``fork_server`` has imported what they need, and ``lease_fd`` is the lease of a device that other models are on too.

@@ -65,7 +65,7 @@ class Store:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self.plan), indent=1) + b"\n")
 
     def load(self, target: Target, value: Value, number: int) -> Result | None:
-        """A run that has ended; None where it has not. Raises :class:`.record.RecordError` for a damaged file."""
+        """A run that has ended; None where it has not. Raises :class:`..record.RecordError` for a damaged file."""
         path = self._path(target, value, number)
         return load_result(path) if path.is_file() else None
 
