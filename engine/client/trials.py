@@ -1,5 +1,4 @@
-"""Which requests an engine is given, after engines were lost with some of them: the search of ``core.crash_bisector``, on the
-side of the client. No I/O, no clock."""
+"""Which requests an engine is given after engines were lost with some: the search of ``core.crash_bisector``."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple

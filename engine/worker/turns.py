@@ -1,6 +1,6 @@
 """A worker's turn on a device that workers of other models compute on as well.
 
-A step takes the lease (:mod:`..sharing.lease`) when it begins and gives it back when it has ended. Where one is launched
+A step takes the lease (:mod:`..sharing.lease`) when it begins and gives it back at its end. Where a step is launched
 before the one ahead of it has ended, the lease is kept between them, until others have waited for a slice: then what is
 on its way ends, they have their turn, and only after it the next step is launched. So is a step that waits for its
 masks between its halves: whoever is late with them holds nobody up but itself.
