@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.02
 class ServerProcess:
     """Context manager: leaves once ``/health`` answers 200, ends with SIGTERM."""
 
-    def __init__(self, arguments: Sequence[str], module: str = "stentor.server.cli") -> None:
+    def __init__(self, arguments: Sequence[str], module: str = "stentor.server.main.cli") -> None:
         self._arguments = list(arguments)
         self._module = module
         self._log: IO[bytes] | None = None

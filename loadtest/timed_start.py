@@ -46,7 +46,7 @@ class TimedStart:
     def __init__(self, model: Path, serve: Sequence[str], environment: Mapping[str, str], timeout: float) -> None:
         self._port = _free_port()
         own = ["--served-model-name", NAME, "--host", HOST, "--port", str(self._port), "--log-format", "json"]
-        self._command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", str(model), *own, *serve]
+        self._command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(model), *own, *serve]
         self._environment = {**os.environ, **environment}
         self._timeout = timeout
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object

@@ -13,7 +13,7 @@ from stentor.engine.processes import launch
 from stentor.engine.processes.fork_server_owner import ForkServer
 from stentor.engine.processes.launch import EngineProcess
 from stentor.protocols.ipc.config import EngineConfig
-from stentor.server import cli
+from stentor.server.main import cli
 
 UNPACED = "--unpaced"
 

@@ -72,10 +72,10 @@ FAULTS: Final = (
     ),
     Fault(
         "keys: any key is right",
-        "server/door/keys.py",
+        "server/middleware/keys.py",
         "hmac.compare_digest(self._digest, other._digest)",
         "hmac.compare_digest(self._digest[:0], other._digest[:0])",
-        ("tests/server/door",),
+        ("tests/server/middleware",),
     ),
     Fault(
         "journal: the last token of each choice is told to the next engine no more",

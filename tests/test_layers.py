@@ -66,8 +66,8 @@ def test_the_contracts_hold() -> None:
 def test_the_server_and_the_engine_s_bookkeeping_import_where_there_is_no_torch() -> None:
     modules = _torch_free()
     assert {
-        "stentor.server.cli",
-        "stentor.server.app",
+        "stentor.server.main.cli",
+        "stentor.server.app.application",
         "stentor.engine.core.loop",
         "stentor.engine.client.client",
     } <= set(modules)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from stentor.server import exit_codes
-from stentor.server.auth import OPEN_PATHS
-from stentor.server.embedding.metrics import EmbeddingMetrics
-from stentor.server.observe.processes import ROLES
-from stentor.server.option_tables import OPTIONS
-from stentor.server.speech.metrics import SpeechMetrics
+from stentor.server.main import exit_codes
+from stentor.server.main.option_tables import OPTIONS
+from stentor.server.middleware.auth import OPEN_PATHS
+from stentor.server.observability.processes import ROLES
+from stentor.server.pooling.metrics import EmbeddingMetrics
+from stentor.server.tts.metrics import SpeechMetrics
 from stentor.tests.fakes import fake_state
 
 ROOT = Path(__file__).resolve().parent.parent

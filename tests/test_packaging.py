@@ -83,7 +83,7 @@ def test_a_wheel_of_what_the_image_copies_ships_every_source_and_nothing_else(tm
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         assert names == _shipped_on_disk()
         info = f"stentor-{stentor.__version__}.dist-info"
-        assert "stentor = stentor.server.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+        assert "stentor = stentor.server.main.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
         assert archive.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 

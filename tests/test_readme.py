@@ -20,9 +20,9 @@ from websockets.sync.client import connect
 from stentor.loadtest.server_process import hold_port
 from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS
-from stentor.server import cli
-from stentor.server.option_tables import OPTIONS
-from stentor.server.options import CONFIG_FILE, read_config
+from stentor.server.main import cli
+from stentor.server.main.option_tables import OPTIONS
+from stentor.server.main.options import CONFIG_FILE, read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -165,7 +165,7 @@ def test_a_command_that_is_shown_has_options_that_there_are(
         Path(name).write_text("a key of some length\n")
     if words[0] == "bench":
         kinds = [words[1], "serve"] if words[1] == "sweep" else [words[1]]  # a sweep takes what each of its runs takes
-        help = [sys.executable, "-P", "-m", "stentor.server.cli", "bench"]
+        help = [sys.executable, "-P", "-m", "stentor.server.main.cli", "bench"]
         shown = "".join(subprocess.check_output([*help, kind, "--help"], text=True) for kind in kinds)
         assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
     else:

@@ -61,7 +61,7 @@ def cores() -> list[int]:
 
 def _stentor(weights: Path, port: int) -> Launch:
     dtype = ["--dtype", "bfloat16"]
-    command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", str(weights), *dtype]
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(weights), *dtype]
     return Launch([*command, "--served-model-name", MODEL, "--host", HOST, "--port", str(port)], {})
 
 

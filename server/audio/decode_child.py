@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stentor.engine.processes.freed_memory import grown_since, resident_bytes
 from stentor.engine.processes.process import become_child
 
-from ..child_link import receive, send
+from ..sandbox.child_channel import receive, send
 from .containers import DECODERS, DEMUXERS, KNOWN, demuxer_of
 from .decode_process import RATE, TOO_LONG, Answer, Job, Ready, Refused
 from .encode import wav_header

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from ..child_link import Link, receive, send
+from ..sandbox.child_channel import ChildChannel, receive, send
 
 MODULE: Final = "stentor.server.audio.decode_child"
 RATE: Final = 16_000
@@ -78,7 +78,7 @@ class DecodeProcess:
         """``max_seconds`` of a decoded sound, of which a further one refuses it; ``timeout`` in seconds for each."""
         self._max_seconds = max_seconds
         self._timeout = timeout
-        self._link: Link | None = None
+        self._link: ChildChannel | None = None
         self._close_link: weakref.finalize[..., DecodeProcess] | None = None
         self._lock = threading.Lock()
         self._busy = False
@@ -127,7 +127,7 @@ class DecodeProcess:
         if self._link is not None:
             return
         try:
-            link = Link(MODULE, "a decoder process")
+            link = ChildChannel(MODULE, "a decoder process")
         except OSError as error:
             raise DecoderNotStarted(f"no process can be started: {error.strerror}") from error
         with self._lock:

@@ -11,8 +11,8 @@ from stentor.protocols.common.decoding import too_many_values
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.batches import MAX_ERRORS, MAX_REQUESTS, BatchError
 
-from ..store import files
-from ..store.database import Database
+from ..storage import files
+from ..storage.database import Database
 from .lines import BadLine, BatchRequest, read_request
 
 MAX_LINE_BYTES: Final = 16 << 20

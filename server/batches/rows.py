@@ -9,7 +9,7 @@ import msgspec
 
 from stentor.protocols.openai.batches import Batch, RequestCounts, batch_decoder
 
-from ..store import batches, files
+from ..storage import batches, files
 
 if TYPE_CHECKING:
     import sqlite3

@@ -31,11 +31,11 @@ from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.batches import Batch, BatchError, BatchErrors, RequestCounts, batch_decoder
 
-from ..door.keys import Caller
-from ..errors import INTERNAL, Overloaded
+from ..http.errors import INTERNAL, Overloaded
+from ..middleware.keys import Caller
 from ..overload.fair_queue import FairSemaphore, Shares
-from ..store import batches, files
-from ..store.database import Database, StoreFailed, StoreFull
+from ..storage import batches, files
+from ..storage.database import Database, StoreFailed, StoreFull
 from . import rows
 from .calls import answer, client_for
 from .input import ReadPart, check, part_reader, requests

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
 
-from ..state import ServerState
+from ..app.state import ServerState
 
 Value = TypeVar("Value")
 

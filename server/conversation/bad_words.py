@@ -4,8 +4,8 @@ import msgspec
 
 from stentor.protocols.ipc.sampling import SamplingParams
 
+from ..app.state import ServerState
 from ..overload.memory_budget import TOKEN_BYTES, MemoryShare, params_bytes
-from ..state import ServerState
 
 
 async def with_bad_words(

@@ -16,6 +16,7 @@ from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.structured import Answer, JsonAnswer, wanted_answer
 from stentor.protocols.openai.tools import NO_TOOLS, OfferedTool, ToolUse
 
+from ..app.state import ServerState
 from ..grammar.answers import answer_expression
 from ..grammar.checker import TOO_COMPLEX_CODE
 from ..grammar.compose import compose
@@ -28,7 +29,6 @@ from ..parsing.interface import Parser
 from ..parsing.output import OutputFormat
 from ..parsing.thinking import ThinkingOptions, thinking_budget
 from ..parsing.tools.format import ToolFormat
-from ..state import ServerState
 from .calls import CallFilter
 from .tools import callable_tools
 

@@ -8,12 +8,12 @@ from stentor.protocols.ipc.deltas import Delta, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.sampling import SamplingFields
 
-from ..door.keys import Caller
-from ..metrics import RequestTracker
-from ..observe.request import current_record, current_request_id
+from ..app.state import ServerState
+from ..middleware.keys import Caller
+from ..observability.metrics import RequestTracker
+from ..observability.request import current_record, current_request_id
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.permits import Permit
-from ..state import ServerState
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
 from .constraints import FREE, Constraints

@@ -7,8 +7,8 @@ import msgspec
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.tools import ToolUse
 
+from ..app.state import ServerState
 from ..parsing.thinking import ThinkingOptions, thinking_options
-from ..state import ServerState
 from .rendering import render_messages
 from .tools import template_tools, with_functions_as_tools
 from .untrained import speaks_of_tools, told

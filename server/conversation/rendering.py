@@ -6,9 +6,9 @@ from typing import Any, Final
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import TemplateFields
 
-from ..errors import Overloaded
+from ..app.state import ServerState
+from ..http.errors import Overloaded
 from ..rendering.interface import Conversation
-from ..state import ServerState
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .admission import too_long
 

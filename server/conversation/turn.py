@@ -11,11 +11,11 @@ from stentor.protocols.ipc.deltas import Delta
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.tools import ToolUse, tool_use
 
-from ..door.keys import Caller
+from ..app.state import ServerState
 from ..encoders.logprobs import TokenNames
+from ..http.sse import Batches
+from ..middleware.keys import Caller
 from ..overload.ticket import Ticket
-from ..sse import Batches
-from ..state import ServerState
 from ..text.generation import Submitter
 from .admission import (
     Budget,

@@ -17,8 +17,8 @@ from stentor.protocols.anthropic.objects import (
 )
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 
-from ..error_shapes import ANTHROPIC
-from ..errors import error_frame, generation_error
+from ..http.error_shapes import ANTHROPIC
+from ..http.errors import error_frame, generation_error
 from .anthropic_blocks import BlockEvent, Blocks, Closed, Grown, Opened, Signed, ThinkingShown
 from .chunks import encode
 
@@ -80,7 +80,7 @@ class _Progress:
 
 
 async def whole_message(shape: MessageShape, batches: AsyncIterable[list[Delta]]) -> Message:
-    """Reads ``batches`` to their end. Raises as :func:`..errors.generation_error` says."""
+    """Reads ``batches`` to their end. Raises as :func:`..http.errors.generation_error` says."""
     progress = _Progress(shape)
     gathered: list[_Gathered] = []
     finish: Finish | None = None

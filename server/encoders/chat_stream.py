@@ -12,8 +12,8 @@ from stentor.protocols.ipc.deltas import (
 )
 from stentor.protocols.openai.usage import Usage
 
-from ..errors import error_frame, generation_error
-from ..sse import DONE
+from ..http.errors import error_frame, generation_error
+from ..http.sse import DONE
 from .chat_shape import ChatShape, call_id
 from .chunks import NULL, ChunkFrame, encode
 from .logprobs import chat_logprobs

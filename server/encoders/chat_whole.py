@@ -18,8 +18,8 @@ from stentor.protocols.openai.chat import (
 )
 from stentor.protocols.openai.usage import Usage
 
+from ..http.whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
 from ..overload.turns import LoopTurns, Slices
-from ..whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
 from .chat_shape import ChatShape, call_id
 from .chunks import encode
 from .collect import Call, Choice, collect
@@ -29,7 +29,7 @@ from .logprobs import chat_logprobs, prompt_logprobs
 async def chat_answer(
     shape: ChatShape, batches: AsyncIterable[list[Delta]], room: AnswerRoom, turns: LoopTurns
 ) -> WholeAnswer:
-    """Raises as :func:`.collect.collect` and :meth:`..whole_answer.AnswerRoom.add` do."""
+    """Raises as :func:`.collect.collect` and :meth:`..http.whole_answer.AnswerRoom.add` do."""
     written = _Logprobs(shape, room)
     generation = await collect(
         batches, shape.n, thoughts=shape.include_reasoning, token_ids=shape.token_ids, logprobs=written

@@ -17,7 +17,7 @@ from stentor.protocols.ipc.deltas import (
 )
 from stentor.protocols.ipc.steps import TokenLogprobs
 
-from ..errors import GenerationFailed, generation_error
+from ..http.errors import GenerationFailed, generation_error
 
 
 @dataclass
@@ -90,7 +90,7 @@ async def collect(
     token_ids: bool = True,
     logprobs: LogprobsWriter | None = None,
 ) -> Generation:
-    """Reads ``batches`` to their end. Raises as :func:`..errors.generation_error` says, and what ``logprobs`` does.
+    """Reads ``batches`` to their end. Raises as ``generation_error`` says, and what ``logprobs`` does.
 
     Without ``thoughts``, reasoning and its tokens are counted and dropped; without ``token_ids`` all tokens are.
     """

@@ -9,8 +9,8 @@ from stentor.protocols.ipc.deltas import Delta
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
 
+from ..http.whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
 from ..overload.turns import LoopTurns, Slices
-from ..whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
 from .chunks import encode
 from .collect import Choice, Generation, collect
 from .completions import CompletionShape, EchoedLogprobs, Prompt, Tally
@@ -40,7 +40,7 @@ class CollectedPrompt:
             self.choices = [CompletionLists(room) for _ in range(shape.n)]
 
     async def collect(self, batches: AsyncIterable[list[Delta]]) -> None:
-        """Raises as :func:`.collect.collect` and :meth:`..whole_answer.AnswerRoom.add` do."""
+        """Raises as :func:`.collect.collect` and :meth:`..http.whole_answer.AnswerRoom.add` do."""
         shape = self._shape
         self.generation = await collect(batches, shape.n, token_ids=shape.token_ids, logprobs=self)
 
@@ -58,7 +58,7 @@ class CollectedPrompt:
 async def completion_answer(
     shape: CompletionShape, collected: Sequence[CollectedPrompt], room: AnswerRoom, turns: LoopTurns
 ) -> WholeAnswer:
-    """Of all prompts, in their order. Raises as :meth:`..whole_answer.AnswerRoom.add`."""
+    """Of all prompts, in their order. Raises as :meth:`..http.whole_answer.AnswerRoom.add`."""
     tally = Tally(sum(len(one.prompt.tokens) for one in collected))
     parts, slices = AnswerParts(room), Slices(turns)
     choices = []

@@ -11,8 +11,8 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import Usage
 
-from ..errors import error_frame, generation_error
-from ..sse import DONE
+from ..http.errors import error_frame, generation_error
+from ..http.sse import DONE
 from .chunks import NULL, ChunkFrame, encode
 from .logprobs import CompletionLogprobsBuilder, TokenNames
 

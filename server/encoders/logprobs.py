@@ -8,7 +8,7 @@ from stentor.protocols.openai.chat import ChoiceLogprobs, TokenLogprob, TopLogpr
 from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import PromptLogprob, PromptLogprobs
 
-from ..whole_answer import AnswerRoom, JsonList
+from ..http.whole_answer import AnswerRoom, JsonList
 
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -122,7 +122,7 @@ class CompletionLists:
         self.text_offset = JsonList(room)
 
     def extend(self, lists: CompletionLogprobs) -> None:
-        """Raises as :meth:`..whole_answer.AnswerRoom.add`."""
+        """Raises as :meth:`..http.whole_answer.AnswerRoom.add`."""
         self.tokens.extend(lists.tokens)
         self.token_logprobs.extend(lists.token_logprobs)
         self.top_logprobs.extend(lists.top_logprobs)

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import describe
-from ..observe.request import note_error
-from ..sse import DONE
-from ..whole_answer import PIECE_BYTES
+from ..http.errors import describe
+from ..http.sse import DONE
+from ..http.whole_answer import PIECE_BYTES
+from ..observability.request import note_error
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 

@@ -25,7 +25,7 @@ from stentor.protocols.openai.responses.objects import (
     WebSearchCallItem,
 )
 
-from ..whole_answer import AnswerRoom, JsonList
+from ..http.whole_answer import AnswerRoom, JsonList
 from .hosted_calls import action_of, code_of
 from .response_events import EventWriter
 

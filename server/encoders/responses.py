@@ -40,8 +40,8 @@ from stentor.protocols.openai.responses.objects import (
 )
 from stentor.protocols.openai.responses.tools import ClientTool
 
-from ..errors import describe, generation_error
-from ..whole_answer import AnswerRoom, without_bound
+from ..http.errors import describe, generation_error
+from ..http.whole_answer import AnswerRoom, without_bound
 from .logprobs import TokenNames, chat_logprobs
 from .response_events import EventWriter
 from .response_items import ClientCall, ItemWriter

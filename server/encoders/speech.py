@@ -7,7 +7,7 @@ import msgspec
 
 from stentor.protocols.openai.speech import TOKENS_A_SECOND, SpeechDelta, SpeechDone, SpeechUsage
 
-from ..sse import DONE
+from ..http.sse import DONE
 
 _encode: Final = msgspec.json.Encoder().encode
 

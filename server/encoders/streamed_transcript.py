@@ -17,8 +17,8 @@ from stentor.protocols.openai.transcription import (
     Transcription,
 )
 
-from ..sse import DONE
-from ..transcription.streaming import Piece
+from ..asr.streaming import Piece
+from ..http.sse import DONE
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -22,10 +22,10 @@ from stentor.protocols.openai.transcription import (
     VerboseTranscription,
 )
 
-from ..sse import DONE
-from ..transcription.languages import name_of
-from ..transcription.segments import Segment
-from ..transcription.vocabulary import Vocabulary
+from ..asr.languages import name_of
+from ..asr.segments import Segment
+from ..asr.vocabulary import Vocabulary
+from ..http.sse import DONE
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"

@@ -11,7 +11,7 @@ from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.engine.processes.freed_memory import grown_since, resident_bytes
 from stentor.engine.processes.process import become_child
 
-from ..child_link import receive, send
+from ..sandbox.child_channel import receive, send
 from .process import TOO_COMPLEX, Job, Verdict
 from .told import told
 

@@ -14,7 +14,7 @@ import msgspec
 
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 
-from ..child_link import Link, receive, send
+from ..sandbox.child_channel import ChildChannel, receive, send
 
 MODULE: Final = "stentor.server.grammar.child"
 TOO_COMPLEX: Final = "too complex"
@@ -55,7 +55,7 @@ class GrammarProcess:
         self._make_vocabulary = vocabulary
         self._vocabulary: TokenBytes | None = None
         self._seconds = seconds
-        self._link: Link | None = None
+        self._link: ChildChannel | None = None
         self._close_link: weakref.finalize[..., GrammarProcess] | None = None
 
     @property
@@ -92,7 +92,7 @@ class GrammarProcess:
         if self._vocabulary is None:
             self._vocabulary = self._make_vocabulary()
         try:
-            link = self._link = Link(MODULE, "the grammar process")
+            link = self._link = ChildChannel(MODULE, "the grammar process")
         except OSError as error:
             raise ChildNotStarted(f"no process can be started: {error.strerror}") from error
         self._close_link = weakref.finalize(self, link.close)

@@ -22,8 +22,8 @@ import httpx
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..config import MediaConfig
-from ..errors import Unavailable
+from ..app.config import MediaConfig
+from ..http.errors import Unavailable
 from . import data_urls, files
 from .addresses import OWN, Address, Network, may_reach
 from .refusal import TIMEOUT, UNAVAILABLE, Refusal, too_large
@@ -87,7 +87,7 @@ class Fetcher:
         """What ``url`` names; ``param`` is the field that holds it.
 
         Raises BadRequest naming the field for whatever is wrong with the URL or with what answers there, and
-        :class:`~..errors.Unavailable` where so many fetches are under way that this one never began.
+        :class:`~..http.errors.Unavailable` where so many fetches are under way that this one never began.
         """
         began = False
         try:

@@ -18,16 +18,16 @@ from rich.console import Console
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.supervisor import Supervisor
 
-from ..app import create_app
+from ..app.application import create_app
+from ..app.config import Config
+from ..app.engines import Engines
+from ..app.first_engine import fetch, first_engines
+from ..app.lifecycle import generation_defaults, load_state, open_main
+from ..app.other_models import open_others
 from ..batches.calls import post
 from ..batches.lines import Answer
-from ..config import Config
-from ..door.door import Door
-from ..engines import Engines
-from ..first_engine import fetch, first_engines
-from ..lifecycle import generation_defaults, load_state, open_main
-from ..other_models import open_others
-from ..startup import StartupDisplay
+from ..main.startup import StartupDisplay
+from ..middleware.access_control import AccessControl
 
 _END_SECONDS: Final = 15.0
 _NOWHERE: Final = "http://stentor"
@@ -43,7 +43,7 @@ class Room:
     def __init__(self, config: Config) -> None:
         """Blocks until the model has completed a real step.
 
-        Raises :class:`..listening.StartError` and :class:`stentor.engine.loading.errors.CheckpointError`.
+        Raises :class:`..http.listening.StartError` and :class:`stentor.engine.loading.errors.CheckpointError`.
         """
         self._config = fetch(config.texts_alone())
         self._started: Future[None] = Future()
@@ -104,7 +104,7 @@ class Room:
                 engines.start(supervisor)
                 supervisor.start("what waits for their end", partial(self._end_with, engines))
                 with display:
-                    state = await load_state(config, checkpoint, defaults, engines.clients, Door())
+                    state = await load_state(config, checkpoint, defaults, engines.clients, AccessControl())
                     await open_others(config, state, engines, supervisor, at_end)
                     at_end.callback(state.observer.close)
                     at_end.callback(state.pool.close)

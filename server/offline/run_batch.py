@@ -17,6 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..app.config import Config
 from ..batches.lines import (
     INVALID,
     Answer,
@@ -29,8 +30,7 @@ from ..batches.lines import (
     lines_of,
     read_request,
 )
-from ..config import Config
-from ..exit_codes import DONE, FAILED
+from ..main.exit_codes import DONE, FAILED
 from .room import Room, RoomClosed
 
 IN_FLIGHT: Final = 256

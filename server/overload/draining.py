@@ -7,8 +7,8 @@ from typing import Final
 
 import anyio
 
-from ..exit_codes import DONE, cut_off_by
-from ..state import ServerState
+from ..app.state import ServerState
+from ..main.exit_codes import DONE, cut_off_by
 
 logger = logging.getLogger(__name__)
 

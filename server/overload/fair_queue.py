@@ -1,6 +1,6 @@
 """Queues and places that owners share, so that no owner's requests keep out another's.
 
-An owner is a :attr:`..door.keys.Caller.owner`: one API key. Without keys all requests have the same owner, and the
+An owner is a ``Caller.owner``: one API key. Without keys all requests have the same owner, and the
 queues are first come, first served: addresses say little of who asks (NAT, proxies).
 
 * :class:`FairQueue`: bounded; one line per owner, which are served in turn (round robin). When it is full, whoever has

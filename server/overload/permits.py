@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..config import OverloadConfig
-from ..errors import Overloaded
+from ..app.config import OverloadConfig
+from ..http.errors import Overloaded
 from .memory_budget import MemoryBudget, MemoryShare
 
 LEAST_SECONDS: Final = 1

@@ -10,7 +10,7 @@ import anyio
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..errors import CutShort, DeadlineExceeded
+from ..http.errors import CutShort, DeadlineExceeded
 from .permits import Permit
 
 TIMEOUT_HEADER: Final = "x-request-timeout"

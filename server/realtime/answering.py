@@ -19,9 +19,9 @@ from stentor.protocols.openai.realtime.server import (
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 
-from ..door.keys import Caller
+from ..app.state import ServerState
+from ..middleware.keys import Caller
 from ..responses.ids import short_id
-from ..state import ServerState
 from .answer import Answer, Emit
 from .conversation import Conversation, Entry
 from .machine import Event, SessionMachine

@@ -13,13 +13,13 @@ from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCa
 from stentor.protocols.openai.realtime.session import RealtimeSession, RetentionRatio
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
 
+from ..app.state import ServerState
 from ..conversation.admission import context_length, most_prompt_tokens
 from ..conversation.turn import Turn, begin_turn, prompt_of
-from ..door.keys import Caller
+from ..middleware.keys import Caller
 from ..overload.ticket import Ticket
 from ..responses.conversion import messages_of
 from ..responses.naming import in_our_words
-from ..state import ServerState
 from .conversation import Conversation, Entry, text_of
 
 ANSWER_SHARE: Final = 4

@@ -46,11 +46,11 @@ from stentor.protocols.openai.realtime.server import (
 )
 from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSession, Session
 
-from ..door.keys import Caller
-from ..errors import describe
-from ..observe.realtime_figures import SessionFigures
+from ..app.state import ServerState
+from ..http.errors import describe
+from ..middleware.keys import Caller
+from ..observability.realtime_figures import SessionFigures
 from ..responses.ids import short_id
-from ..state import ServerState
 from .answering import Answering
 from .conversation import Conversation, Entry
 from .held_audio import AudioShare

@@ -16,7 +16,7 @@ import anyio
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from ..audio.quiet import quietest
-from ..errors import ServerError
+from ..http.errors import ServerError
 from .agreement import LocalAgreement, Word
 from .formats import HEARD, to_ms, to_ticks
 from .hearing_task import HearingTask

@@ -7,7 +7,7 @@ import anyio
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..errors import GenerationFailed, ServerError
+from ..http.errors import GenerationFailed, ServerError
 
 logger = logging.getLogger(__name__)
 

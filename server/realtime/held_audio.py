@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from ..errors import Overloaded
+from ..http.errors import Overloaded
 
 RESERVED: Final = 0.25
 """Of all, for sessions that hold no more than their part of it: who fills the room does not keep others out."""

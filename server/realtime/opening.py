@@ -4,11 +4,11 @@ from typing import Final
 
 from stentor.protocols.common.errors import BadRequest
 
+from ..app.state import ServerState
+from ..asr.streaming import StreamingTranscriptionModel
 from ..audio.vad import SpeechProbabilities
-from ..door.keys import Caller
-from ..observe.request import current_request_id
-from ..state import ServerState
-from ..transcription.streaming import StreamingTranscriptionModel
+from ..middleware.keys import Caller
+from ..observability.request import current_request_id
 from .ears import SessionEars
 from .held_audio import AudioShare
 from .partial_pace import PartialPace

@@ -13,7 +13,7 @@ from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.client import AnyClientEvent, decode_event
 from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError, ServerEvent
 
-from ..observe.request import current_request_id
+from ..observability.request import current_request_id
 from ..responses.ids import short_id
 
 MAX_EVENTS: Final = 512

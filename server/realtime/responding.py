@@ -23,11 +23,11 @@ from stentor.protocols.openai.realtime.items import ItemStatus
 from stentor.protocols.openai.realtime.server import ResponseFailure, ResponseUsage, StatusDetails
 from stentor.protocols.openai.realtime.session import RealtimeSession
 
-from ..door.keys import Caller
-from ..errors import describe, generation_error
+from ..app.state import ServerState
+from ..http.errors import describe, generation_error
+from ..middleware.keys import Caller
 from ..overload.ticket import Ticket
-from ..speech.model import SpeechModel
-from ..state import ServerState
+from ..tts.model import SpeechModel
 from .answer import Answer
 from .asking import Asking
 from .conversation import Conversation, Entry, text_of

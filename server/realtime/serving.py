@@ -14,15 +14,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
-from ..auth import caller_of, secret_of
-from ..catalogue import Kind
-from ..door.keys import Caller
-from ..errors import describe
-from ..observe.realtime_figures import SessionKind
+from ..app.model_registry import Kind
+from ..app.state import ServerState
+from ..asr.languages import code_of
+from ..asr.streaming import StreamingTranscriptionModel
+from ..http.errors import describe
+from ..middleware.auth import caller_of, secret_of
+from ..middleware.keys import Caller
+from ..observability.realtime_figures import SessionKind
 from ..responses.ids import short_id
-from ..state import ServerState
-from ..transcription.languages import code_of
-from ..transcription.streaming import StreamingTranscriptionModel
 from .beta import Beta
 from .connection import APPENDS, Connection, Receive
 from .held_audio import AudioShare, HeldAudio

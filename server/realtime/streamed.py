@@ -16,10 +16,10 @@ import anyio
 from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
-from ..errors import Unavailable
-from ..observe.realtime_figures import PassFigures
-from ..task_scope import TaskScope
-from ..transcription.streaming import BYTES_A_SECOND, Piece, StreamingTranscriptionModel, Stretch, Written
+from ..app.task_scope import TaskScope
+from ..asr.streaming import BYTES_A_SECOND, Piece, StreamingTranscriptionModel, Stretch, Written
+from ..http.errors import Unavailable
+from ..observability.realtime_figures import PassFigures
 from .formats import HEARD
 from .hearing import MIN_HEARD_MS, OnGuess, Tell, TurnHearing
 from .hearing_task import HearingTask

@@ -5,11 +5,11 @@ from typing import Final
 
 from stentor.engine.client.client import EngineUnavailable
 
-from ..errors import Unavailable
-from ..observe.realtime_figures import PassFigures
-from ..transcription.model import TranscriptionModel
-from ..transcription.options import TranscriptionOptions
-from ..transcription.transcribe import Turn, transcribe_turn
+from ..asr.model import TranscriptionModel
+from ..asr.options import TranscriptionOptions
+from ..asr.transcribe import Turn, transcribe_turn
+from ..http.errors import Unavailable
+from ..observability.realtime_figures import PassFigures
 from .formats import HEARD
 from .hypotheses import Hearing, Hypothesis
 from .parts import TokenProbability

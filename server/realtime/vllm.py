@@ -25,7 +25,7 @@ import msgspec
 from stentor.protocols.common.decoding import decode_json
 from stentor.protocols.common.errors import BadRequest
 
-from ..errors import describe
+from ..http.errors import describe
 from .formats import HEARD
 from .held_audio import AudioFull, AudioShare, unbounded
 from .hypotheses import Hearing

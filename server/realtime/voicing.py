@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from stentor.protocols.openai.realtime.session import AudioOutput
 
 from ..audio.resample import Resampler
-from ..speech.model import SpeechModel
+from ..tts.model import SpeechModel
 from .formats import Wire
 
 PIECE_MS: Final = 200

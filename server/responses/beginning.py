@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, ExitStack
 import anyio
 import msgspec
 
+from ..app.state import ServerState
 from ..conversation.turn import Turn, begin_turn
 from ..encoders.responses import COPIES
 from ..overload.ticket import Ticket
-from ..state import ServerState
 from .log import EventLog
 from .naming import in_our_words
 from .preparing import Prepared

@@ -15,11 +15,11 @@ from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import Compaction, ResponseUsage
 from stentor.protocols.openai.responses.request import CompactRequest, ContextFields
 
+from ..app.state import ServerState
 from ..conversation.turn import begin_turn
-from ..door.keys import Caller
 from ..encoders.collect import collect
+from ..middleware.keys import Caller
 from ..overload.ticket import Ticket
-from ..state import ServerState
 from .conversion import Compacted, messages_of, text_of
 from .ids import random_id
 from .naming import in_our_words

@@ -14,8 +14,8 @@ from stentor.protocols.openai.responses.request import ContextFields, ResponseRe
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools, client_functions, function_name
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 
-from ..mcp.errors import text_of as error_text
-from ..mcp.tools import function_name as served_name
+from ..tools.errors import text_of as error_text
+from ..tools.tools import function_name as served_name
 
 Message = dict[str, Any]
 Unseal = Callable[[str], str]

@@ -11,11 +11,11 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ItemList
 
-from ..door.keys import Caller
-from ..errors import Unavailable
+from ..app.state import ServerState
+from ..http.errors import Unavailable
+from ..middleware.keys import Caller
 from ..overload.memory_budget import STORED_FACTOR, MemoryShare
-from ..state import ServerState
-from ..store import responses
+from ..storage import responses
 from .live import Live
 from .log import stored_events
 

@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ResponseObject
 
-from ..door.keys import Caller
-from ..errors import Overloaded
+from ..app.task_scope import TaskScope
+from ..http.errors import Overloaded
+from ..middleware.keys import Caller
 from ..overload.fair_queue import Shares
-from ..task_scope import TaskScope
 from .log import EventLog
 
 _RETRY_SECONDS: Final = 2

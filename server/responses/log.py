@@ -12,8 +12,8 @@ import msgspec
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..encoders.response_events import kind_of
-from ..store import responses as table
-from ..store.database import Database
+from ..storage import responses as table
+from ..storage.database import Database
 
 FULL_BYTES: Final = 256 << 10
 """How much is held in memory before it is written."""

@@ -13,8 +13,8 @@ from stentor.protocols.openai.responses.mcp import MCP, runs_here
 from stentor.protocols.openai.responses.request import ContextFields
 from stentor.protocols.openai.responses.tools import client_functions, functions_meant, loaded_tools
 
-from ..mcp.servers import Server
-from ..mcp.tools import Offered, offered
+from ..tools.servers import Server
+from ..tools.tools import Offered, offered
 
 Request = TypeVar("Request", bound=ContextFields)
 Lists = Mapping[str, list[dict[str, Any]]]

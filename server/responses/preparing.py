@@ -22,13 +22,13 @@ from stentor.protocols.openai.responses.request import (
 )
 from stentor.protocols.openai.responses.tools import shown_tools
 
+from ..app.state import ServerState
 from ..conversation.admission import context_length, most_prompt_tokens
 from ..conversation.turn import prompt_of
-from ..door.keys import Caller
-from ..mcp.servers import Server
+from ..middleware.keys import Caller
 from ..overload.memory_budget import STORED_FACTOR, MemoryShare
-from ..state import ServerState
-from ..store import conversations, responses, secrets
+from ..storage import conversations, responses, secrets
+from ..tools.servers import Server
 from .approvals import check_approvals
 from .conversion import chat_request, droppable
 from .ids import Ids, random_id

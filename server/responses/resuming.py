@@ -20,14 +20,14 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
+from ..app.state import ServerState
 from ..conversation.turn import Turn, begin_turn
-from ..door.keys import Caller
 from ..encoders.responses import COPIES
-from ..errors import Overloaded, ServerError
+from ..http.errors import Overloaded, ServerError
+from ..middleware.keys import Caller
 from ..overload.fair_queue import current_owner
 from ..overload.memory_budget import STORED_FACTOR, MemoryShare
-from ..state import ServerState
-from ..store import responses
+from ..storage import responses
 from ..text.generation import EventStream, Submitter
 from ..text.slices import EngineEvent
 from .ids import Ids

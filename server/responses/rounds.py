@@ -17,17 +17,17 @@ from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, McpCallItem
 
+from ..app.state import ServerState
+from ..app.task_scope import TaskScope
 from ..conversation.admission import context_length
 from ..conversation.turn import Turn, begin_turn
 from ..encoders.response_items import items_of
 from ..encoders.responses import COPIES, ResponseEncoder, ServedTool
-from ..mcp.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
-from ..mcp.servers import may_repeat
-from ..mcp.toolbox import Toolbox
-from ..mcp.tools import Offered, function_name
 from ..overload.ticket import Ticket
-from ..state import ServerState
-from ..task_scope import TaskScope
+from ..tools.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
+from ..tools.servers import may_repeat
+from ..tools.toolbox import Toolbox
+from ..tools.tools import Offered, function_name
 from .approvals import approved
 from .naming import in_our_words
 from .offering import asking, blaming, known_lists, offered_beside

@@ -18,16 +18,16 @@ from stentor.protocols.openai.responses.objects import ResponseFailure, Response
 from stentor.protocols.openai.responses.request import ENCRYPTED_REASONING, ResponseRequest
 from stentor.protocols.openai.responses.tools import client_functions
 
+from ..app.state import ServerState
+from ..app.task_scope import TaskScope
 from ..conversation.turn import Turn
 from ..encoders.response_items import items_of
 from ..encoders.responses import ResponseEncoder
-from ..errors import Overloaded, ShutDown, describe, generation_error
+from ..http.errors import Overloaded, ShutDown, describe, generation_error
+from ..http.whole_answer import AnswerRoom
 from ..overload.memory_budget import MemoryShare
-from ..state import ServerState
-from ..store import conversations, responses
-from ..store.database import StoreFailed
-from ..task_scope import TaskScope
-from ..whole_answer import AnswerRoom
+from ..storage import conversations, responses
+from ..storage.database import StoreFailed
 from .log import Diverged, EventLog, Step
 from .preparing import Prepared
 from .rounds import Rounds
@@ -115,7 +115,7 @@ class Run:
     # ---- in the task of the request
 
     async def complete(self) -> None:
-        """Makes it here and now. Raises as :func:`..errors.generation_error` says, and whatever cuts it short."""
+        """Makes it here and now. Raises as :func:`..http.errors.generation_error` says, and whatever cuts it short."""
         self._encoder.begin()
         await self._generate()
         self._encoder.complete()

@@ -21,13 +21,13 @@ from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.request import ResponseRequest
 from stentor.protocols.openai.sampling import Name
 
-from ..auth import caller_of
+from ..app.state import ServerState
 from ..encoders.response_items import items_of
 from ..encoders.responses import ResponseEncoder
-from ..errors import describe, headers_of
-from ..observe.request import current_request_id, note_error
+from ..http.errors import describe, headers_of
+from ..middleware.auth import caller_of
+from ..observability.request import current_request_id, note_error
 from ..overload.memory_budget import MemoryFull, MemoryShare
-from ..state import ServerState
 from .beginning import Attached, run_of
 from .preparing import Prepared, prepare
 

@@ -21,9 +21,9 @@ from stentor.protocols.openai.batches import (
     create_decoder,
 )
 
-from ..auth import caller_of
-from ..state import ServerState
-from ..store import batches, files
+from ..app.state import ServerState
+from ..middleware.auth import caller_of
+from ..storage import batches, files
 from .described import Operation, Operations
 from .endpoint import json_response, read_body
 from .pages import limit_of, page_of

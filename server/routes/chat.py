@@ -11,15 +11,15 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
 
-from ..auth import caller_of
+from ..app.state import ServerState
 from ..conversation.turn import Turn, begin_turn
 from ..encoders.chat_shape import ChatShape
 from ..encoders.chat_stream import ChatStream
 from ..encoders.chat_whole import chat_answer
+from ..http.sse import EventStream
+from ..http.whole_answer import AnswerRoom
+from ..middleware.auth import caller_of
 from ..overload.ticket import Ticket
-from ..sse import EventStream
-from ..state import ServerState
-from ..whole_answer import AnswerRoom
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint
 from .identity import response_id

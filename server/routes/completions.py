@@ -20,7 +20,7 @@ from stentor.protocols.openai.completions import CompletionRequest, CompletionRe
 from stentor.protocols.openai.completions import Prompt as RawPrompt
 from stentor.protocols.openai.structured import wanted_answer
 
-from ..auth import caller_of
+from ..app.state import ServerState
 from ..conversation.admission import (
     Budget,
     check_prompt,
@@ -34,17 +34,17 @@ from ..conversation.admission import (
 from ..conversation.bad_words import with_bad_words
 from ..conversation.constraints import Constraints, answer_constraints
 from ..conversation.generation import Observed, generation_request
-from ..door.keys import Caller
 from ..encoders.completion_whole import CollectedPrompt, completion_answer
 from ..encoders.completions import CompletionShape, CompletionStream, MergedCompletionStream, Prompt
 from ..encoders.logprobs import TokenNames
+from ..http.sse import Batches, EventStream
+from ..http.whole_answer import AnswerRoom, WholeAnswer
+from ..middleware.auth import caller_of
+from ..middleware.keys import Caller
 from ..overload.memory_budget import params_bytes
 from ..overload.ticket import Ticket
 from ..overload.turns import LoopTurns
-from ..sse import Batches, EventStream
-from ..state import ServerState
 from ..text.errors import TextTooLong
-from ..whole_answer import AnswerRoom, WholeAnswer
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint
 from .identity import response_id

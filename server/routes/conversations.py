@@ -26,12 +26,12 @@ from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
 from stentor.protocols.openai.responses.objects import ItemList
 from stentor.protocols.openai.responses.request import check_metadata
 
-from ..auth import caller_of
+from ..app.state import ServerState
+from ..middleware.auth import caller_of
 from ..overload.memory_budget import STORED_FACTOR
 from ..responses.ids import random_id
 from ..responses.keeping import listed
-from ..state import ServerState
-from ..store import conversations as table
+from ..storage import conversations as table
 from .described import Operation, Operations
 from .endpoint import json_response, read_body
 from .responses import page_of

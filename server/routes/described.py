@@ -1,4 +1,4 @@
-"""What a route takes and gives, in words that the document of the API is made of (:mod:`..openapi`)."""
+"""What a route takes and gives, in words that the document of the API is made of (:mod:`.openapi`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -12,13 +12,13 @@ from stentor.protocols.pooling import cohere
 from stentor.protocols.pooling.common import PoolingFields, Side
 from stentor.protocols.pooling.embeddings import Embedding, EmbeddingRequest, EmbeddingResponse, decoder
 
-from ..embedding.asking import asked, binary_answer, new_id, read_input, room_of, vectors
-from ..embedding.encoding import FORMAT_BYTES, NumberWriter, floats, integers
-from ..embedding.purposes import prompt_of
-from ..embedding.reading import Room, read_texts
+from ..app.state import ServerState
+from ..http.whole_answer import WholeAnswer
 from ..overload.ticket import Ticket
-from ..state import ServerState
-from ..whole_answer import WholeAnswer
+from ..pooling.asking import asked, binary_answer, new_id, read_input, room_of, vectors
+from ..pooling.encoding import FORMAT_BYTES, NumberWriter, floats, integers
+from ..pooling.purposes import prompt_of
+from ..pooling.reading import Room, read_texts
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint
 

@@ -14,11 +14,11 @@ from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 
-from ..catalogue import Kind
+from ..app.model_registry import Kind
+from ..app.state import ServerState
+from ..http.sse import unless_disconnected
 from ..overload.memory_budget import MemoryShare
 from ..overload.ticket import Ticket, timeout_of
-from ..sse import unless_disconnected
-from ..state import ServerState
 
 Handler = Callable[[ServerState, Request, bytes, Ticket], Awaitable[ASGIApp]]
 """From a request and its body to what answers it."""

@@ -15,12 +15,12 @@ from starlette.routing import Route
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.files import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
 
-from ..auth import caller_of
-from ..door.keys import Caller
+from ..app.state import ServerState
+from ..middleware.auth import caller_of
+from ..middleware.keys import Caller
 from ..overload.memory_budget import MemoryShare
-from ..state import ServerState
-from ..store import files
-from ..store.database import StoreFailed
+from ..storage import files
+from ..storage.database import StoreFailed
 from .described import Operation, Operations
 from .endpoint import TransferEndpoint, json_response
 from .forms import too_large, upload_form

@@ -14,9 +14,9 @@ from starlette.types import Message, Receive
 
 from stentor.protocols.common.errors import BadRequest
 
+from ..app.state import ServerState
 from ..overload.memory_budget import MemoryShare
-from ..state import ServerState
-from ..store.database import DiskFull, is_disk_full
+from ..storage.database import DiskFull, is_disk_full
 
 logger = logging.getLogger(__name__)
 

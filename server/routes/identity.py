@@ -2,8 +2,8 @@
 
 from starlette.requests import Request
 
-from ..observe.request import current_record
-from ..request_id import SANE, SCOPE_KEY, new_request_id
+from ..middleware.request_id import SANE, SCOPE_KEY, new_request_id
+from ..observability.request import current_record
 
 
 def response_id(prefix: str, request: Request, wanted: str | None) -> str:

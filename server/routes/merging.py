@@ -6,8 +6,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..sse import Batches
-from ..task_scope import TaskScope
+from ..app.task_scope import TaskScope
+from ..http.sse import Batches
 
 T = TypeVar("T")
 

@@ -24,15 +24,15 @@ from stentor.protocols.anthropic.request import (
 from stentor.protocols.common.decoding import decode
 
 from ..anthropic.translate import chat_request, in_their_names, prompt_request
-from ..auth import caller_of
+from ..app.state import ServerState
 from ..conversation.turn import Turn, begin_turn, prompt_of
 from ..encoders.anthropic import PING, MessageShape, MessageStream, whole_message
 from ..encoders.anthropic_blocks import ThinkingShown
-from ..error_shapes import ANTHROPIC
-from ..errors import error_frame
+from ..http.error_shapes import ANTHROPIC
+from ..http.errors import error_frame
+from ..http.sse import EventStream
+from ..middleware.auth import caller_of
 from ..overload.ticket import Ticket
-from ..sse import EventStream
-from ..state import ServerState
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 

@@ -11,10 +11,10 @@ from starlette.routing import Route
 from stentor.protocols.anthropic.models import ModelInfo, ModelPage
 from stentor.protocols.openai.models import ModelCard, ModelList
 
-from ..catalogue import ServedModel
-from ..door.root_path import route_path
-from ..error_shapes import speaks_anthropic
-from ..state import ServerState
+from ..app.model_registry import ServedModel
+from ..app.state import ServerState
+from ..http.error_shapes import speaks_anthropic
+from ..middleware.root_path import route_path
 from .described import Operation, Operations
 from .endpoint import json_response
 

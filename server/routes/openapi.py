@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..openapi import Document
-from ..state import ServerState
+from ..app.state import ServerState
 from . import (
     batches,
     chat,
@@ -30,6 +29,7 @@ from . import (
     transcriptions,
 )
 from .described import JSON, Operation, Operations
+from .openapi_schema import Document
 
 OPERATIONS: Final[Operations] = {
     "/openapi.json": Operation("This document", dict[str, Any]),

@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 import stentor
 
-from ..metrics import CONTENT_TYPE
-from ..state import ServerState
+from ..app.state import ServerState
+from ..observability.metrics import CONTENT_TYPE
 from .described import Operation, Operations
 from .endpoint import json_response
 

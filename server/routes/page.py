@@ -1,4 +1,4 @@
-"""``/``: the playground (:mod:`..page`)."""
+"""``/``: the playground (:mod:`.page`)."""
 
 import hashlib
 import html
@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..page import INDEX, PATHS, TEXT_TYPES
-from ..state import ServerState
+from ..app.state import ServerState
+from ..web import INDEX, PATHS, TEXT_TYPES
 from .described import Operation, Operations
 
 OPERATIONS: Final[Operations] = {
@@ -62,7 +62,7 @@ async def page(root_path: str, name: str, request: Request) -> Response:
 @cache
 def _file(root_path: str, name: str) -> tuple[bytes, str]:
     """What it holds, and a tag that names that."""
-    body = files("stentor.server.page").joinpath(name).read_bytes()
+    body = files("stentor.server.web").joinpath(name).read_bytes()
     if name == INDEX:
         body = body.replace(_BASE, f'<base href="{html.escape(root_path)}/">'.encode())
     return body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'

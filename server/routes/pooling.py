@@ -24,13 +24,13 @@ from stentor.protocols.pooling.pooling import (
     pooling_decoder,
 )
 
-from ..embedding.asking import Asked, asked, binary_answer, new_id, now, pooling_of, read_input, room_of
-from ..embedding.encoding import FORMAT_BYTES, floats
-from ..embedding.plugin import answer_of, prompts_of
-from ..embedding.purposes import adapter_of
-from ..embedding.reading import read_texts
+from ..app.state import ServerState
 from ..overload.ticket import Ticket
-from ..state import ServerState
+from ..pooling.asking import Asked, asked, binary_answer, new_id, now, pooling_of, read_input, room_of
+from ..pooling.encoding import FORMAT_BYTES, floats
+from ..pooling.plugin import answer_of, prompts_of
+from ..pooling.purposes import adapter_of
+from ..pooling.reading import read_texts
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 

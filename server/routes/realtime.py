@@ -22,13 +22,13 @@ from stentor.protocols.openai.realtime.secrets import (
 from stentor.protocols.openai.realtime.server import ClientSecret
 from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 
-from ..auth import caller_of
-from ..door.client_secrets import SecretsFull
-from ..errors import Overloaded
+from ..app.state import ServerState
+from ..http.errors import Overloaded
+from ..middleware.auth import caller_of
+from ..middleware.client_secrets import SecretsFull
 from ..realtime.beta import session_now, session_then
 from ..realtime.serving import RealtimeServing
 from ..responses.ids import short_id
-from ..state import ServerState
 from .described import Operation, Operations
 from .endpoint import json_response, read_body
 

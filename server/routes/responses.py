@@ -29,17 +29,17 @@ from stentor.protocols.openai.responses.request import (
     decoder,
 )
 
-from ..auth import caller_of
+from ..app.state import ServerState
 from ..encoders.response_events import ResponseFrames, encode
+from ..http.sse import Batches, EventStream
+from ..http.whole_answer import WholeAnswer
+from ..middleware.auth import caller_of
 from ..overload.ticket import Ticket
 from ..responses import keeping
 from ..responses.beginning import Attached, run_in_background, run_of
 from ..responses.compacting import compact
 from ..responses.preparing import count_context, prepare
 from ..responses.socket import ResponseSocket
-from ..sse import Batches, EventStream
-from ..state import ServerState
-from ..whole_answer import WholeAnswer
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 from .identity import name_anew

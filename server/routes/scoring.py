@@ -21,12 +21,12 @@ from stentor.protocols.pooling.scoring import (
     score_decoder,
 )
 
-from ..embedding.asking import asked, new_id, now, room_of
-from ..embedding.model import EmbeddingModel
-from ..embedding.pairs import PairRules
-from ..embedding.scoring import scores_of
+from ..app.state import ServerState
 from ..overload.ticket import Ticket
-from ..state import ServerState
+from ..pooling.asking import asked, new_id, now, room_of
+from ..pooling.model import EmbeddingModel
+from ..pooling.pairs import PairRules
+from ..pooling.scoring import scores_of
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 

@@ -14,12 +14,12 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.speech import SpeechRequest, VoiceCard, VoiceList, decoder
 
+from ..app.state import ServerState
 from ..audio.encode import MEDIA_TYPES, encoded
 from ..encoders.speech import Heard, SpeechBytes, SpeechEvents
+from ..http.sse import EventStream
 from ..overload.ticket import Ticket
-from ..speech.model import SpeechModel
-from ..sse import EventStream
-from ..state import ServerState
+from ..tts.model import SpeechModel
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 

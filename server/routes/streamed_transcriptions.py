@@ -10,15 +10,15 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.transcription import TranscriptionForm
 
-from ..auth import caller_of
+from ..app.state import ServerState
+from ..asr.accounts import accounts
+from ..asr.streaming import BYTES_A_SECOND, StreamingTranscriptionModel, stream_whole
 from ..encoders.streamed_transcript import PieceStream, whole_json, whole_text
 from ..encoders.transcription import JSON, TEXT
-from ..observe.request import current_record, current_request_id
+from ..http.sse import EventStream
+from ..middleware.auth import caller_of
+from ..observability.request import current_record, current_request_id
 from ..overload.ticket import Ticket
-from ..sse import EventStream
-from ..state import ServerState
-from ..transcription.accounts import accounts
-from ..transcription.streaming import BYTES_A_SECOND, StreamingTranscriptionModel, stream_whole
 
 
 @dataclass(frozen=True)

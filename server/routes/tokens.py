@@ -20,10 +20,10 @@ from stentor.protocols.openai.tokens import (
     tokenize_decoder,
 )
 
+from ..app.state import ServerState
 from ..conversation.admission import context_length
 from ..conversation.turn import prompt_of
 from ..overload.ticket import Ticket
-from ..state import ServerState
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 

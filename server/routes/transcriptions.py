@@ -16,19 +16,19 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai import transcription as answers
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 
-from ..auth import caller_of
+from ..app.state import ServerState
+from ..asr.accounts import accounts
+from ..asr.languages import code_of
+from ..asr.model import TranscriptionModel
+from ..asr.options import LADDER, MAX_PROMPT_TOKENS, MAX_TOKENS, Chunking, Drawing, TranscriptionOptions
+from ..asr.streaming import StreamingTranscriptionModel
+from ..asr.transcribe import Transcription
 from ..conversation.admission import draw_seeds
 from ..encoders.transcription import TranscriptShape, TranscriptStream, transcript
-from ..observe.request import current_record, current_request_id
+from ..http.sse import EventStream, unless_disconnected
+from ..middleware.auth import caller_of
+from ..observability.request import current_record, current_request_id
 from ..overload.ticket import Ticket, timeout_of
-from ..sse import EventStream, unless_disconnected
-from ..state import ServerState
-from ..transcription.accounts import accounts
-from ..transcription.languages import code_of
-from ..transcription.model import TranscriptionModel
-from ..transcription.options import LADDER, MAX_PROMPT_TOKENS, MAX_TOKENS, Chunking, Drawing, TranscriptionOptions
-from ..transcription.streaming import StreamingTranscriptionModel
-from ..transcription.transcribe import Transcription
 from .described import Operation, Operations
 from .forms import too_large, upload_form
 from .streamed_transcriptions import StreamAsked, answer_streamed, asked_of_stream, refuse_translation

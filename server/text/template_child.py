@@ -8,7 +8,7 @@ from typing import Final
 from stentor.engine.processes.freed_memory import grown_since, resident_bytes
 from stentor.engine.processes.process import become_child
 
-from ..child_link import receive, send
+from ..sandbox.child_channel import receive, send
 from .chat_template import ChatTemplate
 from .errors import TemplateError
 from .template_process import Answer, Job, Setup

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..child_link import Link, receive, send
+from ..sandbox.child_channel import ChildChannel, receive, send
 from .errors import TemplateError
 
 MODULE: Final = "stentor.server.text.template_child"
@@ -68,7 +68,7 @@ class TemplateProcess:
 
     def __init__(self, special_tokens: Mapping[str, str], max_seconds: float, max_chars: int) -> None:
         self._setup = Setup(dict(special_tokens), max_seconds, max_chars)
-        self._link: Link | None = None
+        self._link: ChildChannel | None = None
         self._close_link: weakref.finalize[..., TemplateProcess] | None = None
 
     @property
@@ -116,8 +116,8 @@ class TemplateProcess:
                 raise _Died(time.monotonic() - began) from error
             raise
 
-    def _start(self) -> Link:
-        link = self._link = Link(MODULE, "the template process")
+    def _start(self) -> ChildChannel:
+        link = self._link = ChildChannel(MODULE, "the template process")
         self._close_link = weakref.finalize(self, link.close)
         send(link.socket, self._setup)
         receive(link.socket, Answer, time.monotonic() + _START_SECONDS)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from stentor.server.door.door import Door
+from stentor.server.middleware.access_control import AccessControl
 from stentor.tests.browser.visitor import CHROMIUM, browser_flags, missing
 from stentor.tests.fakes import fake_state
-from stentor.tests.server.door.keyrings import keyring
-from stentor.tests.server.door.listeners import serving
+from stentor.tests.server.middleware.keyrings import keyring
+from stentor.tests.server.middleware.listeners import serving
 
 pytestmark = [
     pytest.mark.anyio,
@@ -19,7 +19,7 @@ pytestmark = [
 async def test_the_page_works_below_a_prefix_with_a_key_that_is_typed_in() -> None:
     from playwright.async_api import async_playwright, expect
 
-    door = Door(keyring("sesame"), root_path="/llm")
+    door = AccessControl(keyring("sesame"), root_path="/llm")
     async with serving(fake_state(door=door)) as url, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
         page = await browser.new_page()

@@ -10,7 +10,7 @@ from typing import Final
 
 import httpx
 
-from stentor.server.observe.processes import usage_by_role
+from stentor.server.observability.processes import usage_by_role
 
 MEMORY_SLACK: Final = 24 << 20
 """Bytes, and the next a share, whichever is more, by which a process may be larger than it was."""

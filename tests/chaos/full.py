@@ -46,7 +46,7 @@ class Run:
         title: str,
         arguments: Sequence[str],
         work: Callable[[ServerProcess, Note], tuple[Result, list[str]]],
-        module: str = "stentor.server.cli",
+        module: str = "stentor.server.main.cli",
     ) -> Result | None:
         """What ``work`` measures on a server of its own; None where it broke off."""
         self.note(f"==> {title}: stentor serve {' '.join(arguments)}")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stentor.server import options
-from stentor.server.config import Config
+from stentor.server.app.config import Config
+from stentor.server.main import options
 
 _read = options.read_config
 
@@ -22,6 +22,6 @@ def read_armed(flags: Mapping[str, object], environment: Mapping[str, str]) -> C
 
 if __name__ == "__main__":
     options.read_config = read_armed
-    from stentor.server import cli  # late: it takes the function by its name
+    from stentor.server.main import cli  # late: it takes the function by its name
 
     sys.exit(cli.main())

@@ -16,7 +16,7 @@ from stentor.loadtest.record import Result
 from stentor.loadtest.server_process import ServerProcess
 from stentor.loadtest.serving.options import build_load, build_parser
 from stentor.loadtest.serving.run import measure_async
-from stentor.server.observe.processes import usage_by_role
+from stentor.server.observability.processes import usage_by_role
 from stentor.tests.chaos.bodies import MODEL
 from stentor.tests.chaos.footprint import returned, settled, touch_cache
 from stentor.tests.chaos.killing import Note

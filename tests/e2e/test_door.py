@@ -17,7 +17,7 @@ import httpx
 
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.e2e.test_dummy_weights import CONFIG
-from stentor.tests.server.door.certificates import Authority
+from stentor.tests.server.middleware.certificates import Authority
 
 ADMIN_KEY = "of-the-administrator"
 
@@ -25,7 +25,7 @@ ADMIN_KEY = "of-the-administrator"
 @contextmanager
 def running(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "STENTOR_ADMIN_KEY": ADMIN_KEY}
-    command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", *arguments]
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT

@@ -59,7 +59,7 @@ def test_a_description_alone_is_served_with_a_float8_cache(folder: Path) -> None
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_what_only_a_gpu_can_do_is_refused_in_one_line(folder: Path, arguments: list[str], words: str) -> None:
-    command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", str(folder), "--load-format", "dummy"]
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(folder), "--load-format", "dummy"]
     done = subprocess.run(
         [*command, "--port", "18999", *arguments], capture_output=True, text=True, timeout=120, check=False
     )

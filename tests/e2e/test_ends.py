@@ -111,7 +111,7 @@ def test_a_second_signal_ends_at_once_but_not_without_a_word(tmp_path: Path, tol
 
 
 def test_where_memory_may_not_grow_the_server_says_so_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", *describe(tmp_path), "--port", "18977"]
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", *describe(tmp_path), "--port", "18977"]
     done = subprocess.run(
         ["prlimit", f"--fsize={1 << 20}", *command], capture_output=True, text=True, timeout=60, check=False
     )

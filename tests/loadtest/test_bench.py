@@ -17,7 +17,7 @@ def test_each_benchmark_explains_itself(name: str, capsys: pytest.CaptureFixture
 
 
 def test_the_server_s_command_leads_to_it() -> None:
-    command = [sys.executable, "-P", "-m", "stentor.server.cli", "bench", "serve", "--help"]
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "bench", "serve", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "usage: stentor bench serve " in done.stdout

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import uvicorn
 
-from stentor.server.app import create_app
-from stentor.server.http_protocol import HttpProtocol
-from stentor.server.state import ServerState
+from stentor.server.app.application import create_app
+from stentor.server.app.state import ServerState
+from stentor.server.http.http_protocol import HttpProtocol
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

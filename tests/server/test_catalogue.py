@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.catalogue import Catalogue, Kind, ServedModel
+from stentor.server.app.model_registry import Kind, ModelRegistry, ServedModel
 
 CHAT = ServedModel("chat", ("owner/writes", "writes"))
 EARS = ServedModel("transcription", ("whisper-1", "ears"))
 VOICE = ServedModel("speech", ("tts-1",))
-ALL = Catalogue([CHAT, EARS, VOICE])
+ALL = ModelRegistry([CHAT, EARS, VOICE])
 
 
-def refusal(catalogue: Catalogue, name: str | None, kind: Kind, param: str = "model") -> BadRequest:
+def refusal(catalogue: ModelRegistry, name: str | None, kind: Kind, param: str = "model") -> BadRequest:
     with pytest.raises(BadRequest) as refused:
         catalogue.resolve(name, kind, param)
     return refused.value
@@ -44,7 +44,7 @@ def test_a_model_of_another_kind_is_refused_with_the_one_that_would_do() -> None
 
 
 def test_where_no_model_would_do_the_refusal_says_how_to_have_one() -> None:
-    alone = Catalogue([CHAT])
+    alone = ModelRegistry([CHAT])
     assert "--transcription-model" in refusal(alone, "writes", "transcription").message
     assert "--speech-model" in refusal(alone, None, "speech").message
     assert refusal(alone, None, "speech").status == 400
@@ -54,11 +54,11 @@ def test_where_no_model_would_do_the_refusal_says_how_to_have_one() -> None:
 @pytest.mark.parametrize("names", [("tts-1", "writes"), ("writes",)])
 def test_two_models_of_one_name_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"^a chat model and a speech model are both served as 'writes'$"):
-        Catalogue([CHAT, EARS, ServedModel("speech", names)])
+        ModelRegistry([CHAT, EARS, ServedModel("speech", names)])
 
 
 def test_one_model_may_be_given_a_name_twice() -> None:
-    assert Catalogue([ServedModel("chat", ("a", "a"))]).resolve("a", "chat") == "a"
+    assert ModelRegistry([ServedModel("chat", ("a", "a"))]).resolve("a", "chat") == "a"
 
 
 @given(

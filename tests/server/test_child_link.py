@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from stentor.server import child_link
-from stentor.server.child_link import Link, receive, send
 from stentor.server.grammar.process import Job
+from stentor.server.sandbox import child_channel as child_link
+from stentor.server.sandbox.child_channel import ChildChannel, receive, send
 from stentor.tests.engine.unkillable import Unkillable, unkillable
 
 
@@ -42,7 +42,7 @@ def test_a_child_that_cannot_be_killed_is_left_behind(
 ) -> None:
     with unkillable(Unkillable) as child:
         monkeypatch.setattr(child_link, "spawn", lambda *_, **__: child)
-        link = Link("template", "the template process")
+        link = ChildChannel("template", "the template process")
         link.close()
         assert child.given_up
         assert link.socket.fileno() == -1
@@ -56,6 +56,6 @@ def test_a_child_that_cannot_be_spawned_leaves_no_descriptor(monkeypatch: pytest
     monkeypatch.setattr(child_link, "spawn", no_child)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="no process") as failure:
-        Link("nowhere", "nobody")
+        ChildChannel("nowhere", "nobody")
     assert failure.tb is not None, "the frames that had the sockets are still there"
     assert os.listdir("/proc/self/fd") == before

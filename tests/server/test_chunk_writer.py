@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from stentor.server.http_protocol import HttpProtocol, chunk_writer
+from stentor.server.http.http_protocol import HttpProtocol, chunk_writer
 from stentor.tests.server.harness import until
 
 pytestmark = pytest.mark.anyio

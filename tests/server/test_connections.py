@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.config import ConnectionLimits
-from stentor.server.connections import (
+from stentor.server.app.config import ConnectionLimits
+from stentor.server.http.connections import (
     MAX_PROBES,
     MAX_PROBES_PER_CLIENT,
     MAX_TURNED_AWAY,

@@ -26,7 +26,7 @@ def test_told_to_end_as_soon_as_its_engine_is_there_it_ends_in_good_order(tmp_pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-P", "-m", "stentor.server.cli", "serve", str(tmp_path), "--load-format", "dummy"]
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(tmp_path), "--load-format", "dummy"]
     with subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
         eventually(
             lambda: len(children(server.pid)) == 2, 10.0, "the server launches its engine, beside the fork server"

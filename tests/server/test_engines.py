@@ -14,10 +14,10 @@ from stentor.loadtest.processes import alive, tree
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished
 from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.server.catalogue import Kind
-from stentor.server.engines import Engines
-from stentor.server.first_engine import first_engines
-from stentor.server.listening import StartError
+from stentor.server.app.engines import Engines
+from stentor.server.app.first_engine import first_engines
+from stentor.server.app.model_registry import Kind
+from stentor.server.http.listening import StartError
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.mortal_worker import latest, lives, mortal_config
 
@@ -143,7 +143,7 @@ async def test_the_first_engine_that_is_given_up_ends_all(tmp_path: Path, caplog
         with anyio.fail_after(10):
             await engines.wait_ended()
         assert engines.clients["chat"].failure is None
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "stentor.server.engines"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "stentor.server.app.engines"]
     assert line.startswith("the engine of the transcription model ended: the worker process was lost")
 
 

@@ -12,15 +12,15 @@ import anyio
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config import ConnectionLimits, OverloadConfig
-from stentor.server.connections import Connections
-from stentor.server.door.door import Door
-from stentor.server.door.origins import Origins
-from stentor.server.http_protocol import HttpProtocol
-from stentor.server.state import ServerState
+from stentor.server.app.config import ConnectionLimits, OverloadConfig
+from stentor.server.app.state import ServerState
+from stentor.server.http.connections import Connections
+from stentor.server.http.http_protocol import HttpProtocol
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.origins import Origins
 from stentor.tests.fakes import FakeEngine, fake_state
-from stentor.tests.server.door.keyrings import keyring
 from stentor.tests.server.harness import CHAT, HELLO, on_loopback, until
+from stentor.tests.server.middleware.keyrings import keyring
 from stentor.tests.wire.validate import check_object, frames_of
 
 pytestmark = pytest.mark.anyio
@@ -101,7 +101,7 @@ def broken() -> FakeEngine:
 
 BIG = b'{"model":"fake","max_tokens":4,"messages":[' + b" " * 5000 + b"]}"
 REFUSALS: dict[str, tuple[dict[str, Any], bytes, int, str]] = {
-    "no key": ({"door": Door(keyring("secret"))}, request(), 401, "authentication_error"),
+    "no key": ({"door": AccessControl(keyring("secret"))}, request(), 401, "authentication_error"),
     "a foreign page": ({}, request("origin: https://x.example"), 403, "permission_error"),
     "no such model": ({}, request(body=json.dumps(BODY | {"model": "x"}).encode()), 404, "not_found_error"),
     "no such path": ({}, request(path="/v1/messages/batches"), 404, "not_found_error"),
@@ -208,7 +208,7 @@ async def test_a_request_too_many_on_one_connection_is_told_likewise() -> None:
 
 
 async def test_a_prefix_changes_nothing_of_it() -> None:
-    state = fake_state(door=Door(root_path="/llm"))
+    state = fake_state(door=AccessControl(root_path="/llm"))
     async with serving(state) as send:
         for prefix in ("", "/llm"):
             path = prefix + MESSAGES
@@ -218,7 +218,7 @@ async def test_a_prefix_changes_nothing_of_it() -> None:
 
 
 async def test_a_preflight_that_is_refused_is_told_likewise() -> None:
-    state = fake_state(door=Door(origins=Origins(("https://ours.example",))))
+    state = fake_state(door=AccessControl(origins=Origins(("https://ours.example",))))
     asks = request("origin: https://x.example", "access-control-request-method: POST", method="OPTIONS", body=b"")
     async with serving(state) as send:
         assert (await send(asks)).error["error"]["type"] == "permission_error"

@@ -18,14 +18,14 @@ from starlette.routing import Route
 
 from stentor.engine.client.client import EngineUnavailable
 from stentor.engine.processes.logs import set_up_logging
-from stentor.server.app import create_app
-from stentor.server.door.door import Door
-from stentor.server.door.origins import Origins
-from stentor.server.errors import INTERNAL
-from stentor.server.observe.request import current_request_id
+from stentor.server.app.application import create_app
+from stentor.server.http.errors import INTERNAL
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.origins import Origins
+from stentor.server.observability.request import current_request_id
 from stentor.tests.fakes import FakeEngine, fake_state
-from stentor.tests.server.door.keyrings import keyring
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
+from stentor.tests.server.middleware.keyrings import keyring
 
 pytestmark = pytest.mark.anyio
 
@@ -72,10 +72,12 @@ def innocent(text: str) -> bool:
 
 @pytest.mark.parametrize("make", ERRORS, ids=lambda make: type(make()).__name__)
 @pytest.mark.parametrize(
-    "door", [Door(origins=Origins([PAGE])), Door(keyring("key"), Origins(["*"]), "/llm")], ids=["open", "closed"]
+    "door",
+    [AccessControl(origins=Origins([PAGE])), AccessControl(keyring("key"), Origins(["*"]), "/llm")],
+    ids=["open", "closed"],
 )
 async def test_a_route_that_raises_tells_the_client_nothing_and_the_log_all(
-    make: Callable[[], Exception], door: Door, log: Callable[[], str]
+    make: Callable[[], Exception], door: AccessControl, log: Callable[[], str]
 ) -> None:
     async def broken(_request: Request) -> Response:
         raise make()

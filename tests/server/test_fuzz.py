@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from stentor.server.catalogue import Catalogue, Kind, ServedModel
+from stentor.server.app.model_registry import Kind, ModelRegistry, ServedModel
 from stentor.server.responses.live import LiveResponses
 from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, fake_state
-from stentor.tests.server.embedding.pooler import FakePooler, config, model_of, scores
 from stentor.tests.server.harness import HELLO, in_memory
+from stentor.tests.server.pooling.pooler import FakePooler, config, model_of, scores
 from stentor.tests.server.schemas import JSON_VALUES, REFERENCE, TEXTS, values, why_not
 from stentor.tests.wire import messages, responses
 
@@ -104,7 +104,9 @@ def target() -> Iterator[Target]:
     engine.burst = CONTEXT
     pooler = FakePooler()
     vectors = model_of(pooler, config(score=scores("fits"), matryoshka=True), template="{{ messages[0].content }}")
-    catalogue = Catalogue([ServedModel("chat", ("fake/model", "fake")), ServedModel("embedding", vectors.served_names)])
+    catalogue = ModelRegistry(
+        [ServedModel("chat", ("fake/model", "fake")), ServedModel("embedding", vectors.served_names)]
+    )
     others: dict[Kind, Any] = {"embedding": pooler}
     state = fake_state(engine, catalogue=catalogue, others=others, embedding=vectors)
     client = in_memory(state)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config import ConnectionLimits
-from stentor.server.connections import Connections
-from stentor.server.http_protocol import HttpProtocol
+from stentor.server.app.config import ConnectionLimits
+from stentor.server.http.connections import Connections
+from stentor.server.http.http_protocol import HttpProtocol
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import CHAT, HELLO, on_loopback
 

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stentor.protocols.ipc.actors import Stats
 from stentor.protocols.ipc.deltas import Finish, PromptProcessed, Text
-from stentor.server.metrics import Metrics
+from stentor.server.observability.metrics import Metrics
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, in_memory
 

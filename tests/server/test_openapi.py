@@ -17,17 +17,17 @@ from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
-from stentor.server import openapi
-from stentor.server.app import create_app
-from stentor.server.auth import AdminRoute
-from stentor.server.door.door import Door
-from stentor.server.door.keys import KeyDigest, Keyring
+from stentor.server.app.application import create_app
+from stentor.server.app.state import ServerState
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.auth import AdminRoute
+from stentor.server.middleware.keys import KeyDigest, Keyring
+from stentor.server.routes import openapi_schema as openapi
 from stentor.server.routes.described import Operation
-from stentor.server.state import ServerState
 from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state
-from stentor.tests.server.embedding.pooler import FakePooler, config, model_of, scores, state_of
 from stentor.tests.server.harness import HELLO, in_memory
+from stentor.tests.server.pooling.pooler import FakePooler, config, model_of, scores, state_of
 from stentor.tests.server.schemas import check_keywords, values, why_not
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ DECODERS: dict[str, Any] = {
     "ClientSecretRequest": secrets.secret_decoder,
     "BetaSessionRequest": secrets.beta_decoder,
 }
-KEYED = Door(keys=Keyring([KeyDigest(b"secret")]))
+KEYED = AccessControl(keys=Keyring([KeyDigest(b"secret")]))
 
 
 async def served(**fields: Any) -> dict[str, Any]:
@@ -79,8 +79,10 @@ def resolved(document: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
-@pytest.mark.parametrize("door", [Door(), KEYED, Door(root_path="/api")], ids=["open", "keyed", "prefixed"])
-async def test_it_is_well_formed(door: Door) -> None:
+@pytest.mark.parametrize(
+    "door", [AccessControl(), KEYED, AccessControl(root_path="/api")], ids=["open", "keyed", "prefixed"]
+)
+async def test_it_is_well_formed(door: AccessControl) -> None:
     document = await served(door=door)
     assert re.fullmatch(r"3\.1\.\d+", document["openapi"])
     assert document.keys() <= {"openapi", "info", "paths", "components", "servers"}
@@ -214,7 +216,7 @@ async def test_it_is_behind_a_key_is_made_once_and_again_when_keys_come(monkeypa
 
     monkeypatch.setattr(openapi, "describe", counted)
     keys = Keyring()
-    async with in_memory(fake_state(door=Door(keys=keys))) as client:
+    async with in_memory(fake_state(door=AccessControl(keys=keys))) as client:
         assert not made, "nobody has asked yet"
         first = await client.get("/openapi.json")
         assert (await client.get("/openapi.json")).content == first.content
@@ -226,7 +228,7 @@ async def test_it_is_behind_a_key_is_made_once_and_again_when_keys_come(monkeypa
 
 
 async def test_a_prefix_is_told_as_the_server_s_address() -> None:
-    assert (await served(door=Door(root_path="/api")))["servers"] == [{"url": "/api"}]
+    assert (await served(door=AccessControl(root_path="/api")))["servers"] == [{"url": "/api"}]
 
 
 @pytest.fixture(scope="module")

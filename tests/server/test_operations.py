@@ -8,10 +8,10 @@ import pytest
 from openai.types import Model
 
 import stentor
-from stentor.server.door.door import Door
+from stentor.server.middleware.access_control import AccessControl
 from stentor.tests.fakes import FakeEngine, fake_state
-from stentor.tests.server.door.keyrings import keyring
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
+from stentor.tests.server.middleware.keyrings import keyring
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +128,7 @@ async def test_version_is_the_packages() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_everything_but_the_probes_wants_a_key(method: str, path: str) -> None:
-    async with in_memory(fake_state(door=Door(keyring("first", "sécond")))) as client:
+    async with in_memory(fake_state(door=AccessControl(keyring("first", "sécond")))) as client:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic first"}, {"x-api-key": "x"}):
             response = await client.request(method, path, headers=headers)
             assert response.status_code == 401
@@ -141,13 +141,13 @@ async def test_everything_but_the_probes_wants_a_key(method: str, path: str) -> 
 
 
 async def test_the_probes_need_no_key() -> None:
-    async with in_memory(fake_state(door=Door(keyring("key")))) as client:
+    async with in_memory(fake_state(door=AccessControl(keyring("key")))) as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/ping")).status_code == 200
 
 
 async def test_two_authorization_headers_are_refused() -> None:
-    async with in_memory(fake_state(door=Door(keyring("key")))) as client:
+    async with in_memory(fake_state(door=AccessControl(keyring("key")))) as client:
         headers = [("authorization", "Bearer key"), ("authorization", "Bearer other")]
         assert (await client.get("/v1/models", headers=headers)).status_code == 401
 

@@ -5,20 +5,20 @@ from importlib.resources import files
 
 import pytest
 
-from stentor.server.door.door import Door
-from stentor.server.page import FILES, INDEX, PATHS
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.web import FILES, INDEX, PATHS
 from stentor.tests.fakes import fake_state
-from stentor.tests.server.door.keyrings import keyring
 from stentor.tests.server.harness import in_memory
+from stentor.tests.server.middleware.keyrings import keyring
 
 pytestmark = pytest.mark.anyio
 
-FOLDER = files("stentor.server.page")
+FOLDER = files("stentor.server.web")
 CODE = {name: (FOLDER / name).read_text() for name in FILES}
 
 
 async def test_every_file_is_open_and_under_the_policy() -> None:
-    async with in_memory(fake_state(door=Door(keyring("key")))) as client:
+    async with in_memory(fake_state(door=AccessControl(keyring("key")))) as client:
         for path, name in PATHS.items():
             response = await client.get(path)
             assert response.status_code == 200, path
@@ -44,7 +44,7 @@ async def test_what_a_browser_has_is_not_sent_again() -> None:
 
 
 async def test_addresses_are_relative_to_the_prefix() -> None:
-    async with in_memory(fake_state(door=Door(root_path='/a"b'))) as client:
+    async with in_memory(fake_state(door=AccessControl(root_path='/a"b'))) as client:
         assert '<base href="/a&quot;b/">' in (await client.get("/")).text
 
 

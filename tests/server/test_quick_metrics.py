@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from stentor.server.quick_metrics import QuickCounter, QuickHistogram
+from stentor.server.observability.quick_metrics import QuickCounter, QuickHistogram
 
 LABELS = {"model_name": "a"}
 BUCKETS = (0.5, 1, 2.5)

@@ -13,14 +13,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from stentor.server.door.files import FileRefused
-from stentor.server.door.keys import Keyring
-from stentor.server.reload import Reloadable, reload_on_hangup
+from stentor.server.app.reload import Reloadable, reload_on_hangup
+from stentor.server.middleware.files import FileRefused
+from stentor.server.middleware.keys import Keyring
 from stentor.tests.server.harness import until
 
 IN_A_TERMINAL = """
 import os, sys, anyio
-from stentor.server.reload import reload_on_hangup
+from stentor.server.app.reload import reload_on_hangup
 
 async def main():
     async with anyio.create_task_group() as tasks:

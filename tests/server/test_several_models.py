@@ -3,15 +3,15 @@
 import pytest
 from openai.types import Model
 
-from stentor.server.catalogue import Catalogue, Kind, ServedModel
-from stentor.server.metrics import Metrics
-from stentor.server.state import ServerState
+from stentor.server.app.model_registry import Kind, ModelRegistry, ServedModel
+from stentor.server.app.state import ServerState
+from stentor.server.observability.metrics import Metrics
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 
 pytestmark = pytest.mark.anyio
 
-CATALOGUE = Catalogue(
+CATALOGUE = ModelRegistry(
     [
         ServedModel("chat", ("fake/model", "fake"), "pypi:fake"),
         ServedModel("transcription", ("whisper-1", "ears"), "pypi:ears"),

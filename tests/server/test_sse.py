@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stentor.server.errors import ClientDisconnected
-from stentor.server.sse import EventStream, unless_disconnected
+from stentor.server.http.errors import ClientDisconnected
+from stentor.server.http.sse import EventStream, unless_disconnected
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 from openai import APIError, AsyncOpenAI, AsyncStream
 from openai.types.chat import ChatCompletionChunk
 
-from stentor.server.app import create_app
+from stentor.server.app.application import create_app
 from stentor.tests.fakes import ANSWER, FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from stentor.server.config import OverloadConfig
+from stentor.server.app.config import OverloadConfig
 from stentor.server.routes import tokens as route
 from stentor.server.text.pool import ENCODING_BYTES, EncodingRoom, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer, fake_state

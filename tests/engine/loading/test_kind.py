@@ -7,7 +7,7 @@ import pytest
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
-from stentor.server.first_engine import check_kind
+from stentor.server.app.first_engine import check_kind
 
 
 def folder(tmp_path: Path, config: object, *files: str) -> Path:

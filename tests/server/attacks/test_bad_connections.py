@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from stentor.server import http_protocol
-from stentor.server.config import ConnectionLimits
-from stentor.server.connections import MAX_PROBES_PER_CLIENT
-from stentor.server.http_protocol import LINGER_SECONDS
+from stentor.server.app.config import ConnectionLimits
+from stentor.server.http import http_protocol
+from stentor.server.http.connections import MAX_PROBES_PER_CLIENT
+from stentor.server.http.http_protocol import LINGER_SECONDS
 from stentor.tests.server.attacks.hostile import Connection, Target, chunked, head, request, served, upgrade
 from stentor.tests.server.harness import CHAT
 

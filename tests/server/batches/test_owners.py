@@ -4,11 +4,11 @@ import anyio
 import openai
 import pytest
 
+from stentor.server.app.state import ServerState
 from stentor.server.batches import runner
-from stentor.server.door.door import Door
-from stentor.server.door.keys import KeyDigest, Keyring
-from stentor.server.state import ServerState
-from stentor.server.store import batches, files
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.keys import KeyDigest, Keyring
+from stentor.server.storage import batches, files
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.batches.test_batches import begun, ended, lines, served, uploaded
 from stentor.tests.server.harness import until
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def state_of(*keys: bytes, engine: FakeEngine | None = None, **fields: object) -> ServerState:
-    return fake_state(engine, door=Door(Keyring(tuple(KeyDigest(key) for key in keys), ())), **fields)
+    return fake_state(engine, door=AccessControl(Keyring(tuple(KeyDigest(key) for key in keys), ())), **fields)
 
 
 async def test_a_batch_of_one_line_does_not_wait_for_a_long_one_of_another_key() -> None:

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config import OverloadConfig, StoreConfig
-from stentor.server.store import files
-from stentor.server.store.opening import make_store
+from stentor.server.app.config import OverloadConfig, StoreConfig
+from stentor.server.storage import files
+from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import in_memory, on_loopback
 

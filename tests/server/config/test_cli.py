@@ -20,7 +20,7 @@ class Refuse:
             raise ImportError(f"{name} is not wanted here")
 
 sys.meta_path.insert(0, Refuse())
-from stentor.server.cli import main
+from stentor.server.main.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -28,7 +28,7 @@ sys.exit(main(sys.argv[1:]))
 def _stentor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STENTOR_")}
     return subprocess.run(
-        [sys.executable, "-P", "-m", "stentor.server.cli", *arguments],
+        [sys.executable, "-P", "-m", "stentor.server.main.cli", *arguments],
         env={**environment, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -153,6 +153,6 @@ def test_env_tells_what_a_bug_report_needs_and_no_secret(tmp_path: Path) -> None
 
 
 def test_output_that_nobody_reads_is_no_traceback() -> None:
-    command = f"{sys.executable} -P -m stentor.server.cli env | true"
+    command = f"{sys.executable} -P -m stentor.server.main.cli env | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
     assert "Traceback" not in done.stderr

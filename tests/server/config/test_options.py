@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
-from stentor.server.cli import _build_parser
-from stentor.server.config import DEFAULTS, Config, ToolServer
-from stentor.server.door.keys import KeyDigest
-from stentor.server.option_tables import OPTIONS
-from stentor.server.options import CONFIG_FILE, ConfigError, read_config
+from stentor.server.app.config import DEFAULTS, Config, ToolServer
+from stentor.server.main.cli import _build_parser
+from stentor.server.main.option_tables import OPTIONS
+from stentor.server.main.options import CONFIG_FILE, ConfigError, read_config
+from stentor.server.middleware.keys import KeyDigest
 
 SAMPLES: dict[str, tuple[str, object]] = {
     "model": ("pypi:other", "pypi:other"),

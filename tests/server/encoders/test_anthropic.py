@@ -22,7 +22,7 @@ from stentor.protocols.ipc.deltas import (
     ToolCallStart,
 )
 from stentor.server.encoders.anthropic import MessageShape, MessageStream, whole_message
-from stentor.server.errors import GenerationFailed
+from stentor.server.http.errors import GenerationFailed
 from stentor.tests.examples import examples
 from stentor.tests.wire.messages import check_stream
 from stentor.tests.wire.validate import assert_same_answer, check_object, frames_of

@@ -27,9 +27,9 @@ from stentor.server.encoders.chat_shape import ChatShape
 from stentor.server.encoders.chat_stream import ChatStream
 from stentor.server.encoders.chat_whole import chat_answer
 from stentor.server.encoders.logprobs import TokenNames
+from stentor.server.http.whole_answer import AnswerRoom
 from stentor.server.overload.memory_budget import MemoryBudget
 from stentor.server.overload.turns import LoopTurns
-from stentor.server.whole_answer import AnswerRoom
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer, logprobs_of
 from stentor.tests.wire.chat import check_stream

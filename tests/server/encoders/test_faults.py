@@ -9,7 +9,7 @@ import pytest
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.deltas import Delta, Finish
 from stentor.server.encoders.collect import collect
-from stentor.server.errors import GenerationFailed, describe, generation_error
+from stentor.server.http.errors import GenerationFailed, describe, generation_error
 
 
 def _ended(fault: Any) -> Finish:

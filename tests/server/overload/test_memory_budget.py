@@ -16,7 +16,8 @@ import pytest
 from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
-from stentor.server.config import OverloadConfig
+from stentor.server.app.config import OverloadConfig
+from stentor.server.app.state import ServerState
 from stentor.server.overload.fair_queue import current_owner
 from stentor.server.overload.memory_budget import (
     FREE_BYTES,
@@ -27,7 +28,6 @@ from stentor.server.overload.memory_budget import (
     default_budget,
     memory_limit,
 )
-from stentor.server.state import ServerState
 from stentor.server.text.errors import TemplateError, TemplatesWait
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.template_process import Job

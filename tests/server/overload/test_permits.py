@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from stentor.server.config import OverloadConfig
-from stentor.server.errors import Overloaded
+from stentor.server.app.config import OverloadConfig
+from stentor.server.http.errors import Overloaded
 from stentor.server.overload.permits import MOST_SECONDS, AdmissionQueue, Permit
 from stentor.tests.examples import examples
 

@@ -12,9 +12,9 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from stentor.server.http_protocol import HttpProtocol, chunk_writer
+from stentor.server.http.http_protocol import HttpProtocol, chunk_writer
+from stentor.server.http.whole_answer import WholeAnswer
 from stentor.server.overload.slow_readers import ReaderLimits
-from stentor.server.whole_answer import WholeAnswer
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import on_loopback, until
 

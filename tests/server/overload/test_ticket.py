@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.config import OverloadConfig
-from stentor.server.errors import CutShort, DeadlineExceeded, ShutDown
+from stentor.server.app.config import OverloadConfig
+from stentor.server.http.errors import CutShort, DeadlineExceeded, ShutDown
 from stentor.server.overload.permits import AdmissionQueue
 from stentor.server.overload.ticket import Ticket, timeout_of
 

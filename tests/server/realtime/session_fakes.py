@@ -14,9 +14,10 @@ from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace
 from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
-from stentor.server.catalogue import Catalogue, ServedModel
-from stentor.server.door.keys import ANYONE
-from stentor.server.errors import GenerationFailed
+from stentor.server.app.model_registry import ModelRegistry, ServedModel
+from stentor.server.app.state import ServerState
+from stentor.server.http.errors import GenerationFailed
+from stentor.server.middleware.keys import ANYONE
 from stentor.server.realtime.connection import Connection
 from stentor.server.realtime.outbox import Current, Dialect, SendQueue
 from stentor.server.realtime.pacing import PlaybackPacer
@@ -32,9 +33,8 @@ from stentor.server.realtime.parts import (
 from stentor.server.realtime.serving import ServedModels
 from stentor.server.realtime.session import SessionRules
 from stentor.server.responses.ids import short_id
-from stentor.server.speech.model import SpeechModel
-from stentor.server.state import ServerState
 from stentor.server.text.pool import TokenizerPool
+from stentor.server.tts.model import SpeechModel
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 
 T = TypeVar("T")
@@ -277,7 +277,7 @@ class Running:
 def voice_state(engine: FakeEngine | None = None, *, speaks: bool = True, **fields: Any) -> ServerState:
     """A server that hears, and that speaks."""
     models = [ServedModel("transcription", ("fake-whisper",)), ServedModel("speech", ("fake-voice",))]
-    fields.setdefault("catalogue", Catalogue(models if speaks else models[:1]))
+    fields.setdefault("catalogue", ModelRegistry(models if speaks else models[:1]))
     fields.setdefault("socket_messages", 0)
     fields.setdefault("pool", inline_pool())
     if speaks:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import anyio
 from prometheus_client import CollectorRegistry
 
-from stentor.server.observe.realtime_figures import PassFigures
+from stentor.server.observability.realtime_figures import PassFigures
 from stentor.server.realtime.hypotheses import Hearing, Hypothesis
 from stentor.server.realtime.parts import TokenProbability
 

@@ -19,7 +19,7 @@ from stentor.protocols.openai.realtime.session import (
     Transcription,
 )
 from stentor.server.audio.g711 import encode
-from stentor.server.errors import GenerationFailed
+from stentor.server.http.errors import GenerationFailed
 from stentor.server.realtime import ears as ears_module
 from stentor.server.realtime import partial_pace
 from stentor.server.realtime.ears import SessionEars

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.errors import GenerationFailed
+from stentor.server.http.errors import GenerationFailed
 from stentor.server.realtime import partial_pace
 from stentor.server.realtime.formats import to_ticks
 from stentor.server.realtime.hearing import MAX_WINDOW_MS, SETTLE_MS, TurnHearing

@@ -7,8 +7,8 @@ from stentor.server.realtime.held_audio import HeldAudio
 from stentor.server.realtime.hypotheses import Hearing
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.streamed import StreamTranscriber, hear_turn
+from stentor.tests.server.asr.streams import HearingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import Model, passes, words
-from stentor.tests.server.transcription.streams import HearingEngine, streaming_model
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,9 @@ from stentor.protocols.openai.realtime.session import (
     ServerVad,
     Transcription,
 )
-from stentor.server.catalogue import Catalogue, ServedModel
-from stentor.server.config import RealtimeConfig
+from stentor.server.app.config import RealtimeConfig
+from stentor.server.app.model_registry import ModelRegistry, ServedModel
+from stentor.server.app.state import ServerState
 from stentor.server.realtime.conversation import Conversation
 from stentor.server.realtime.ears import SessionEars
 from stentor.server.realtime.hearing import TurnHearing
@@ -31,16 +32,15 @@ from stentor.server.realtime.machine import State
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.streamed import AnyHearing, AnyTranscriber, StreamedTurn, StreamTranscriber
 from stentor.server.realtime.vllm import VllmSession
-from stentor.server.state import ServerState
 from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state
+from stentor.tests.server.asr.scripted import Said, model_of, says
+from stentor.tests.server.asr.streams import HearingEngine, streaming_model
 from stentor.tests.server.realtime import test_socket
 from stentor.tests.server.realtime.session_fakes import Running, voice_state
 from stentor.tests.server.realtime.sounds import LoudnessDetector, Model, passes, silence, until, words
 from stentor.tests.server.realtime.test_any_ears import inputs, steps
 from stentor.tests.server.responses.test_socket import serving
-from stentor.tests.server.transcription.scripted import Said, model_of, says
-from stentor.tests.server.transcription.streams import HearingEngine, streaming_model
 
 pytestmark = pytest.mark.anyio
 
@@ -416,7 +416,9 @@ def on_page(state: ServerState, name: str) -> float | None:
 async def test_the_option_bounds_what_sockets_bring_and_the_page_shows_it(vllm: bool) -> None:
     model = model_of(lambda asked: Said(says(" Hm")))
     state = fake_state(
-        catalogue=Catalogue([ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("whisper",))]),
+        catalogue=ModelRegistry(
+            [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("whisper",))]
+        ),
         transcription=model,
         others={"transcription": model.client},
         realtime=RealtimeConfig(max_audio_bytes=1_000_000),

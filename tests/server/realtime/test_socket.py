@@ -14,12 +14,12 @@ from openai.types.realtime import ClientSecretCreateResponse
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from stentor.server.config import RealtimeConfig
-from stentor.server.door import client_secrets
-from stentor.server.door.client_secrets import ClientSecrets
-from stentor.server.door.door import Door
-from stentor.server.door.keys import KeyDigest, Keyring
-from stentor.server.state import ServerState
+from stentor.server.app.config import RealtimeConfig
+from stentor.server.app.state import ServerState
+from stentor.server.middleware import client_secrets
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.client_secrets import ClientSecrets
+from stentor.server.middleware.keys import KeyDigest, Keyring
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
 from stentor.tests.server.realtime.session_fakes import voice_state
@@ -38,8 +38,8 @@ BETA_EXTENSIONS = {
 }
 
 
-def keyed() -> Door:
-    return Door(keys=Keyring([KeyDigest(b"secret")]))
+def keyed() -> AccessControl:
+    return AccessControl(keys=Keyring([KeyDigest(b"secret")]))
 
 
 def answering(text: str = "Yes.", **fields: Any) -> ServerState:
@@ -206,7 +206,7 @@ async def test_a_client_secret_is_for_the_model_that_it_names() -> None:
 async def test_secrets_expire_and_are_bounded() -> None:
     now = [1000.0]
     secrets = ClientSecrets(lambda: now[0], 2)
-    async with serving(answering(door=Door(keys=Keyring([KeyDigest(b"secret")]), secrets=secrets))) as address:
+    async with serving(answering(door=AccessControl(keys=Keyring([KeyDigest(b"secret")]), secrets=secrets))) as address:
         values = [(await made(address, {})).json()["value"] for _ in range(2)]
         refused = await made(address, {})
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "client_secrets_full")
@@ -225,7 +225,7 @@ async def test_secrets_expire_and_are_bounded() -> None:
 
 async def test_a_key_that_makes_secrets_without_end_leaves_some_to_another() -> None:
     keys = Keyring([KeyDigest(b"secret"), KeyDigest(b"other")])
-    async with serving(answering(door=Door(keys=keys, secrets=ClientSecrets(most=6)))) as address:
+    async with serving(answering(door=AccessControl(keys=keys, secrets=ClientSecrets(most=6)))) as address:
         answers = [await made(address, {}) for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
         assert answers[-1].headers["retry-after"] == "10"
@@ -252,7 +252,7 @@ async def test_what_secrets_configure_is_bounded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(client_secrets, "MAX_BYTES", 10_000)
     now = [1000.0]
     long = {"session": {"type": "realtime", "instructions": "x" * 6000}}
-    async with serving(answering(door=Door(secrets=ClientSecrets(lambda: now[0])))) as address:
+    async with serving(answering(door=AccessControl(secrets=ClientSecrets(lambda: now[0])))) as address:
         assert [(await made(address, long)).status_code for _ in range(2)] == [200, 429]
         now[0] += 600
         assert [(await made(address, long)).status_code for _ in range(2)] == [200, 429]

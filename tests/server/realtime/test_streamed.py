@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from stentor.protocols.openai.realtime.session import AudioInput, SemanticVad, ServerVad, Transcription
-from stentor.server.errors import GenerationFailed, ServerError, Unavailable
+from stentor.server.http.errors import GenerationFailed, ServerError, Unavailable
 from stentor.server.realtime import streamed as streamed_module
 from stentor.server.realtime.ears import SessionEars
 from stentor.server.realtime.formats import to_ticks
@@ -20,8 +20,8 @@ from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped, TokenProbability
 from stentor.server.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.realtime.vllm import VllmSession
+from stentor.tests.server.asr.streams import STEP, STREAMS, HearingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import LoudnessDetector, passes, silence, until, words
-from stentor.tests.server.transcription.streams import STEP, STREAMS, HearingEngine, streaming_model
 
 pytestmark = pytest.mark.anyio
 

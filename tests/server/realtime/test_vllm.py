@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.errors import GenerationFailed
+from stentor.server.http.errors import GenerationFailed
 from stentor.server.realtime import partial_pace, vllm
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.vllm import VllmSession, speaks_vllm

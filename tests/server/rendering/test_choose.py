@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.server.app import create_app
+from stentor.server.app.application import create_app
 from stentor.server.rendering.choose import choose_renderer
 from stentor.server.rendering.deepseek_v32 import DeepSeekV32Renderer
 from stentor.server.rendering.hf import TemplateRenderer

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from stentor.server.config import OverloadConfig, StoreConfig
-from stentor.server.door.door import Door
-from stentor.server.door.keys import KeyDigest, Keyring
+from stentor.server.app.config import OverloadConfig, StoreConfig
+from stentor.server.app.state import ServerState
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.keys import KeyDigest, Keyring
 from stentor.server.parsing.output import settle_output
 from stentor.server.responses import resuming
 from stentor.server.responses.resuming import resume_unfinished
-from stentor.server.state import ServerState
-from stentor.server.store.opening import opened_store
+from stentor.server.storage.opening import opened_store
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
@@ -152,7 +152,7 @@ async def test_a_model_that_would_have_said_something_else_fails_the_response_an
 
 
 async def test_the_response_of_a_key_that_is_gone_fails_and_one_of_a_key_that_is_there_goes_on(tmp_path: Path) -> None:
-    both = Door(keys=Keyring(api=(KeyDigest(b"one"), KeyDigest(b"two"))))
+    both = AccessControl(keys=Keyring(api=(KeyDigest(b"one"), KeyDigest(b"two"))))
     engine = writes(20)
     first = await server(tmp_path / "store.db", engine, door=both)
     begun = {}
@@ -162,7 +162,9 @@ async def test_the_response_of_a_key_that_is_gone_fails_and_one_of_a_key_that_is
             begun[key] = sent.json()["id"]
         await until(lambda: not engine.gate.is_set())
     await dies(first)
-    second = await server(tmp_path / "store.db", writes(None), door=Door(keys=Keyring(api=(KeyDigest(b"two"),))))
+    second = await server(
+        tmp_path / "store.db", writes(None), door=AccessControl(keys=Keyring(api=(KeyDigest(b"two"),)))
+    )
     await resume_unfinished(second)
     async with in_memory(second) as client:
         headers = {"authorization": "Bearer two"}

@@ -15,18 +15,18 @@ from openai.types.responses.response_steer_failed_event import ResponseSteerFail
 from openai.types.responses.responses_server_event import ResponsesServerEvent
 from websockets.asyncio.client import ClientConnection, connect
 
-from stentor.server.config import ConnectionLimits, DoorConfig, OverloadConfig
-from stentor.server.door.address import listening
-from stentor.server.door.door import Door
-from stentor.server.door.keys import KeyDigest, Keyring
-from stentor.server.lifecycle import make_listener
-from stentor.server.listening import address_of
+from stentor.server.app.config import AccessConfig, ConnectionLimits, OverloadConfig
+from stentor.server.app.lifecycle import make_listener
+from stentor.server.app.state import ServerState
+from stentor.server.http.address import listening
+from stentor.server.http.listening import address_of
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.keys import KeyDigest, Keyring
 from stentor.server.responses import socket as socket_module
 from stentor.server.responses.socket import MAX_PENDING
-from stentor.server.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
-from stentor.tests.server.door.listeners import config_of
 from stentor.tests.server.harness import until
+from stentor.tests.server.middleware.listeners import config_of
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.validate import check_event
 
@@ -41,7 +41,7 @@ async def serving(state: ServerState, **limits: Any) -> AsyncIterator[str]:
     """The address, without its scheme."""
     counted = ConnectionLimits(**limits)
     listener = make_listener(state, counted)
-    with listening(config_of(DoorConfig())) as sock:
+    with listening(config_of(AccessConfig())) as sock:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.run_until_closed, sock)
             await until(lambda: listener.started)
@@ -246,7 +246,7 @@ async def test_a_message_that_is_too_long_or_no_text_closes_the_connection() -> 
 
 async def test_a_key_and_an_origin_are_asked_for_at_the_door() -> None:
     keys = Keyring(api=(KeyDigest(b"one"),))
-    async with serving(fake_state(door=Door(keys=keys))) as address:
+    async with serving(fake_state(door=AccessControl(keys=keys))) as address:
         for headers in ({}, {"authorization": "Bearer two"}):
             with pytest.raises(websockets.InvalidStatus) as refused:
                 await opened(address, additional_headers=headers)

@@ -10,13 +10,13 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
 
-from stentor.server.door.door import Door
-from stentor.server.door.keys import KeyDigest, Keyring
 from stentor.server.encoders.response_events import ResponseFrames
-from stentor.server.errors import ShutDown
+from stentor.server.http.errors import ShutDown
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.middleware.keys import KeyDigest, Keyring
 from stentor.server.responses import log, running
 from stentor.server.responses.live import LiveResponses
-from stentor.server.store import responses as table
+from stentor.server.storage import responses as table
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
@@ -182,7 +182,7 @@ async def test_an_item_reference_stands_for_the_stored_item() -> None:
 async def test_what_one_key_has_stored_is_not_there_for_another() -> None:
     keys = Keyring(api=(KeyDigest(b"one"), KeyDigest(b"two")))
     engine = FakeEngine(answer=says("Yes."))
-    async with in_memory(fake_state(engine, door=Door(keys=keys))) as client:
+    async with in_memory(fake_state(engine, door=AccessControl(keys=keys))) as client:
         mine, theirs = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
         sent = (await client.post(RESPONSES, json={"input": "Is it?"}, headers=mine)).json()
         conversation = (await client.post("/v1/conversations", json={}, headers=mine)).json()["id"]
@@ -284,7 +284,7 @@ async def test_the_end_of_a_background_response_is_stored_as_soon_as_the_store_c
 async def test_one_key_leaves_others_room_in_the_background() -> None:
     engine = FakeEngine()
     engine.gate.clear()
-    door = Door(Keyring((KeyDigest(b"one"), KeyDigest(b"two"), KeyDigest(b"three")), ()))
+    door = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two"), KeyDigest(b"three")), ()))
     state = fake_state(engine, door=door, responses=LiveResponses(4))
     statuses: dict[str, list[int]] = {}
     async with in_memory(state) as client:

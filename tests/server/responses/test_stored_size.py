@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.config import OverloadConfig
-from stentor.server.store import conversations, responses
+from stentor.server.app.config import OverloadConfig
+from stentor.server.storage import conversations, responses
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.responses.shapes import RESPONSES

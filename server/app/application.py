@@ -1,0 +1,113 @@
+"""The ASGI application over one :class:`~.state.ServerState`; nothing of it is global."""
+
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stentor.engine.client.client import EngineUnavailable
+from stentor.protocols.common.errors import BadRequest, ErrorBody
+
+from ..http.errors import (
+    ClientDisconnected,
+    ServerError,
+    can_respond,
+    handle_disconnect,
+    handle_error,
+    handle_http_exception,
+    respond,
+)
+from ..middleware.auth import RequireKey
+from ..middleware.cors import Cors
+from ..middleware.request_id import NameRequests
+from ..middleware.root_path import BehindPrefix
+from ..routes import (
+    batches,
+    chat,
+    completions,
+    conversations,
+    embeddings,
+    files,
+    messages,
+    models,
+    openapi,
+    operations,
+    page,
+    pooling,
+    realtime,
+    responses,
+    scoring,
+    speech,
+    tokens,
+    transcriptions,
+)
+from .state import ServerState
+
+
+def create_app(state: ServerState) -> Starlette:
+    """Every endpoint, behind ``state.door``."""
+    door = state.door
+    middleware = [
+        Middleware(NameRequests, observer=state.observer),
+        Middleware(RequireKey, keys=door.keys, origins=door.origins, hosts=door.hosts, secrets=door.secrets),
+    ]
+    if door.origins:
+        middleware.insert(0, Middleware(Cors, origins=door.origins))
+    if door.root_path:
+        middleware.insert(0, Middleware(BehindPrefix, prefix=door.root_path))
+    return _starlette(state, middleware)
+
+
+async def _no_route(otherwise: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket" and can_respond(scope):
+        message = f"There is no WebSocket at {scope['path'][:200]}."
+        body = ErrorBody(message, "invalid_request_error", None, "unknown_url")
+        await respond(scope, 404, body)(scope, receive, send)
+    else:
+        await otherwise(scope, receive, send)
+
+
+def create_answering_app(state: ServerState) -> Starlette:
+    """Every endpoint, for requests that have been let in before and come through no door."""
+    return _starlette(state, [Middleware(NameRequests, observer=state.observer)])
+
+
+def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
+    app = Starlette(
+        routes=[
+            *chat.routes(state),
+            *completions.routes(state),
+            *messages.routes(state),
+            *responses.routes(state),
+            *realtime.routes(state),
+            *conversations.routes(state),
+            *models.routes(state),
+            *tokens.routes(state),
+            *operations.routes(state),
+            *files.routes(state),
+            *batches.routes(state),
+            *transcriptions.routes(state),
+            *speech.routes(state),
+            *embeddings.routes(state),
+            *pooling.routes(state),
+            *scoring.routes(state),
+            *page.routes(state),
+            *openapi.routes(state),
+        ],
+        middleware=middleware,
+        exception_handlers={
+            BadRequest: handle_error,
+            ServerError: handle_error,
+            EngineUnavailable: handle_error,
+            HTTPException: handle_http_exception,
+            ClientDisconnect: handle_disconnect,
+            ClientDisconnected: handle_disconnect,
+        },
+    )
+    app.router.default = partial(_no_route, app.router.default)
+    # A redirect would drop the body of a POST and the status of a wrong path.
+    app.router.redirect_slashes = False
+    return app

@@ -1,0 +1,118 @@
+"""What runs the models of one server, an engine for most: from their start to the first that is given up."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+import anyio
+
+from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.outages import LostProcess
+from stentor.engine.processes.exception_groups import first_cause
+from stentor.engine.processes.launch import EngineProcess
+from stentor.engine.processes.supervisor import Supervisor
+from stentor.protocols.ipc.actors import EngineReady, Progress
+from stentor.protocols.ipc.config import EngineConfig
+
+from ..http.listening import StartError
+from .model_registry import Kind
+from .state import Runs
+
+logger = logging.getLogger(__name__)
+
+OnProgress = Callable[[Progress, str], None]
+"""With what tells one of several models apart, or nothing."""
+
+_NOBODY: Final = ""
+
+
+class Other(Runs, Protocol):
+    """What runs a model without an engine."""
+
+    async def run(self) -> None:
+        """Until it is cancelled, or given up."""
+
+    async def wait_started(self) -> None:
+        """Raises :class:`..http.listening.StartError`."""
+
+
+class Engines:
+    """A client for each, under one supervisor. They share no state: what one loses, the others do not notice."""
+
+    def __init__(
+        self,
+        configs: Mapping[Kind, EngineConfig],
+        processes: Mapping[Kind, EngineProcess],
+        on_progress: OnProgress,
+    ) -> None:
+        """``processes`` have been launched with these very ``configs``."""
+        self.clients: dict[Kind, EngineClient] = {}
+        for kind, config in configs.items():
+            told = partial(_tell, on_progress, kind if len(configs) > 1 else _NOBODY)
+            self.clients[kind] = EngineClient(config, told, processes[kind])
+        self._others: dict[Kind, Other] = {}
+        self._ended = anyio.Event()
+
+    def __iter__(self) -> Iterator[tuple[Kind, EngineClient]]:
+        return iter(self.clients.items())
+
+    def start(self, supervisor: Supervisor) -> None:
+        for kind, client in self:
+            supervisor.start(f"the engine{self._of(kind)}", partial(self._run, client.run))
+
+    def add(self, kind: Kind, other: Other, supervisor: Supervisor) -> None:
+        """Runs, and is waited for, with the engines."""
+        self._others[kind] = other
+        supervisor.start(f"the {kind} model", partial(self._run, other.run))
+
+    async def wait_started(self) -> dict[Kind, EngineReady]:
+        """Waits until every first engine is ready, and all that was added.
+
+        Raises :class:`..http.listening.StartError` as soon as one ends before.
+        """
+        ready: dict[Kind, EngineReady] = {}
+        failure: BaseException
+
+        async def wait(kind: Kind, client: EngineClient) -> None:
+            try:
+                ready[kind] = await client.wait_started()
+            except EngineUnavailable as error:
+                whose = f"the {kind} model: " if len(self.clients) > 1 else ""
+                raise StartError(f"{whose}{error}") from error
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                for kind, client in self:
+                    tasks.start_soon(wait, kind, client)
+                for other in self._others.values():
+                    tasks.start_soon(other.wait_started)
+            return {kind: ready[kind] for kind in self.clients}
+        except* StartError as group:
+            failure = first_cause(group)
+        raise failure
+
+    def watch_recoveries(self, observe: Callable[[Kind, LostProcess, float], None]) -> None:
+        """Has ``observe`` called after each, with what had been lost and for how many seconds."""
+        for kind, client in self:
+            client.watch_recoveries(partial(observe, kind))
+
+    async def wait_ended(self) -> None:
+        """Until one has been given up, which is logged."""
+        await self._ended.wait()
+        given_up = [(f"the engine{self._of(kind)}", client.failure) for kind, client in self]
+        given_up += [(f"the {kind} model", other.failure) for kind, other in self._others.items()]
+        for what, why in given_up:
+            if why is not None:
+                logger.error("%s ended: %s", what, why)
+
+    async def _run(self, run: Callable[[], Awaitable[None]]) -> None:
+        await run()
+        self._ended.set()
+
+    def _of(self, kind: Kind) -> str:
+        return f" of the {kind} model" if len(self.clients) + len(self._others) > 1 else ""
+
+
+def _tell(on_progress: OnProgress, model: str, message: Progress) -> None:
+    on_progress(message, model)

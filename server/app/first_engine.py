@@ -1,0 +1,88 @@
+"""What comes before everything else that a server needs: the models' files, and engines that load them."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from stentor.engine.channel import ChannelError
+from stentor.engine.channel.region import require_linux
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
+from stentor.engine.loading.kind import ModelKind, kind_of
+from stentor.engine.processes import launch
+from stentor.engine.processes.exception_groups import one_line
+from stentor.engine.processes.fork_server_owner import ForkServer
+from stentor.engine.sharing.lease import LeaseError, create_lease
+from stentor.engine.sharing.weight_cache import create_weight_file
+from stentor.protocols.ipc.config import EngineConfig
+
+from ..http.listening import StartError
+from ..main.fetch_display import FetchDisplay
+from .config import Config
+from .model_registry import ARTICLES, OPTIONS_OF, Kind
+
+
+def fetch(config: Config) -> Config:
+    """The config with all models, and a tokenizer of the chat model's own, on disk. Raises CheckpointError."""
+    if not sys.stderr.isatty():  # Hugging Face's library draws bars of its own
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    named = config.model
+    with FetchDisplay() as display:
+        model = resolve_model(named.name, revision=named.revision, progress=display.show)
+        tokenizer = resolve_tokenizer(named.tokenizer, progress=display.show) if named.tokenizer else None
+        hearing, speaking, pooling = config.transcription.model, config.speech.model, config.embedding.model
+        transcription = resolve_model(hearing, progress=display.show) if hearing else None
+        speech = resolve_model(speaking, progress=display.show) if speaking else None
+        embedding = resolve_model(pooling, progress=display.show) if pooling else None
+    if not pooling and kind_of(model) == "embedding":
+        config = config.pooling_main()
+    else:
+        check_kind("MODEL", named.name, model, "chat")
+    if hearing and transcription:
+        check_kind("--transcription-model", hearing, transcription, "transcription")
+    if speaking and speech:
+        check_kind("--speech-model", speaking, speech, "speech")
+    if pooling and embedding and kind_of(embedding) != "chat":  # vectors can be made with a model that chats, too
+        check_kind("--embedding-model", pooling, embedding, "embedding")
+    return config.located(model, tokenizer, transcription, speech, embedding)
+
+
+def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
+    """Raises CheckpointError where ``option`` names, as ``name``, a model of another kind."""
+    found = kind_of(path)
+    if found != wanted:
+        raise CheckpointError(
+            f"{option}: {name} is {ARTICLES[found]}, and {ARTICLES[wanted]} is expected; "
+            f"name it as {OPTIONS_OF[found]} instead"
+        )
+
+
+@contextlib.contextmanager
+def first_engines(configs: Mapping[Kind, EngineConfig]) -> Iterator[dict[Kind, launch.EngineProcess]]:
+    """All launched, from a thread that must outlive them. What stays for engines that may follow: prepared weights, a
+    file for each, a fork server for the workers of all, and the lease by which they share a device.
+
+    Raises :class:`..http.listening.StartError`.
+    """
+    engines: dict[Kind, launch.EngineProcess] = {}
+    with contextlib.ExitStack() as held:
+        try:
+            require_linux()
+            fork_servers: dict[str, ForkServer] = {}
+            lease = None
+            if len(configs) > 1:
+                lease = create_lease([config.worker.lease_weight for config in configs.values()])
+                held.callback(os.close, lease)
+            for kind, config in configs.items():
+                weights = create_weight_file()
+                held.callback(os.close, weights)
+                if config.worker_module not in fork_servers:
+                    fork_server = fork_servers[config.worker_module] = ForkServer(config.worker_module)
+                    held.callback(fork_server.close)
+                engines[kind] = launch.launch_engine(config, weights, fork_servers[config.worker_module], lease)
+                held.callback(engines[kind].close)
+        except (ChannelError, LeaseError, OSError) as error:
+            raise StartError(f"cannot start the engine process: {one_line(error)}") from error
+        yield engines

@@ -1,0 +1,340 @@
+"""From a configuration to a server that listens, and from a signal to an end that loses nothing.
+
+The socket is bound first, so that a port in use is known before a model is loaded. The engines have been launched
+before this module was imported: they load their models side by side, while this process loads the tokenizer and begins
+to answer ``/ping`` and ``/health``.
+"""
+
+import contextlib
+import gc
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import uvicorn
+from rich.console import Console
+
+from stentor.engine.client.client import EngineClient
+from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.generation_defaults import GenerationDefaults as ModelDefaults
+from stentor.engine.loading.generation_defaults import defaults_from_hf
+from stentor.engine.loading.pooling_checkpoint import open_pooling
+from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.models.config import ConfigError
+from stentor.engine.processes.exception_groups import first_cause
+from stentor.engine.processes.launch import EngineProcess
+from stentor.engine.processes.supervisor import ChildFailed, Supervisor
+
+from ..http.address import listening, warn_if_open
+from ..http.connections import Connections
+from ..http.http_protocol import HttpProtocol
+from ..http.listening import StartError, address_of, allow_connections
+from ..http.tls_server import TlsServer
+from ..http.websocket_protocol import WebSocketProtocol
+from ..main.exit_codes import DONE, FAILED
+from ..main.startup import StartupDisplay, format_bytes, report_ready
+from ..middleware.access_control import AccessControl
+from ..observability.metrics import Metrics
+from ..observability.opening import open_observer
+from ..overload.draining import drain_on_signals
+from ..overload.memory_budget import default_budget
+from ..overload.slow_readers import ReaderLimits
+from ..overload.trimming import Trimmer
+from ..parsing.output import settle_output
+from ..rendering.choose import choose_renderer
+from ..rendering.mistral import RendererError
+from ..responses.live import LiveResponses
+from ..responses.resuming import resume_unfinished
+from ..storage.opening import StoreRefused, opened_store
+from ..text.errors import TokenizerError
+from ..text.grammar_tokens import vocabulary_of
+from ..text.loading import has_tokenizer, load_tokenizer
+from ..text.number_tokenizer import number_tokenizer
+from ..text.pool import EncodingRoom, TokenizerPool
+from ..text.tokenizer import Tokenizer
+from ..tools.gateway import Gateway
+from .application import create_answering_app, create_app
+from .config import Config, ConnectionLimits
+from .engines import Engines
+from .model_registry import Kind
+from .other_models import open_others
+from .reload import reload_on_hangup
+from .state import GenerationDefaults, ServerState
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5
+"""For connections to finish writing once their requests have ended."""
+
+
+class Listener(TlsServer):
+    """uvicorn without its signal handlers: draining is ours."""
+
+    def __init__(
+        self, config: uvicorn.Config, tls: ssl.SSLContext | None = None, connections: Connections | None = None
+    ) -> None:
+        super().__init__(config, tls, connections)
+        self._ended = anyio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def run_until_closed(self, sock: socket.socket) -> None:
+        try:
+            await self.serve([sock])
+        finally:
+            for server in getattr(self, "servers", ()):  # uvicorn leaves them open where it is cancelled
+                server.close()
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Takes no more connections and lets those it has write out what they hold, for as long as is reasonable."""
+        self.should_exit = True
+        with anyio.move_on_after(_CLOSE_SECONDS + 1):
+            await self._ended.wait()
+
+
+def serve(config: Config, engines: Mapping[Kind, EngineProcess], door: AccessControl) -> int:
+    """Runs the server until a signal or an engine ends it; returns the exit code.
+
+    ``config`` must have been located, and ``engines`` launched with :meth:`.config.Config.engines`. Raises
+    :class:`..http.listening.StartError`.
+    """
+    allow_connections()
+    with listening(config) as sock:
+        warn_if_open(config, sock, keys=door.keys.required)
+        try:
+            checkpoint = open_main(config)
+            defaults = generation_defaults(config.model.generation_config, checkpoint)
+        except CheckpointError as error:
+            raise StartError(str(error)) from error
+        failure: BaseException
+        try:
+            run = partial(_run, config, checkpoint, defaults, sock, engines, door)
+            return anyio.run(run, backend_options={"use_uvloop": True})
+        except* (StartError, ChildFailed) as group:
+            failure = first_cause(group)
+        if isinstance(failure, ChildFailed):
+            logger.critical("the server gives up: %s", failure, exc_info=failure)
+            return FAILED
+        raise failure
+
+
+def open_main(config: Config) -> Checkpoint:
+    """MODEL, for what it is. Raises :class:`CheckpointError`."""
+    folder = Path(config.engine.worker.model)
+    if config.main == "embedding":
+        return open_pooling(folder, config.embedding.pooler or "")
+    return open_checkpoint(folder, config.engine.worker.load_format)
+
+
+def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
+    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens.
+
+    Raises :class:`CheckpointError`.
+    """
+    model = checkpoint.defaults
+    if source == "none":
+        model = ModelDefaults(eos_token_ids=model.eos_token_ids)
+    elif source != "auto":
+        file = Path(source)
+        if file.is_dir():
+            file = file / "generation_config.json"
+        try:
+            given = defaults_from_hf({}, read_json(file))
+        except ConfigError as error:
+            raise CheckpointError(f"Cannot use {file}: {error}.") from error
+        eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
+        model = ModelDefaults(eos, given.temperature, given.top_k, given.top_p, given.min_p, given.repetition_penalty)
+    neutral = GenerationDefaults()
+
+    def known(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    return GenerationDefaults(
+        temperature=known(model.temperature, neutral.temperature),
+        top_k=neutral.top_k if model.top_k is None else model.top_k,
+        top_p=known(model.top_p, neutral.top_p),
+        min_p=known(model.min_p, neutral.min_p),
+        repetition_penalty=known(model.repetition_penalty, neutral.repetition_penalty),
+        eos_token_ids=model.eos_token_ids,
+    )
+
+
+async def _run(
+    config: Config,
+    checkpoint: Checkpoint,
+    defaults: GenerationDefaults,
+    sock: socket.socket,
+    processes: Mapping[Kind, EngineProcess],
+    door: AccessControl,
+) -> int:
+    console = Console(stderr=True)
+    display = StartupDisplay(console)
+    address = address_of(sock, tls=door.tls is not None)
+    engines = Engines(config.engines(), processes, display.update)
+    code = DONE
+
+    def end(with_code: int) -> None:
+        nonlocal code
+        code = with_code
+        supervisor.cancel()
+
+    async with contextlib.AsyncExitStack() as at_end, Supervisor() as supervisor:
+        engines.start(supervisor)
+        with display:
+            state = await load_state(config, checkpoint, defaults, engines.clients, door)
+            await open_others(config, state, engines, supervisor, at_end)
+            at_end.callback(state.observer.close)
+            at_end.push_async_callback(state.store.close)
+            at_end.push_async_callback(state.responses.close)
+            listener = make_listener(state, config.limits.connection)
+            supervisor.start("the listener", lambda: listener.run_until_closed(sock))
+            supervisor.start("the batches", lambda: state.batches.run(create_answering_app(state)))
+            supervisor.start("the trimmer", Trimmer().run)
+            supervisor.start("the reloader", lambda: reload_on_hangup(door.reloadable))
+            supervisor.start(
+                "the signal handler",
+                lambda: drain_on_signals(state, listener.close, config.http.shutdown_timeout, end),
+            )
+            ready = await engines.wait_started()
+        names = {model.kind: model.names[0] for model in state.catalogue}
+        recovery = state.metrics.recovery
+        engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
+        gc.freeze()  # what lives until the end need not be walked by every full collection
+        supervisor.start("what was begun", lambda: resume_unfinished(state))
+        began = min(process.began for process in processes.values())
+        named = {names[kind]: each for kind, each in ready.items()}
+        speaking = {} if state.speech is None else {names["speech"]: state.speech.pid}
+        report_ready(console, named, speaking, address, time.monotonic() - began)
+        await engines.wait_ended()
+        # every stream has got its error by now; what is left is to write them out
+        await state.drained(_CLOSE_SECONDS)
+        await listener.close()
+        supervisor.cancel()
+        return FAILED
+    return code
+
+
+async def load_state(
+    config: Config,
+    checkpoint: Checkpoint,
+    defaults: GenerationDefaults,
+    clients: Mapping[Kind, EngineClient],
+    door: AccessControl,
+) -> ServerState:
+    """With the tokenizer loaded; the engines may still be starting. Raises :class:`..http.listening.StartError`."""
+    client = clients[config.main]
+    source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
+    override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
+
+    def load() -> Tokenizer:
+        if checkpoint.format == "dummy" and override is None and not has_tokenizer(source):
+            return number_tokenizer(checkpoint.config.vocab_size)
+        return load_tokenizer(source, override=override, chat_template_file=config.model.chat_template)
+
+    try:
+        tokenizer = await anyio.to_thread.run_sync(load)
+    except TokenizerError as error:
+        raise StartError(str(error)) from error
+    inflight = config.overload.max_inflight_bytes or default_budget()
+    logger.info("at most %s are held for clients (--max-inflight-bytes)", format_bytes(inflight))
+    pool = TokenizerPool(
+        tokenizer,
+        render_seconds=config.limits.template.timeout,
+        render_chars=config.limits.template.max_rendered_chars,
+        max_foreign=config.limits.template.max_waiting,
+        room=EncodingRoom(inflight // 2),
+    )
+    try:
+        renderer = choose_renderer(config.model.renderer, pool, checkpoint.folder, config.model.harmony_vocabulary)
+    except RendererError as error:
+        raise StartError(str(error)) from error
+    try:
+        store = await opened_store(config.store)
+    except StoreRefused as error:
+        raise StartError(str(error)) from error
+    if config.main == "chat":
+        client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
+    names = config.model.served_names
+    catalogue = config.catalogue()
+    others: dict[Kind, EngineClient] = {kind: each for kind, each in clients.items() if kind != "chat"}
+    metrics = Metrics(
+        names[0], client, {model.names[0]: others[model.kind] for model in catalogue if model.kind in others}
+    )
+    output = settle_output(
+        config.model.reasoning_parser,
+        config.model.tool_call_parser,
+        tokenizer.template_source or " ".join(tokenizer.added_texts),  # markers show where no template does
+        checkpoint.config.architecture,
+    )
+    logger.info("output: %s", output)
+    return ServerState(
+        served_names=names,
+        client=client,
+        pool=pool,
+        writes=renderer,
+        trusts_templates=config.model.trust_request_chat_template,
+        max_batches=config.store.max_batches,
+        max_file_bytes=config.store.max_file_bytes,
+        metrics=metrics,
+        observer=open_observer(config.observe, metrics, names[0]),
+        vocab_size=checkpoint.config.vocab_size,
+        root=config.model.name,
+        defaults=defaults,
+        output=output,
+        json_whitespace=config.model.json_whitespace,
+        store=store,
+        responses=LiveResponses(config.store.max_background),
+        mcp=Gateway(config.mcp),
+        socket_messages=config.limits.connection.max_messages_per_second,
+        realtime=config.realtime,
+        limits=config.limits.request,
+        grammar_limits=config.limits.grammar,
+        overload=config.overload,
+        door=door,
+        catalogue=catalogue,
+        chats=config.main == "chat",
+        others=others,
+    )
+
+
+def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener:
+    limits = state.overload
+    on_drop = state.metrics.cut_off["slow_reader"].inc
+    readers = ReaderLimits(limits.stream_buffer, limits.slow_reader_timeout, on_drop)
+    counted = Connections.within_descriptors(connections)
+    state.metrics.server.connections = counted
+    return Listener(
+        uvicorn.Config(
+            create_app(state),
+            loop="uvloop",
+            # whatever makes a protocol will do
+            http=partial(  # type: ignore[arg-type]
+                HttpProtocol,
+                readers=readers,
+                connections=counted,
+                root_path=state.door.root_path,
+                memory=state.memory,
+            ),
+            ws=WebSocketProtocol,
+            ws_max_size=connections.max_message_bytes,
+            ws_per_message_deflate=False,  # what is small on the wire could be as large as it likes
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # nobody asks for a client's address; whom to believe would be a setting of its own
+            timeout_graceful_shutdown=_CLOSE_SECONDS,
+        ),
+        state.door.tls,
+        counted,
+    )

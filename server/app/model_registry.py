@@ -1,0 +1,90 @@
+"""Every model that one server serves, by the names that clients use and by what it is for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from stentor.protocols.common.errors import BadRequest
+
+Kind = Literal["chat", "transcription", "speech", "embedding"]
+
+ARTICLES: Final[Mapping[Kind, str]] = {
+    "chat": "a chat model",
+    "transcription": "a transcription model",
+    "speech": "a speech model",
+    "embedding": "an embedding model",
+}
+OPTIONS_OF: Final[Mapping[Kind, str]] = {
+    "chat": "MODEL",
+    "transcription": "--transcription-model",
+    "speech": "--speech-model",
+    "embedding": "--embedding-model",
+}
+_SHOWN_CHARS: Final = 128
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    kind: Kind
+    names: tuple[str, ...]
+    """Never empty; the first is the one that responses and metrics carry."""
+    root: str = ""
+    """What the operator asked to be served; empty means the first name."""
+
+
+class ModelRegistry:
+    """Immutable; no two models have a name in common."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        """At most one model of a kind. Raises ValueError, in a line for the operator, where two have one name."""
+        self._by_kind = {model.kind: model for model in models}
+        self._by_name: dict[str, ServedModel] = {}
+        for model in models:
+            for name in model.names:
+                other = self._by_name.setdefault(name, model)
+                if other is not model:
+                    raise ValueError(f"{ARTICLES[other.kind]} and {ARTICLES[model.kind]} are both served as {name!r}")
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._by_kind.values())
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a model goes by that name."""
+        return name in self._by_name
+
+    def of_kind(self, kind: Kind) -> ServedModel | None:
+        return self._by_kind.get(kind)
+
+    def find(self, name: str, param: str = "model") -> ServedModel:
+        """The model that goes by ``name``, whatever it is for. Raises BadRequest (404)."""
+        model = self._by_name.get(name)
+        if model is None:
+            raise BadRequest(f"The model `{_shown(name)}` does not exist.", param, "model_not_found", status=404)
+        return model
+
+    def resolve(self, name: str | None, kind: Kind, param: str = "model") -> str:
+        """The served name that a request meant, of a model of this kind; None means the first name of the one there is.
+
+        Raises BadRequest for a name that nobody has (404), and for a model of another kind, or None where there is no
+        model of this one (400). ``param`` names the field.
+        """
+        if name is not None:
+            model = self.find(name, param)
+            if model.kind == kind:
+                return name
+            what = f"`{_shown(name)}` is {ARTICLES[model.kind]}; this needs {ARTICLES[kind]}"
+        elif kind in self._by_kind:
+            return self._by_kind[kind].names[0]
+        else:
+            what = f"This needs {ARTICLES[kind]}"
+        fitting = self._by_kind.get(kind)
+        way = (
+            f"none is served, which {OPTIONS_OF[kind]} of `stentor serve` would change"
+            if fitting is None
+            else f"use `{fitting.names[0]}`"
+        )
+        raise BadRequest(f"{what}: {way}.", param, "model_not_supported")
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"

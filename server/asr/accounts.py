@@ -1,0 +1,50 @@
+"""What the record of an HTTP request and the metrics keep of the windows that it had heard."""
+
+import time
+
+from stentor.protocols.ipc.actors import FinishReason
+
+from ..observability.request import RequestRecord, Served
+from ..overload.permits import Permit
+from .model import Account, OpenAccount
+
+
+class WindowAccount:
+    """Of one request to the engine; see :class:`.model.Account`."""
+
+    def __init__(self, record: RequestRecord | None, permit: Permit, prompt_tokens: int, max_tokens: int) -> None:
+        permit.take(prompt_tokens)
+        self._permit = permit
+        self._record = record
+        self._served = Served(prompt_tokens, max_tokens, 1, time.monotonic())
+
+    def prompt_done(self, cached_tokens: int, queue_seconds: float, prefill_seconds: float) -> None:
+        served = self._served
+        served.prompt_done = True
+        served.cached_tokens = cached_tokens
+        served.queue_seconds = queue_seconds
+        served.prefill_seconds = prefill_seconds
+        self._permit.processed(served.prompt_tokens)
+
+    def tokens(self, tokens: list[int]) -> None:
+        served = self._served
+        served.last = time.monotonic()
+        served.first = served.first or served.last
+        served.output_tokens += len(tokens)
+
+    def close(self, reason: FinishReason, failure: str) -> None:
+        served = self._served
+        served.ended = time.monotonic()
+        served.reasons.append(reason)
+        served.failure = failure
+        if self._record is not None:
+            self._record.add(served)
+
+
+def accounts(record: RequestRecord | None, permit: Permit) -> OpenAccount:
+    """For all windows of one request of a client. The first that is heard leaves the queue for all of them."""
+
+    def open_account(prompt_tokens: int, max_tokens: int) -> Account:
+        return WindowAccount(record, permit, prompt_tokens, max_tokens)
+
+    return open_account

@@ -1,0 +1,159 @@
+"""One request to the engine about one window: what it heard there, whole."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+import msgspec
+
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.ipc.audio import Alignment, Audio, Heard, TokenRules
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import TokenLogprobs
+
+from ..http.errors import GenerationFailed
+from ..text.generation import EventStream
+from .model import Account, Hears, OpenAccount
+from .options import Drawing, TranscriptionOptions
+
+logger = logging.getLogger(__name__)
+
+_DIGEST_BYTES: Final = 16
+_NEUTRAL: Final = Drawing()
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The samples that a request is about, under a name that equal ones share."""
+
+    pcm: bytes
+    digest: bytes
+
+
+class Answer(msgspec.Struct):
+    """What came of one request."""
+
+    tokens: list[int]
+    """Without the one that ends a transcript."""
+    logprobs: list[TokenLogprobs]
+    """Of every token, the end included."""
+    heard: Heard
+    ended: bool
+    """Whether the transcript came to its end, rather than to ``max_tokens``."""
+
+    @property
+    def sum_logprob(self) -> float:
+        return sum(one.logprob for one in self.logprobs)
+
+
+def window_of(pcm: bytes, salt: str) -> Window:
+    """``pcm`` as in :class:`stentor.protocols.ipc.audio.Audio`. Windows of other salts never share anything."""
+    digest = hashlib.blake2b(salt.encode(), digest_size=_DIGEST_BYTES)
+    digest.update(b"\0")
+    digest.update(pcm)
+    return Window(pcm, digest.digest())
+
+
+def is_soundless(pcm: bytes) -> bool:
+    """Whether every sample is 0, as where a recording is muted: models are sure to hear words in that."""
+    return pcm.count(0) == len(pcm)
+
+
+class Ear:
+    """The way to the engine for one request of a client: all windows of it go under its name, and on its account."""
+
+    def __init__(self, client: Hears, options: TranscriptionOptions, open_account: OpenAccount | None) -> None:
+        self._client = client
+        self._options = options
+        self._open_account = open_account
+
+    async def hear(
+        self,
+        window: Window,
+        prompt: list[int],
+        *,
+        end: int,
+        max_tokens: int,
+        temperature: float = 0.0,
+        rules: TokenRules | None = None,
+        no_speech: tuple[int, int] | None = None,
+        align: Alignment | None = None,
+        allowed: Sequence[int] | None = None,
+        drawing: Drawing = _NEUTRAL,
+    ) -> Answer:
+        """Everything that the engine says; ``end`` is the token that ends a transcript.
+
+        Raises :class:`..http.errors.GenerationFailed` and ``EngineUnavailable``. A caller that is
+        cancelled takes the request back.
+        """
+        options = self._options
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=drawing.top_k,
+            top_p=drawing.top_p,
+            min_p=drawing.min_p,
+            repetition_penalty=drawing.repetition_penalty,
+            presence_penalty=drawing.presence_penalty,
+            frequency_penalty=drawing.frequency_penalty,
+            eos_token_ids=(end,),
+            allowed_token_ids=None if allowed is None else tuple(allowed),
+            logprobs=0,
+        )
+        seed = int.from_bytes(os.urandom(8), "little") if drawing.seed is None else drawing.seed
+        # before there is a request: it may be one too many
+        account = None if self._open_account is None else self._open_account(len(prompt), max_tokens)
+        answer = Answer([], [], Heard(), ended=False)
+        finished: Finished | None = None
+        try:
+            stream = self._client.submit(
+                prompt,
+                params,
+                [seed],
+                priority=options.priority,
+                salt=options.salt,
+                name=options.name,
+                audio=Audio(window.pcm, window.digest, rules, no_speech, align),
+            )
+            try:
+                finished = await _read(stream, answer, account)
+            finally:
+                if finished is None:
+                    stream.abort()
+        finally:
+            if account is not None:
+                if finished is None:
+                    account.close("abort", "")
+                else:
+                    account.close(finished.reason, finished.message or "")
+        if finished is not None and finished.reason == "error":
+            logger.warning("the engine could not finish a request: %s", finished.message)
+        if finished is None or finished.reason not in ("stop", "length"):
+            raise GenerationFailed
+        if answer.tokens and answer.tokens[-1] == end:
+            answer.tokens.pop()
+            answer.ended = True
+        return answer
+
+
+async def _read(stream: EventStream, answer: Answer, account: Account | None) -> Finished | None:
+    """Gathers what comes; None where it breaks off."""
+    finished: Finished | None = None
+    async for events in stream:
+        for event in events:
+            match event:
+                case ChoiceTokens():
+                    answer.tokens += event.tokens
+                    answer.logprobs += event.logprobs or ()
+                    if account is not None:
+                        account.tokens(event.tokens)
+                case PromptDone():
+                    answer.heard = event.heard or Heard()
+                    if account is not None:
+                        account.prompt_done(event.cached_tokens, event.queue_seconds, event.prefill_seconds)
+                case Finished():
+                    finished = event
+                case other:
+                    assert_never(other)
+    return finished

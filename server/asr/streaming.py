@@ -1,0 +1,277 @@
+"""A model that hears while it is spoken to: audio goes in as it comes, and text comes out with it, token by token."""
+
+import codecs
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from stentor.protocols.ipc.actors import ChoiceTokens, EngineReady, Finished, PromptDone
+from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, Streamed
+from stentor.protocols.ipc.sampling import SamplingParams
+
+from ..audio.quiet import quietest
+from ..http.errors import GenerationFailed, Unavailable
+from ..text.generation import EventStream
+from .model import Account, OpenAccount
+from .stream_vocabulary import FEWEST_POSITIONS, StreamVocabulary
+
+logger = logging.getLogger(__name__)
+
+BYTES_A_SECOND: Final = SAMPLE_RATE * SAMPLE_BYTES
+MAX_STRETCH_SECONDS: Final = 600
+"""Of audio that one request to the engine hears; what is longer is several."""
+_CUT_SAMPLES: Final = 8 * SAMPLE_RATE
+"""Of which the quietest is where audio that is too long for one request is cut."""
+
+
+class AudioStream(EventStream, Protocol):
+    """See :class:`stentor.engine.client.stream.RequestStream`."""
+
+    def append(self, pcm: bytes, *, last: bool = False) -> None: ...
+
+
+class HearsStreams(Protocol):
+    """What takes requests whose audio comes piece by piece; see :class:`stentor.engine.client.client.EngineClient`."""
+
+    @property
+    def ready(self) -> EngineReady | None: ...
+
+    def submit(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        seeds: list[int],
+        *,
+        priority: int = 0,
+        salt: str = "",
+        name: str = "",
+        streamed: Streamed | None = None,
+    ) -> AudioStream:
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
+
+
+@dataclass(frozen=True)
+class StreamingTranscriptionModel:
+    """Shared by all requests."""
+
+    served_names: tuple[str, ...]
+    """Never empty."""
+    client: HearsStreams
+    vocabulary: StreamVocabulary
+
+    @property
+    def max_len(self) -> int:
+        """Positions and the token after the last of them, of one request; 0 while the engine starts."""
+        ready = self.client.ready
+        return 0 if ready is None else ready.max_model_len
+
+    @property
+    def stretch_bytes(self) -> int:
+        """Of audio that one request hears, at most. Raises ``Unavailable`` where it is too little."""
+        vocabulary = self.vocabulary
+        positions = self.max_len - 1 - vocabulary.padding
+        if positions < FEWEST_POSITIONS:
+            raise Unavailable(
+                f"The transcription model has {max(positions, 0)} positions for audio, and needs {FEWEST_POSITIONS}: "
+                "it is not ready, or its memory holds too little.",
+                "engine_unavailable",
+            )
+        return min(positions, MAX_STRETCH_SECONDS * SAMPLE_RATE // vocabulary.step) * vocabulary.step_bytes
+
+
+class Said(NamedTuple):
+    """One token that stands for text."""
+
+    token: int
+    bytes: bytes
+    logprob: float | None
+
+
+class Piece(NamedTuple):
+    """What has come at once; also of nothing but silence."""
+
+    text: str
+    tokens: list[Said]
+
+
+class Stretch:
+    """One request: audio in, pieces of text out. Read :meth:`pieces` once, under ``contextlib.aclosing``, while another
+    task of the same event loop feeds it."""
+
+    def __init__(
+        self,
+        model: StreamingTranscriptionModel,
+        *,
+        salt: str = "",
+        name: str = "",
+        logprobs: bool = False,
+        open_account: OpenAccount | None = None,
+    ) -> None:
+        """Raises :class:`..http.errors.Unavailable` and :class:`stentor.engine.client.client.EngineUnavailable`."""
+        vocabulary = self._vocabulary = model.vocabulary
+        self._most = model.stretch_bytes
+        self._size = 0
+        self._unheard = bytearray()
+        self._ended = False
+        self._account: Account | None = None
+        prompt = vocabulary.prompt
+        params = SamplingParams(
+            max_tokens=model.max_len - len(prompt),
+            temperature=0.0,
+            eos_token_ids=(vocabulary.eos,),
+            logprobs=0 if logprobs else None,
+        )
+        if open_account is not None:
+            self._account = open_account(len(prompt), params.max_tokens)
+        try:
+            streamed = Streamed(vocabulary.before)
+            self._stream = model.client.submit(prompt, params, [0], salt=salt, name=name, streamed=streamed)
+        except BaseException:
+            if self._account is not None:
+                self._account.close("abort", "")
+            raise
+
+    # ---- the feeding task
+
+    @property
+    def size(self) -> int:
+        """Bytes of audio so far."""
+        return self._size
+
+    @property
+    def room(self) -> int:
+        """Bytes that it may still be fed."""
+        return 0 if self._ended else self._most - self._size
+
+    @property
+    def unheard(self) -> int:
+        """Bytes for which no token has come."""
+        return len(self._unheard)
+
+    def feed(self, pcm: bytes) -> None:
+        """No more than there is :attr:`room` for."""
+        self._size += len(pcm)
+        self._unheard += pcm
+        self._stream.append(pcm)
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._ended = True
+        self._stream.append(self._vocabulary.after(self._size), last=True)
+
+    def abort(self) -> None:
+        self._stream.abort()
+
+    # ---- the reading task
+
+    @property
+    def left(self) -> bytes:
+        """Once it has been read: audio that somebody else must hear, because the model said its end before it."""
+        return b"" if self._ended else bytes(self._unheard)
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """Until the request ends. Closing it takes the request back. Raises :class:`..http.errors.GenerationFailed`."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        account, finished = self._account, None
+        try:
+            async for events in self._stream:
+                for event in events:
+                    match event:
+                        case ChoiceTokens():
+                            if account is not None:
+                                account.tokens(event.tokens)
+                            said = self._said(event)
+                            yield Piece(decoder.decode(b"".join(one.bytes for one in said)), said)
+                        case PromptDone():
+                            if account is not None:
+                                account.prompt_done(event.cached_tokens, event.queue_seconds, event.prefill_seconds)
+                        case Finished():
+                            finished = event
+        finally:
+            if finished is None:
+                self._stream.abort()
+            if account is not None:
+                account.close("abort" if finished is None else finished.reason, (finished and finished.message) or "")
+        if finished is None or finished.reason not in ("stop", "length"):
+            logger.warning("the engine could not finish a stream: %s", finished and finished.message)
+            raise GenerationFailed
+        rest = decoder.decode(b"", True)
+        if rest:
+            yield Piece(rest, [])
+
+    def _said(self, event: ChoiceTokens) -> list[Said]:
+        vocabulary = self._vocabulary
+        # its text comes later than the audio by the delay, which the prompt is longer by
+        del self._unheard[: len(event.tokens) * vocabulary.step_bytes]
+        found = []
+        for place, token in enumerate(event.tokens):
+            if data := vocabulary.token_bytes(token):
+                found.append(Said(token, data, None if event.logprobs is None else event.logprobs[place].logprob))
+        return found
+
+
+class Written:
+    """The text of all stretches, one after the other, without white space around it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._held = ""
+        """White space that may turn out to be the last."""
+        self._fresh = True
+
+    def begin(self) -> None:
+        """What comes next is another stretch's."""
+        self._fresh = True
+        self._held = " " if self.text else ""
+
+    def add(self, text: str) -> str:
+        """What the text grows by."""
+        if self._fresh:
+            text = text.lstrip()
+            self._fresh = not text
+        told = self._held + text
+        delta = told.rstrip() if text else ""
+        self._held = told[len(delta) :]
+        self.text += delta
+        return delta
+
+
+def _cut(pcm: bytes, *, last: bool) -> bytes:
+    """What is left of ``pcm`` if a word is not to be cut where more follows it."""
+    samples = len(pcm) // SAMPLE_BYTES
+    if last or samples < 2 * _CUT_SAMPLES:
+        return pcm
+    return pcm[: quietest(pcm, samples - _CUT_SAMPLES, samples) * SAMPLE_BYTES]
+
+
+async def stream_whole(
+    model: StreamingTranscriptionModel,
+    pcm: bytes,
+    *,
+    salt: str = "",
+    name: str = "",
+    logprobs: bool = False,
+    open_account: OpenAccount | None = None,
+    owner: object = None,
+) -> AsyncGenerator[Piece, None]:
+    """The text of audio that is there as a whole, without white space around it; ``owner`` is kept beside the audio.
+
+    Raises as :class:`Stretch` and :meth:`Stretch.pieces`; iterate under ``contextlib.aclosing``.
+    """
+    written, begin = Written(), 0
+    while begin < len(pcm):
+        stretch = Stretch(model, salt=salt, name=name, logprobs=logprobs, open_account=open_account)
+        part = _cut(pcm[begin : begin + stretch.room], last=begin + stretch.room >= len(pcm))
+        begin += len(part)
+        stretch.feed(part)
+        stretch.end()
+        tokens: list[Said] = []
+        async with aclosing(stretch.pieces()) as pieces:
+            async for piece in pieces:
+                tokens += piece.tokens
+                if delta := written.add(piece.text):
+                    yield Piece(delta, tokens)
+                    tokens = []
+        written.begin()

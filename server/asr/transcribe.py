@@ -1,0 +1,148 @@
+"""What a file says, and what a turn of a conversation says."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from ..app.task_scope import TaskScope
+from .chunks import Span, chunks_of
+from .draft import draft_window, is_silence
+from .hearing import Ear, is_soundless, window_of
+from .language import Detected, detect_language
+from .model import OpenAccount, TranscriptionModel
+from .options import TranscriptionOptions
+from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
+from .windows import Stretch, whole_stretch
+
+
+class Transcription:
+    """The transcript of one file on its way: :attr:`language` is known once the first segment, or the end, has come.
+
+    Iterate :meth:`segments` once, under ``contextlib.aclosing``; closing it takes back what runs.
+    """
+
+    def __init__(
+        self,
+        model: TranscriptionModel,
+        pcm: bytes,
+        options: TranscriptionOptions,
+        open_account: OpenAccount | None = None,
+        owner: object = None,
+    ) -> None:
+        """``pcm`` is all of the audio, as ``protocols.ipc.audio.Audio`` has it; ``owner`` is kept beside it."""
+        self._owner = owner
+        self._model = model
+        self._pcm = pcm
+        self._options = options
+        self._ear = Ear(model.client, options, open_account)
+        self.language = options.language or "en"
+
+    async def segments(self) -> AsyncGenerator[Segment, None]:
+        """In order, numbered from 0. Raises as :meth:`.hearing.Ear.hear`."""
+        options, count = self._options, 0
+        frames = -(-len(self._pcm) // BYTES_A_FRAME)
+        if not frames:
+            return
+        spans: Sequence[Span] | None = None
+        if options.chunking is not None:
+            spans = await chunks_of(self._pcm, options.chunking, self._model.detections)
+            if not spans:
+                return
+        first = spans[0] if spans else Span(0, frames)
+        language = await self._settle_language(first)
+        if spans is None:
+            stretch = Stretch(self._ear, self._model, self._pcm, 0, frames, options, language)
+            async with aclosing(stretch.segments()) as segments:
+                async for segment in segments:
+                    segment.id = count
+                    count += 1
+                    yield segment
+            return
+        alone = msgspec.structs.replace(options, condition_on_previous_text=False)
+        stretches = (
+            Stretch(self._ear, self._model, self._pcm, span.begin, span.end, alone, language) for span in spans
+        )
+        async with aclosing(_side_by_side(stretches, self._model.parallel_windows)) as heard:
+            async for found in heard:
+                for segment in found:
+                    segment.id = count
+                    count += 1
+                    yield segment
+
+    async def _settle_language(self, first: Span) -> str | None:
+        if not self._model.multilingual:
+            return None
+        if self._options.language is None:
+            end = min(first.end, first.begin + WINDOW_FRAMES)
+            pcm = self._pcm[first.begin * BYTES_A_FRAME : end * BYTES_A_FRAME]
+            window = window_of(pcm, self._options.salt)
+            self.language = (await detect_language(self._ear, self._model, window, self._options.languages)).code
+        return self.language
+
+
+async def _side_by_side(stretches: Iterator[Stretch], most: int) -> AsyncGenerator[list[Segment], None]:
+    """What each stretch says, in order, while up to ``most`` of them are heard."""
+    heard: deque[asyncio.Task[list[Segment]]] = deque()
+    async with TaskScope("stretches of a file") as tasks:
+        for stretch in stretches:
+            heard.append(tasks.submit(whole_stretch(stretch)))
+            if len(heard) == most:
+                yield await heard.popleft()
+        while heard:
+            yield await heard.popleft()
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What was said in some seconds of a conversation."""
+
+    text: str
+    """Stripped; empty where nobody spoke."""
+    tokens: list[int]
+    """Of the text, those that it was said to go on after included."""
+    logprobs: list[float]
+    """One for each token that was drawn, the end of the transcript among them where it came."""
+    avg_logprob: float
+    no_speech_prob: float
+    language: str
+
+
+async def transcribe_turn(
+    model: TranscriptionModel,
+    pcm: bytes,
+    options: TranscriptionOptions,
+    *,
+    after: Sequence[int] = (),
+    open_account: OpenAccount | None = None,
+) -> Turn:
+    """One window without timestamps, at the first temperature alone: for turns, and for guesses while one lasts.
+
+    ``pcm`` holds 30 seconds at most; of more, the last 30 are heard. What is agreed of the turn already may be given as
+    the tokens ``after`` which it goes on. A language that is not named is detected, which costs a step more. Raises as
+    :meth:`.hearing.Ear.hear`.
+    """
+    pcm = pcm[-WINDOW_FRAMES * BYTES_A_FRAME :]
+    if is_soundless(pcm):
+        return Turn(model.vocabulary.decode([*after]).strip(), [*after], [], 0.0, 1.0, options.language or "en")
+    ear = Ear(model.client, options, open_account)
+    window = window_of(pcm, options.salt)
+    detected = (
+        Detected(options.language, 1.0)
+        if options.language
+        else await detect_language(ear, model, window, options.languages)
+    )
+    quick = msgspec.structs.replace(options, timestamps=False, temperatures=options.temperatures[:1])
+    said = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+    language = detected.code if model.multilingual else None
+    draft = await draft_window(ear, model, window, quick, language, said, list(after))
+    tokens = [*after] if is_silence(draft, options) else [*after, *draft.tokens]
+    return Turn(
+        model.vocabulary.decode(tokens).strip(),
+        tokens,
+        [one.logprob for one in draft.answer.logprobs],
+        draft.avg_logprob,
+        draft.no_speech_prob,
+        detected.code,
+    )

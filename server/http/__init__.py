@@ -1,0 +1,1 @@
+"""HTTP and WebSockets: listening, limits, TLS, refusals and errors in the shape of each protocol, SSE."""

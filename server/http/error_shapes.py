@@ -1,0 +1,77 @@
+"""The shapes in which errors are told: each path belongs to a protocol, and each protocol has a shape of its own.
+
+Whatever refuses a request, from the connection to the route, tells it by :func:`shape_of` its path; nothing else
+writes an error.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from stentor.protocols.anthropic.errors import CODES, ErrorDetails, MessageError, MessageErrorResponse, kind_of
+from stentor.protocols.common.errors import ErrorBody, ErrorResponse
+
+from ..observability.request import current_request_id
+
+_encode: Final = msgspec.json.Encoder().encode
+_MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
+_MODELS: Final = re.compile(r"/v1/models(?:/|$)")
+
+
+class ErrorShape(Protocol):
+    def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
+        """Of a response; ``request_id`` is empty where the request has none."""
+
+    def frame(self, status: int, error: ErrorBody) -> bytes:
+        """As an event of a stream that has begun."""
+
+    @property
+    def id_header(self) -> bytes | None:
+        """A header that names the request, besides ``x-request-id``."""
+
+
+class _OpenAi:
+    id_header = None
+
+    def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
+        return _encode(ErrorResponse(error))
+
+    def frame(self, status: int, error: ErrorBody) -> bytes:
+        return b"data: " + _encode(ErrorResponse(error)) + b"\n\n"
+
+
+class _Anthropic:
+    id_header = b"request-id"
+
+    def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
+        message = error.message
+        if error.code == "context_length_exceeded":
+            # there is no code in this shape; clients that shorten conversations by themselves look for these words
+            message = f"prompt is too long: {message}"
+        elif error.param is not None and f"`{error.param}" not in message:
+            message = f"`{error.param}`: {message}"  # nor is there a `param`
+        details = ErrorDetails(error.code) if error.code in CODES else UNSET
+        return _encode(MessageErrorResponse(MessageError(kind_of(status), message, details), request_id or None))
+
+    def frame(self, status: int, error: ErrorBody) -> bytes:
+        return b"event: error\ndata: " + self.body(status, error, current_request_id()) + b"\n\n"
+
+
+OPENAI: Final[ErrorShape] = _OpenAi()
+ANTHROPIC: Final[ErrorShape] = _Anthropic()
+
+
+def shape_of(path: str, headers: Iterable[tuple[bytes, bytes]]) -> ErrorShape:
+    """``path`` as the routes name it, without ``--root-path``."""
+    return ANTHROPIC if speaks_anthropic(path, headers) else OPENAI
+
+
+def speaks_anthropic(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the client's protocol is Anthropic's. Both have ``/v1/models``: there the header that says which
+    version of Anthropic's a client means, which every such client sends, tells them apart."""
+    if _MESSAGES.match(path):
+        return True
+    return _MODELS.match(path) is not None and any(name == b"anthropic-version" for name, _ in headers)

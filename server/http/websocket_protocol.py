@@ -1,0 +1,168 @@
+"""A connection that has become a WebSocket: uvicorn's protocol, counted and watched as it was before."""
+
+import asyncio
+from asyncio.transports import BaseTransport
+from http import HTTPStatus
+from typing import Any, Final, TypeGuard
+
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
+
+from stentor.protocols.common.errors import BadRequest
+
+from ..app.config import ConnectionLimits
+from ..overload.memory_budget import MemoryBudget, MemoryFull
+from ..overload.slow_readers import ReaderWatch
+from .connections import Place
+from .http_refusals import Refused, response_to
+
+_FRAME_BYTES: Final = 128
+"""Of a frame beside its payload: an object, and its place in a list."""
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """Takes over what :class:`.http_protocol.HttpProtocol` held of its connection.
+
+    Messages are read one at a time: the next is not read from the socket before the application has taken this one.
+    What has come and has not been taken, of messages that are not whole yet too, is counted; where there is no room for
+    it, the connection is closed.
+
+    A handshake that the library cannot read is refused, and one that the application does not answer in time is given
+    up: uvicorn would hold both connections for as long as their clients do. From the handshake on, pings do that.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        place: Place | None = None,
+        reader: ReaderWatch | None = None,
+        memory: MemoryBudget | None = None,
+        path: str = "",
+        accept_timeout: float = ConnectionLimits().header_timeout,
+        **kwargs: Any,
+    ) -> None:
+        """``path`` is the request's, as the routes name it; ``accept_timeout`` in seconds."""
+        super().__init__(*args, **kwargs)
+        self._place = place
+        self._reader = reader
+        self._path = path
+        self._accept_timeout = accept_timeout
+        self._accept_timer: asyncio.TimerHandle | None = None
+        self._share = (memory or MemoryBudget(0)).share(free=0)
+        self._fragments = 0
+        """Bytes of the frames of a message whose last one has not come."""
+        self._queued = 0
+        """Of messages that the application has not taken."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        self._accept_timer = self.loop.call_later(self._accept_timeout, self._accept_is_late)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing() or not self._has_room(len(data)):
+            return
+        super().data_received(data)
+        self._has_room(0)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._refuse(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "The path or a header of this WebSocket's handshake is longer than this server reads.",
+                "headers_too_large",
+            )
+
+    def _has_room(self, more: int) -> bool:
+        """Counts what is held, with so many bytes more; where it is too much, ends the connection and returns False."""
+        held = len(self.conn.reader.buffer) + self._fragments + self._queued + more
+        most = self.config.ws_max_size
+        try:
+            if held > 2 * most:
+                self._give_up(CloseCode.MESSAGE_TOO_BIG, f"more than {2 * most} bytes of frames wait")
+                return False
+            self._share.set(held)
+        except (MemoryFull, BadRequest):
+            self._give_up(CloseCode.TRY_AGAIN_LATER, "the server holds as many messages as it may")
+            return False
+        return True
+
+    def _give_up(self, code: CloseCode, reason: str) -> None:
+        self.conn.fail(code, reason)
+        self.conn.reader.discard()
+        self.frames = []
+        self._fragments = 0
+        self._share.set(self._queued)
+        if self.conn.close_sent is None:  # before the handshake
+            self.transport.abort()
+        else:
+            self.handle_parser_exception()
+
+    def handle_text(self, event: Frame) -> None:
+        self._fragments = _FRAME_BYTES + len(event.data)
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        self._fragments = _FRAME_BYTES + len(event.data)
+        super().handle_bytes(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        self._fragments += _FRAME_BYTES + len(event.data)
+        super().handle_cont(event)
+
+    def send_receive_event_to_app(self) -> None:
+        self._queued += self._fragments
+        self._fragments = 0
+        super().send_receive_event_to_app()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        message = await super().receive()
+        if self.queue.empty():
+            self._queued = 0
+            self._share.set(len(self.conn.reader.buffer) + self._fragments)
+        return message
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._accept_timer is not None:
+            self._accept_timer.cancel()
+        if self._reader is not None:
+            self._reader.stop()
+        if self._place is not None:
+            self._place.leave()
+        self._share.close()
+        # the library's state and its parser refer to each other: the frame that the parser stands at, and all that is
+        # buffered, would stay until cycles are collected, which in an idle server is never
+        self.conn.parser.close()
+        self.conn.reader.discard()
+        self.frames = []
+        super().connection_lost(exc)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # refused by a response, which uvicorn takes for forgotten
+
+    def _accept_is_late(self) -> None:
+        if not (self.handshake_complete or self.close_sent):
+            message = f"The WebSocket was not opened within {self._accept_timeout:g} seconds; try again."
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, message, "handshake_timeout")
+
+    def _refuse(self, status: HTTPStatus, message: str, code: str) -> None:
+        """Instead of a handshake; for the application the client has gone."""
+        self.disconnected = self.handshake_complete = self.close_sent = True
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        self.transport.write(response_to(Refused(status, message, code), self._path))
+        self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._reader is not None:
+            self._reader.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._reader is not None:
+            self._reader.resume()
+
+
+def takes_over(kind: type[asyncio.Protocol] | None) -> TypeGuard[type[WebSocketProtocol]]:
+    """Whether a listener's protocol for WebSockets can be handed what its connections hold."""
+    return kind is not None and issubclass(kind, WebSocketProtocol)

@@ -1,0 +1,113 @@
+"""What an operator sees while a model loads, and where its memory went."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from stentor.protocols.ipc.actors import EngineReady, MemoryLine
+from stentor.protocols.ipc.actors import Progress as ProgressMessage
+
+from ..observability.processes import resident_bytes
+
+logger = logging.getLogger(__name__)
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class StartupDisplay:
+    """Progress bars on a terminal; elsewhere one log line when a phase begins and one when it ends.
+
+    Phases of several models go on side by side, each under its model's name.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: Progress | None = None
+        if console.is_terminal:
+            self._bars = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TimeElapsedColumn(),
+                console=console,
+                transient=True,
+            )
+        self._tasks: dict[str, TaskID] = {}
+        self._ended: set[str] = set()
+
+    def __enter__(self) -> Self:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def update(self, message: ProgressMessage, model: str = "") -> None:
+        """``model`` tells one of several apart."""
+        phase = f"{model}: {message.phase}" if model else message.phase
+        if self._bars is not None:
+            if phase not in self._tasks:
+                self._tasks[phase] = self._bars.add_task(phase, total=message.total)
+            self._bars.update(self._tasks[phase], completed=message.done, total=message.total)
+        elif phase not in self._tasks:
+            self._tasks[phase] = TaskID(len(self._tasks))
+            logger.info("%s…", phase)
+        if message.done >= message.total and phase not in self._ended:
+            self._ended.add(phase)
+            if self._bars is None:
+                logger.info("%s: done", phase)
+
+
+def report_ready(
+    console: Console, engines: Mapping[str, EngineReady], others: Mapping[str, int | None], address: str, seconds: float
+) -> None:
+    """The start-up summary, by what the models are called; the first is the one that chats.
+
+    ``others`` have no engine, but a process of their own, whose pid is given where it is known.
+    """
+    several = len(engines) + len(others) > 1
+    for name, ready in engines.items():
+        for note in ready.notes:
+            logger.info("%s", f"{name}: {note}" if several else note)
+        _report_memory(console, ready.memory, name if several else "")
+    for name, pid in others.items():
+        if pid is not None and (taken := resident_bytes(pid)) is not None:
+            _report_memory(console, [MemoryLine("process", taken, "resident now: voice and code")], name)
+    context = next(iter(engines.values())).max_model_len
+    logger.info("context of %d tokens; ready in %.1f s on %s", context, seconds, address)
+
+
+def _report_memory(console: Console, lines: Sequence[MemoryLine], name: str) -> None:
+    """A table on a terminal, log lines elsewhere. ``name`` tells one of several models apart."""
+    title = f"memory of {name}" if name else "memory"
+    if console.is_terminal:
+        table = Table(title=title, title_justify="left", show_edge=False)
+        table.add_column("what")
+        table.add_column("size", justify="right")
+        table.add_column("")
+        for line in lines:
+            table.add_row(line.what, format_bytes(line.bytes), line.note)
+        console.print(table)
+    else:
+        for line in lines:
+            logger.info("%s: %s %s (%s)", title, line.what, format_bytes(line.bytes), line.note)
+
+
+def format_bytes(count: int) -> str:
+    """1536 → "1.5 KiB"."""
+    size = float(count)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,59 @@
+"""Everything about who comes in, made from what the operator set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..app.config import AccessConfig
+from ..app.reload import Reloadable
+from ..http.tls import ReloadingContext, TlsFiles
+from ..main.options import ConfigError
+from .client_secrets import ClientSecrets
+from .files import FileRefused
+from .hosts import Hosts
+from .keys import Keyring
+from .origins import Origins
+
+
+@dataclass(frozen=True)
+class AccessControl:
+    """Without anything set it is open to all who reach it."""
+
+    keys: Keyring = field(default_factory=Keyring)
+    origins: Origins = field(default_factory=Origins)
+    root_path: str = ""
+    """In front of every path; empty, or begins with a slash and ends without."""
+    tls: ReloadingContext | None = None
+    secrets: ClientSecrets = field(default_factory=ClientSecrets)
+    """For the clients of those who have keys."""
+    hosts: Hosts = field(default_factory=Hosts)
+
+    @property
+    def reloadable(self) -> Sequence[Reloadable]:
+        return [self.keys] if self.tls is None else [self.keys, self.tls]
+
+
+def open_door(config: AccessConfig) -> AccessControl:
+    """Reads every file that is named. Raises :class:`..main.options.ConfigError`."""
+    try:
+        keys = Keyring(
+            config.api_keys, config.admin_keys, api_file=config.api_key_file, admin_file=config.admin_key_file
+        )
+        tls = _open_tls(config)
+    except FileRefused as error:
+        raise ConfigError(str(error)) from error
+    return AccessControl(keys, Origins(config.cors_origins), config.root_path, tls, hosts=Hosts(config.allowed_hosts))
+
+
+def _open_tls(config: AccessConfig) -> ReloadingContext | None:
+    beside = {
+        "--tls-key": config.tls_key,
+        "--tls-ca": config.tls_ca,
+        "--tls-key-password-file": config.tls_key_password_file,
+    }
+    if config.tls_cert is None:
+        for option, file in beside.items():
+            if file is not None:
+                raise ConfigError(f"{option}: it needs --tls-cert beside it")
+        return None
+    files = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca, config.tls_key_password_file)
+    return ReloadingContext.load(files)

@@ -1,0 +1,291 @@
+"""Prometheus metrics under vLLM's names.
+
+The engine's own figures are read when the page is asked for; what concerns requests is observed here
+as deltas pass. Labels come from the configuration or from closed sets, never from a client.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from stentor.engine.client.outages import LostProcess
+from stentor.protocols.ipc.actors import EngineReady, FinishReason, Stats
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
+
+from .figures import ServerFigures
+from .quick_metrics import QuickCounter, QuickHistogram
+from .realtime_figures import RealtimeFigures
+from .refusals import REFUSALS, refusal_of
+from .request import RequestRecord, Served
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+
+_TTFT: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+_STEP: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+_LONG: Final = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920)
+_RECOVERY: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160)
+_COUNT: Final = tuple(float(2**power) for power in range(18))
+_SMALL: Final = (1, 2, 5, 10, 20, 50, 100)
+
+REJECTIONS: Final = (
+    *("starting", "draining", "failed"),
+    *("queue_full", "queue_tokens_full", "memory_full", "templates_full", "background_full", "grammars_full"),
+    "speech_full",
+    "audio_full",
+)
+CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "slow_reader")
+TOOL_OUTCOMES: Final = ("completed", "failed", "cut_off")
+
+
+class EngineFigures(Protocol):
+    """What the metrics page reads of the engine."""
+
+    @property
+    def stats(self) -> Stats: ...
+
+    @property
+    def ready(self) -> EngineReady | None: ...
+
+    @property
+    def engine_restarts(self) -> int: ...
+
+
+class Metrics:
+    """One registry of its own; ``model`` is the only label besides the reasons.
+
+    What concerns an engine is told of each, under the name of its model.
+    """
+
+    def __init__(self, model: str, engine: EngineFigures, others: Mapping[str, EngineFigures] | None = None) -> None:
+        self.registry = CollectorRegistry()
+        self._model = model
+        engines = {model: engine, **(others or {})}
+        self.registry.register(_EngineCollector(engines))
+        self.server = ServerFigures(model, self.registry)
+        self.realtime = RealtimeFigures(model, self.registry)
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.")
+        self.prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
+        labels = {"model_name": model}
+        self.generation_tokens = QuickCounter("stentor:generation_tokens", "Tokens delivered.", labels, self.registry)
+        success = Counter(
+            "stentor:request_success",
+            "Choices that ended, by reason.",
+            ("model_name", "finished_reason"),
+            registry=self.registry,
+        )
+        self.finished = {reason: success.labels(model, reason) for reason in get_args(FinishReason)}
+        rejections = Counter(
+            "stentor:admission_rejections",
+            "Requests turned away before they reached the engine, by reason.",
+            ("model_name", "reason"),
+            registry=self.registry,
+        )
+        self.rejected = {reason: rejections.labels(model, reason) for reason in (*REJECTIONS, *REFUSALS)}
+        cut_off = Counter(
+            "stentor:requests_cut_off",
+            "Requests ended by the server before they were done, by reason.",
+            ("model_name", "reason"),
+            registry=self.registry,
+        )
+        self.cut_off = {reason: cut_off.labels(model, reason) for reason in CUT_OFFS}
+        served = Histogram(
+            "stentor:tool_call_seconds",
+            "Calls of tools that the server made on other servers, by outcome.",
+            ("model_name", "outcome"),
+            registry=self.registry,
+            buckets=_LONG,
+        )
+        self.tool_calls = {outcome: served.labels(model, outcome) for outcome in TOOL_OUTCOMES}
+        self.ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
+        self.inter_token = QuickHistogram(
+            "stentor:inter_token_latency_seconds", "Between deliveries of one request.", labels, self.registry, _STEP
+        )
+        self.per_token = self._histogram(
+            "request_time_per_output_token_seconds", "Mean time per token after the first, per request.", _STEP
+        )
+        self.e2e = self._histogram("e2e_request_latency_seconds", "Arrival to end.", _LONG)
+        self.queue = self._histogram("request_queue_time_seconds", "Arrival in the engine to first scheduling.", _LONG)
+        self.prefill = self._histogram("request_prefill_time_seconds", "First scheduling to end of prefill.", _LONG)
+        self.decode = self._histogram("request_decode_time_seconds", "First token to last.", _LONG)
+        self.inference = self._histogram("request_inference_time_seconds", "Prefill and decode.", _LONG)
+        self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens per request.", _COUNT)
+        self.request_generation = self._histogram("request_generation_tokens", "Tokens delivered per request.", _COUNT)
+        recovery = Histogram(
+            "stentor:recovery_seconds",
+            "From the loss of a process to the first step of the one in its place.",
+            ("model_name", "process"),
+            registry=self.registry,
+            buckets=_RECOVERY,
+        )
+        self.recovery = {
+            name: {process: recovery.labels(name, process) for process in get_args(LostProcess)} for name in engines
+        }
+        """By the name of a model and what had been lost."""
+        self.params_n = self._histogram("request_params_n", "The n of requests.", _SMALL)
+        self.params_max_tokens = self._histogram("request_params_max_tokens", "The max_tokens of requests.", _COUNT)
+
+    def track(self, prompt_tokens: int, n: int, max_tokens: int, arrival: float) -> "RequestTracker":
+        """Observes one request from here on; ``arrival`` by ``time.monotonic()``."""
+        self.params_n.observe(n)
+        self.params_max_tokens.observe(max_tokens)
+        return RequestTracker(self, Served(prompt_tokens, max_tokens, n, time.monotonic()), arrival)
+
+    def ended(self, record: RequestRecord) -> None:
+        """Is told of every request, whatever became of it."""
+        self.server.count(record)
+        if (refusal := refusal_of(record)) is not None:
+            self.rejected[refusal].inc()
+
+    def render(self) -> bytes:
+        """The page, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"stentor:{name}", text, ("model_name",), registry=self.registry).labels(self._model)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        histogram = Histogram(f"stentor:{name}", text, ("model_name",), registry=self.registry, buckets=buckets)
+        return histogram.labels(self._model)
+
+
+class RequestTracker:
+    """What one request contributes; fed with every batch of deltas, closed once."""
+
+    __slots__ = (
+        "_arrival",
+        "_first",
+        "_generated",
+        "_last",
+        "_metrics",
+        "_open",
+        "_served",
+    )
+
+    def __init__(self, metrics: Metrics, served: Served, arrival: float) -> None:
+        self._metrics = metrics
+        self._served = served
+        self._open = served.choices
+        self._arrival = arrival
+        self._first = 0.0
+        self._last = 0.0
+        self._generated = 0
+
+    def batch(self, deltas: Iterable[Delta]) -> None:
+        tokens = 0
+        for delta in deltas:
+            if type(delta) is Text or type(delta) is Reasoning:
+                tokens += len(delta.tokens)
+            elif type(delta) is Finish:
+                self._open -= 1
+                self._metrics.finished[delta.reason].inc()
+                self._served.reasons.append(delta.reason)
+                if not delta.fault:  # what the client asked for in vain is told to the client
+                    self._served.failure = delta.message or self._served.failure
+            elif type(delta) is PromptProcessed:
+                self._prompt_done(delta)
+        if not tokens:
+            return
+        now = time.monotonic()
+        if self._generated:
+            self._metrics.inter_token.observe(now - self._last)
+        else:
+            self._first = now
+            self._metrics.ttft.observe(now - self._arrival)
+        self._last = now
+        self._generated += tokens
+        self._metrics.generation_tokens.inc(tokens)
+
+    def close(self) -> Served:
+        """The request is over, whether it ended or was given up; choices still open count as aborted."""
+        metrics, served = self._metrics, self._served
+        if self._open:
+            metrics.finished["abort"].inc(self._open)
+            served.reasons += ["abort"] * self._open
+            self._open = 0
+        served.first, served.last, served.output_tokens = self._first, self._last, self._generated
+        served.ended = time.monotonic()
+        metrics.e2e.observe(served.ended - self._arrival)
+        if not served.prompt_done:
+            return served
+        metrics.request_prompt.observe(served.prompt_tokens)
+        metrics.request_generation.observe(self._generated)
+        decode = self._last - self._first
+        metrics.decode.observe(decode)
+        metrics.inference.observe(served.prefill_seconds + decode)
+        if self._generated > 1:
+            metrics.per_token.observe(decode / (self._generated - 1))
+        return served
+
+    def _prompt_done(self, delta: PromptProcessed) -> None:
+        served = self._served
+        served.prompt_done = True
+        served.cached_tokens = delta.cached_tokens
+        served.queue_seconds = delta.queue_seconds
+        served.prefill_seconds = delta.prefill_seconds
+        self._metrics.prompt_tokens.inc(served.prompt_tokens)
+        self._metrics.prompt_tokens_cached.inc(delta.cached_tokens)
+        self._metrics.queue.observe(delta.queue_seconds)
+        self._metrics.prefill.observe(delta.prefill_seconds)
+
+
+class _EngineCollector:
+    """Reads the engine's figures at the moment of the scrape."""
+
+    def __init__(self, engines: Mapping[str, EngineFigures]) -> None:
+        """By the names of their models."""
+        self._engines = engines
+
+    def collect(self) -> Iterator[Metric]:
+        stats = {model: engine.stats for model, engine in self._engines.items()}
+        for name, text, gauge_of in _GAUGES:
+            gauge = GaugeMetricFamily(f"stentor:{name}", text, labels=("model_name",))
+            for model in stats:
+                gauge.add_metric((model,), gauge_of(stats[model]))
+            yield gauge
+        restarts = CounterMetricFamily(
+            "stentor:engine_restarts", "Engines started in place of one that was lost.", labels=("model_name",)
+        )
+        for model, engine in self._engines.items():
+            restarts.add_metric((model,), engine.engine_restarts)
+        yield restarts
+        for name, text, count_of in _COUNTERS:
+            counter = CounterMetricFamily(f"stentor:{name}", text, labels=("model_name",))
+            for model in stats:
+                counter.add_metric((model,), count_of(stats[model]))
+            yield counter
+        info = GaugeMetricFamily(
+            "stentor:cache_config_info",
+            "The KV cache, in labels.",
+            labels=("model_name", "block_size", "num_gpu_blocks"),
+        )
+        for model, engine in self._engines.items():
+            if (ready := engine.ready) is not None:
+                info.add_metric((model, str(ready.block_size), str(ready.num_blocks)), 1)
+        if info.samples:
+            yield info
+
+
+_GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float]], ...]] = (
+    ("num_requests_running", "Choices that the engine is running.", lambda stats: stats.running),
+    ("num_requests_waiting", "Choices that wait for the engine.", lambda stats: stats.waiting),
+    ("kv_cache_free_blocks", "KV blocks that no request holds.", lambda stats: stats.free_blocks),
+    ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", lambda stats: stats.kv_usage),
+)
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
+    ("num_preemptions", "Choices put back to waiting for lack of KV blocks.", lambda stats: stats.preemptions),
+    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", lambda stats: stats.prefix_queries),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_hits),
+    ("engine_steps", "Steps that the engine has completed.", lambda stats: stats.steps),
+    ("worker_restarts", "Workers started in place of one that was lost.", lambda stats: stats.worker_restarts),
+    (
+        "recovered_requests",
+        "Requests that went on after the process under them was lost.",
+        lambda stats: stats.recovered,
+    ),
+    ("watchdog_kills", "Workers killed because they took too long.", lambda stats: stats.watchdog_kills),
+    ("poisoned_requests", "Requests ended because they alone killed workers or engines.", lambda stats: stats.poisoned),
+)

@@ -1,0 +1,122 @@
+"""Numbers as clients read them, from the bytes that the engine sends.
+
+Nothing is done for one number at a time: bytes become text by one call each, of so many that the event loop can wait
+for it.
+"""
+
+import binascii
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.ipc.pooling import Pooled
+from stentor.protocols.pooling.formats import EncodingFormat, Endianness, NumberType
+
+from ..http.whole_answer import AnswerParts, AnswerRoom, Buffer, WholeAnswer
+from ..overload.turns import LoopTurns, Slices
+
+SLICE_NUMBERS: Final = 3 << 12
+"""That are written by one call: in some 2 ms. Three bytes are four characters of base64."""
+FORMAT_BYTES: Final[dict[str, int]] = {"float": 22, "base64": 6, "bytes": 4, "bytes_only": 4}
+"""Of one number in an answer."""
+_TYPES: Final[dict[NumberType, str]] = {"float32": "f4", "float16": "f2"}
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class NumberWriter:
+    """Writes the numbers of one answer, and lets others have the event loop in between.
+
+    Its methods raise as :meth:`..http.whole_answer.AnswerRoom.add`.
+    """
+
+    def __init__(self, room: AnswerRoom, turns: LoopTurns) -> None:
+        self._room = room
+        self._slices = Slices(turns)
+        self._parts = AnswerParts(room)
+
+    async def one(
+        self, pooled: Pooled, format: EncodingFormat, type: NumberType, order: Endianness, *, flat: bool
+    ) -> Any:
+        """One text's numbers for a JSON answer; ``flat`` is one vector, otherwise there is a row for each token."""
+        if format == "base64":
+            return await self.base64(number_bytes(pooled, type, order))
+        if pooled.ids:
+            return await self.written([_encode(weights(pooled))])
+        if flat:
+            return await self.written([_encode(floats(pooled))])
+        return await self.written(_row_parts(pooled))
+
+    async def base64(self, data: bytes) -> Any:
+        step = 4 * SLICE_NUMBERS
+        view = memoryview(data)
+        parts = (binascii.b2a_base64(view[at : at + step], newline=False) for at in range(0, len(data), step))
+        return await self.written(parts, b'"', b'"')
+
+    async def written(self, parts: Iterable[bytes], before: bytes = b"", after: bytes = b"") -> Any:
+        """JSON in parts, each made when it is asked for; to be put into the answer."""
+        kept: list[Buffer] = [before]
+        for part in parts:
+            kept.append(part)
+            self._room.add(len(part))
+            await self._slices.did(len(part))
+        kept.append(after)
+        return self._parts.place(kept)
+
+    def answer(self, value: Any) -> WholeAnswer:
+        """``value`` with what has been written."""
+        return self._parts.answer(value)
+
+
+def floats(pooled: Pooled) -> list[float]:
+    """All of one text, row by row."""
+    found: Any = memoryview(pooled.data).cast("f").tolist()
+    return found  # type: ignore[no-any-return]
+
+
+def weights(pooled: Pooled) -> dict[str, float]:
+    """Of ``sparse``: by the ids of tokens."""
+    return dict(zip(map(str, memoryview(pooled.ids).cast("I").tolist()), floats(pooled), strict=True))
+
+
+def _row_parts(pooled: Pooled) -> Iterator[bytes]:
+    """The array of all rows, some rows at a time."""
+    if not pooled.rows or not pooled.columns:
+        yield _encode([[] for _ in range(pooled.rows)])
+        return
+    data, width = memoryview(pooled.data), 4 * pooled.columns
+    step = max(1, SLICE_NUMBERS // pooled.columns)
+    before = b"["
+    for start in range(0, pooled.rows, step):
+        end = min(start + step, pooled.rows)
+        some: Any = data[start * width : end * width].cast("B").cast("f", (end - start, pooled.columns))
+        yield before + _encode(some.tolist())[1:-1]
+        before = b","
+    yield b"]"
+
+
+def number_bytes(pooled: Pooled, type: NumberType, order: Endianness) -> bytes:
+    """As :attr:`.Pooled.data`, of another type or order of bytes."""
+    if type == "float32" and order != "big":
+        return pooled.data
+    import numpy as np  # late: hardly anybody asks for these
+
+    wanted = (">" if order == "big" else "<") + _TYPES[type]
+    return np.frombuffer(pooled.data, "<f4").astype(wanted).tobytes()
+
+
+def integers(many: Sequence[Pooled], kind: str) -> list[list[int]]:
+    """Cohere's ``int8``, ``uint8``, ``binary`` and ``ubinary``: each number on a scale of its own text's largest, or
+    its sign as one bit, the first of eight highest. ``binary`` and ``int8`` are the others less 128."""
+    import numpy as np  # late: hardly anybody asks for these
+
+    vectors = np.stack([np.frombuffer(each.data, "<f4") for each in many])
+    if kind in ("binary", "ubinary"):
+        packed = np.packbits(vectors >= 0, axis=1).astype(np.int16)
+        found: list[list[int]] = (packed - (128 if kind == "binary" else 0)).tolist()
+        return found
+    largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
+    scaled = np.rint(vectors / largest * 127).astype(np.int16)
+    found = (scaled + (128 if kind == "uint8" else 0)).tolist()
+    return found

@@ -1,0 +1,130 @@
+"""From a model's folder to what the server needs of it."""
+
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from stentor.engine.loading.pooling_checkpoint import pooling_config
+from stentor.engine.models.config import DecoderConfig
+from stentor.engine.models.pooling_config import PoolingConfig
+from stentor.engine.models.sentence_config import PoolingMode
+
+from ..text.errors import TokenizerError
+from ..text.loading import load_tokenizer
+from ..text.pool import EncodingRoom, TokenizerPool
+from ..text.tokenizer import Tokenizer
+from .ends import ends_of, pair_ends_of
+from .errors import EmbeddingModelError
+from .model import EmbeddingModel, Markers, Observes, PairForm, Pools
+from .plugin import open_plugin
+
+_MAX_FILE_BYTES: Final = 1 << 20
+_PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+
+class Served(Protocol):
+    """How the operator has the model served; see :class:`..app.config.EmbeddingConfig`."""
+
+    @property
+    def served_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def pooler(self) -> PoolingMode | None: ...
+
+    @property
+    def plugin(self) -> str | None: ...
+
+
+def open_embedding(
+    served: Served,
+    client: Pools,
+    folder: Path,
+    metrics: Observes | None = None,
+    tokenizer_path: Path | None = None,
+    room: EncodingRoom | None = None,
+) -> EmbeddingModel:
+    """Reads the configuration and the tokenizer of ``folder``, or another: some 100 ms, so call it in a thread. Texts
+    are encoded in ``room``.
+
+    Raises :class:`stentor.engine.loading.errors.CheckpointError`, with one line for the operator.
+    """
+    config = pooling_config(folder, served.pooler)
+    try:
+        tokenizer = load_tokenizer(folder, override=tokenizer_path)
+    except TokenizerError as error:
+        raise EmbeddingModelError(str(error)) from error
+    return EmbeddingModel(
+        served.served_names,
+        client,
+        TokenizerPool(tokenizer, room=room),
+        config,
+        ends_of(tokenizer),
+        pair_ends_of(tokenizer),
+        pair_form_of(config, tokenizer),
+        markers_of(folder, config, tokenizer),
+        metrics,
+        None if served.plugin is None else open_plugin(served.plugin),
+    )
+
+
+def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
+    """A language model that says yes or no is asked in the words that it was trained with."""
+    if config.score is None or not isinstance(config.backbone, DecoderConfig):
+        return "pair"
+    source = tokenizer.template_source
+    if "query" in source and "document" in source:
+        return "template"
+    if config.score.against and config.architecture.startswith("Qwen3"):
+        return "qwen3"
+    return "bge" if len(config.score.against) == 1 and config.architecture.startswith("Gemma") else "pair"
+
+
+def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Markers:
+    """Of a model of late interaction: as PyLate's files say, or Stanford's."""
+    if config.vectors is None or config.vectors.skip_first:
+        return Markers()
+    given = _read(folder / "config_sentence_transformers.json")
+    stanford = _read(folder / "artifact.metadata")
+    if stanford:
+        given = {
+            "query_prefix": stanford.get("query_token_id", "[unused0]"),
+            "document_prefix": stanford.get("doc_token_id", "[unused1]"),
+            "query_length": stanford.get("query_maxlen", 32),
+            "document_length": stanford.get("doc_maxlen", 0),
+            "do_query_expansion": True,
+            "attend_to_expansion_tokens": stanford.get("attend_to_mask_tokens", False),
+            "skiplist_words": [*_PUNCTUATION] if stanford.get("mask_punctuation", True) else [],
+        }
+    # tokens that fill a query up, and that none of its own sees, cannot be told from those that it sees: left out
+    fills = given.get("do_query_expansion", True) is True and given.get("attend_to_expansion_tokens") is True
+    words = given.get("skiplist_words", [])
+    backend = tokenizer.backend
+    skipped = [backend.token_to_id(word) for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    return Markers(
+        query=_token(tokenizer, given.get("query_prefix")),
+        document=_token(tokenizer, given.get("document_prefix")),
+        query_length=_length(given.get("query_length")),
+        document_length=_length(given.get("document_length")),
+        fill=backend.token_to_id("[MASK]") or backend.token_to_id("<mask>") if fills else None,
+        skipped=frozenset(token for token in skipped if token is not None),
+    )
+
+
+def _token(tokenizer: Tokenizer, text: object) -> int | None:
+    return tokenizer.backend.token_to_id(text) if isinstance(text, str) and text else None
+
+
+def _length(given: object) -> int:
+    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 0
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Empty where there is none that can be read."""
+    try:
+        if not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
+            return {}
+        found = msgspec.json.decode(file.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,176 @@
+"""Prompts through the engine: a job of many is there a part at a time, and what is left of it goes when it ends."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from stentor.engine.models.pooling_config import PoolingConfig, looks_at_all
+from stentor.protocols.common.bounds import ANSWER_TOO_LARGE
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.actors import Finished, PromptDone
+from stentor.protocols.ipc.pooling import Pooled, Pooling
+from stentor.protocols.ipc.sampling import SamplingParams
+
+from ..http.errors import GenerationFailed
+from ..http.whole_answer import AnswerRoom, without_bound
+from ..observability.request import RequestRecord, Served
+from ..overload.memory_budget import TOKEN_BYTES
+from ..overload.permits import Permit
+from ..text.generation import EventStream
+from .model import EmbeddingModel
+from .reading import Prompt
+
+logger = logging.getLogger(__name__)
+
+WINDOW_TOKENS: Final = 1 << 14
+"""Of one job, that are with the engine at a time: what follows is there before it runs dry, on any device."""
+WINDOW_TEXTS: Final = 512
+FIRST_TEXTS: Final = 8
+"""Those of a job that stand in line with everybody's; the rest goes behind: who brings a few waits for a few."""
+MAX_BYTES: Final = 64 << 20
+"""Of numbers that one request gets: they are held until the last has come, and several times as large as text."""
+_NO_TOKENS: Final = SamplingParams(max_tokens=0)
+
+
+class Job:
+    """All that one request of a client has pooled, under its name and on its account."""
+
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        permit: Permit,
+        record: RequestRecord | None = None,
+        *,
+        priority: int = 0,
+        salt: str = "",
+        room: AnswerRoom | None = None,
+    ) -> None:
+        """``room`` counts the numbers; None: nothing does."""
+        self._room = room or without_bound()
+        self._model = model
+        self._permit = permit
+        self._record = record
+        self._priority = priority
+        self._salt = salt
+        self.tokens = 0
+        """Of all prompts so far."""
+        self._sent = 0
+
+    async def run(
+        self, prompts: Sequence[Prompt], wanted: Pooling, field: str = "input", number_bytes: int = 4
+    ) -> list[Pooled]:
+        """What the engine makes of each, in order. May be called again, for more texts of the same request, which
+        stand in ``field``. Each number takes ``number_bytes`` of the answer.
+
+        Raises BadRequest where the answer would be too large, before anything is computed if that is known by then;
+        :class:`..http.errors.GenerationFailed`, :class:`..http.errors.Overloaded` and
+        :class:`stentor.engine.client.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
+        """
+        most = min(MAX_BYTES // 4, self._room.most // number_bytes)
+        if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:
+            raise _too_large(field, most)
+        total = sum(len(prompt.ids) for prompt in prompts)
+        self._permit.memory.add(TOKEN_BYTES * total, field)
+        self._permit.take(total)
+        self.tokens += total
+        wanted = msgspec.structs.replace(wanted, last=not looks_at_all(self._model.config, wanted))
+        served = Served(total, 0, len(prompts), time.monotonic())
+        done: list[Pooled] = []
+        running: deque[tuple[EventStream, int]] = deque()
+        held = sent = made = 0
+        try:
+            while len(done) < len(prompts):
+                while sent < len(prompts) and len(running) < WINDOW_TEXTS:
+                    length = len(prompts[sent].ids)
+                    if running and held + length > WINDOW_TOKENS:
+                        break
+                    running.append((self._submit(prompts[sent], wanted, behind=self._sent >= FIRST_TEXTS), length))
+                    held += length
+                    sent += 1
+                    self._sent += 1
+                stream, length = running[0]
+                done.append(await self._read(stream, served))
+                running.popleft()
+                made += len(done[-1].data)
+                if made > 4 * most:
+                    raise _too_large(field, most)
+                self._room.add(len(done[-1].data))
+                held -= length
+                self._permit.processed(length)
+                if self._model.metrics is not None:
+                    self._model.metrics.pooled(1, length)
+        finally:
+            for stream, _ in running:
+                stream.abort()
+            served.ended = time.monotonic()
+            if len(served.reasons) < len(prompts):
+                served.reasons.append("abort")
+            if self._record is not None:
+                self._record.add(served)
+        return done
+
+    def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EventStream:
+        if prompt.skip or prompt.second:
+            wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second)
+        name = "" if self._record is None else self._record.request_id
+        return self._model.client.submit(
+            prompt.ids,
+            _NO_TOKENS,
+            [0],
+            priority=self._priority + behind,
+            salt=self._salt,
+            name=name,
+            pooling=wanted,
+        )
+
+    async def _read(self, stream: EventStream, served: Served) -> Pooled:
+        pooled: Pooled | None = None
+        finished: Finished | None = None
+        async for events in stream:
+            for event in events:
+                match event:
+                    case PromptDone():
+                        pooled = event.pooled
+                        served.prompt_done = True
+                        served.cached_tokens += event.cached_tokens
+                        served.queue_seconds = max(served.queue_seconds, event.queue_seconds)
+                        served.prefill_seconds += event.prefill_seconds
+                    case Finished():
+                        finished = event
+                        served.reasons.append(event.reason)
+        if finished is not None and finished.reason == "error":
+            served.failure = finished.message or ""
+            logger.warning("the engine could not finish a request: %s", finished.message)
+        if pooled is None or finished is None or finished.reason not in ("stop", "length"):
+            raise GenerationFailed
+        return pooled
+
+
+def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:
+    """How many are made of one prompt, where that does not depend on what it says."""
+    tokens = len(prompt.ids) - prompt.skip
+    match wanted.task:
+        case "embed":
+            return wanted.dimensions or config.dimensions
+        case "token_embed":
+            if config.vectors is None:
+                return tokens * config.backbone.hidden_size
+            own = config.vectors.outputs
+            return (tokens - config.vectors.skip_first) * min(wanted.dimensions or own, own)
+        case "token_classify":
+            return 0 if config.score is None else tokens * len(config.score.labels)
+        case _:
+            return 0
+
+
+def _too_large(field: str, most: int) -> BadRequest:
+    return BadRequest(
+        f"The answer to `{field}` would have more than {most} numbers, as many as one may have; send fewer texts at "
+        "a time.",
+        field,
+        ANSWER_TOO_LARGE,
+    )

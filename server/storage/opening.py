@@ -1,0 +1,35 @@
+"""The store of a server, with everything that it keeps."""
+
+from typing import Final
+
+from ..app.config import StoreConfig
+from . import batches, conversations, files, responses, secrets
+from .database import Database
+
+TABLES: Final = (responses.TABLE, conversations.TABLE, secrets.TABLE, batches.TABLE, files.TABLE)
+
+
+def make_store(config: StoreConfig) -> Database:
+    """Its owner must close it; it opens by itself."""
+    return Database(TABLES, config.path, ttl=config.ttl, max_bytes=config.max_bytes)
+
+
+class StoreRefused(Exception):
+    """The file cannot be used; the message says why."""
+
+
+async def opened_store(config: StoreConfig) -> Database:
+    """As :func:`make_store`; a file is opened at once. Raises StoreRefused."""
+    store = make_store(config)
+    if config.path is not None:
+        import sqlite3  # late: not every server keeps anything
+
+        try:
+            await store.open()
+        except (OSError, sqlite3.Error) as error:
+            await store.close()
+            raise StoreRefused(
+                f"Cannot use --store {config.path}: {error}; give a file that this server can write and that no other "
+                "server uses."
+            ) from error
+    return store

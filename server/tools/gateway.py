@@ -1,0 +1,121 @@
+"""Who may be asked for tools: settled for one request before anything of it is run."""
+
+import ssl
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.responses.mcp import MCP, runs_here
+from stentor.protocols.openai.sampling import not_served
+
+from ..app.config import McpConfig
+from ..media.refusal import Refusal
+from ..media.urls import parse
+from .reach import Place, Reach
+from .servers import HOSTED_SERVERS, Server, read_server
+
+if TYPE_CHECKING:
+    from ..media.fetcher import Resolve
+    from .connection import Connection
+
+REFUSED = "tool_server_refused"
+
+
+class Gateway:
+    """Owned by the server's state."""
+
+    def __init__(
+        self,
+        config: McpConfig | None = None,
+        *,
+        resolve: "Resolve | None" = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """
+        Args:
+            resolve: None asks the system.
+            tls: whom to trust; None trusts the authorities that ``certifi`` lists.
+        """
+        self.config = config or McpConfig()
+        self._reach = Reach(self.config.urls, allow_private=self.config.allow_private, resolve=resolve)
+        self._own = {server.name: parse(server.url) for server in self.config.servers}
+        self._tls = tls
+        self.calls = anyio.Semaphore(self.config.max_calls)
+        """Places for calls that run at the same time."""
+
+    async def servers(self, tools: Sequence[dict[str, Any]], locked: Sequence[str] = ()) -> tuple[Server, ...]:
+        """Those that checked tools name; ``locked`` are labels whose secrets are not known any more.
+
+        Raises BadRequest naming the field.
+        """
+        found = []
+        for index, tool in enumerate(tools):
+            if runs_here(tool):
+                found.append(await self._server(tool, f"tools[{index}]", locked))
+        if len({server.label for server in found}) < len(found):
+            raise BadRequest("`tools`: two of them are the same server.", "tools")
+        return tuple(found)
+
+    async def _server(self, tool: dict[str, Any], where: str, locked: Sequence[str]) -> Server:
+        if tool["type"] != MCP:
+            name = HOSTED_SERVERS[tool["type"]]
+            if name not in self._own:
+                raise not_served(f"{where}.type", f"`{where}.type`: a tool of type `{tool['type']}`")
+            _check_package(where)
+            return read_server(tool, Place(self._own[name], None), where, own=True)
+        _check_package(where)
+        label, url = tool["server_label"], tool.get("server_url")
+        if url is not None:
+            place = await self._named(url, f"{where}.server_url")
+            return read_server(tool, place, where, own=False, locked=label in locked)
+        if label not in self._own:
+            field = f"{where}.server_url"
+            raise BadRequest(
+                f"`{field}` is required: this server has no server of tools `{label}` of its own.",
+                field,
+                "missing_required_parameter",
+            )
+        if tool.get("headers") or tool.get("authorization"):
+            raise BadRequest(f"`{where}`: `headers` and `authorization` need a `server_url`.", where, "invalid_value")
+        return read_server(tool, Place(self._own[label], None), where, own=True)
+
+    async def _named(self, url: str, field: str) -> Place:
+        try:
+            return await self._reach.place(url)
+        except Refusal as refusal:
+            raise BadRequest(f"`{field}`: {refusal}.", field, REFUSED) from None
+
+    async def load(self) -> None:
+        """Returns once the package is there, which takes seconds the first time."""
+        await anyio.to_thread.run_sync(_connection_type)
+
+    async def connect(self, server: Server) -> "Connection":
+        """An open session. Raises Fault."""
+        timeout = max(self.config.call_timeout, self.config.connect_timeout)
+        connection = _connection_type()(server, timeout=timeout, tls=self._tls)
+        try:
+            await connection.open()
+        except BaseException:
+            await connection.aclose()
+            raise
+        return connection
+
+
+def _connection_type() -> "type[Connection]":
+    from .connection import Connection  # with the package, which most servers never need
+
+    return Connection
+
+
+def _check_package(where: str) -> None:
+    if find_spec("mcp") is None:
+        raise BadRequest(
+            f"`{where}`: tools on other servers need the package `mcp` here; the operator adds it with "
+            "`pip install stentor[mcp]`.",
+            where,
+            "unsupported",
+        )

@@ -1,0 +1,209 @@
+"""The model that speaks, for the one event loop that it is used from: sentence by sentence, all callers in turn (see
+:mod:`.fairness`).
+
+::
+
+    speaking = model.speak(deltas, voice="alloy", speed=1.0)
+    try:
+        async for spoken in speaking:
+            …  # spoken.pcm says spoken.text
+    finally:
+        await speaking.aclose()
+
+A sentence is made while the one before is played, and not earlier: a caller has so many ahead of what it has read.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Final, Protocol
+
+import anyio
+
+from stentor.engine.speech.client import SentenceFailed, SpeechClient, SpeechUnavailable
+from stentor.engine.speech.voices import Voices
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.speech import SpeechPiece
+
+from ..http.errors import Overloaded, ServerError, Unavailable
+from ..http.listening import StartError
+from .fairness import Turns
+from .saying import sayable
+from .speaking import Speaking, Spoken
+
+__all__ = ["Speaking", "SpeechFailed", "SpeechModel", "SpeechObserver", "Spoken"]
+
+logger = logging.getLogger(__name__)
+
+MAX_CALLERS: Final = 256
+"""Texts that are being spoken, or wait for that."""
+_RETRY_SECONDS: Final = 1
+OPENAI_VOICES: Final = frozenset(
+    ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer", "verse", "marin", "cedar")
+)
+"""Clients name one of them by habit; each is the default voice, unless a voice has the name."""
+_SHOWN_VOICES: Final = 16
+
+
+class SpeechFailed(ServerError):
+    code = "speech_failed"
+
+    def __init__(self) -> None:
+        super().__init__("A part of the text could not be spoken; the log of the server says why.")
+
+
+class SpeechObserver(Protocol):
+    """Is told what happens; see :mod:`.metrics`."""
+
+    def began(self) -> None: ...
+
+    def first_audio(self, seconds: float) -> None:
+        """Since the text began to come."""
+
+    def made(self, audio_seconds: float, seconds: float) -> None:
+        """A sentence."""
+
+    def ended(self) -> None: ...
+
+    def restarted(self) -> None:
+        """A process was lost, and another one started."""
+
+
+class SpeechModel:
+    """Owns the process that speaks; :meth:`run` must be running."""
+
+    def __init__(self, names: tuple[str, ...], voices: Voices, client: SpeechClient) -> None:
+        """``names`` are those that clients use, never empty."""
+        self.names: Final = names
+        self.voices: Final = tuple(place.name for place in voices.places)
+        self.sample_rate: Final = voices.sample_rate
+        self._client = client
+        self._callers: Turns[Speaking] = Turns()
+        self._changed = asyncio.Event()
+        self._observer: SpeechObserver | None = None
+
+    @property
+    def default_voice(self) -> str:
+        return self.voices[0]
+
+    @property
+    def ready(self) -> object | None:
+        """None until the process was ready for the first time."""
+        return self if self._client.ready else None
+
+    @property
+    def stalled(self) -> str | None:
+        """Why nothing can be spoken just now, while the process is replaced."""
+        return self._client.stalled
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing will ever be spoken."""
+        return self._client.failure
+
+    @property
+    def restarts(self) -> int:
+        return self._client.restarts
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        return self._client.pid
+
+    @property
+    def callers(self) -> int:
+        return len(self._callers)
+
+    def watch(self, observer: SpeechObserver) -> None:
+        self._observer = observer
+        self._client.on_restart = observer.restarted
+
+    def voice(self, name: str | None, param: str = "voice") -> str:
+        """The voice that a request means; None is the default. Raises BadRequest naming ``param``."""
+        if name is None or (name in OPENAI_VOICES and name not in self.voices):
+            return self.default_voice
+        if name in self.voices:
+            return name
+        known = ", ".join(f"`{voice}`" for voice in self.voices[:_SHOWN_VOICES])
+        more = " and more, which GET /v1/audio/voices lists" if len(self.voices) > _SHOWN_VOICES else ""
+        raise BadRequest(
+            f"`{param}`: there is no voice `{name[:64]}`; there are {known}{more}.", param, "invalid_value"
+        )
+
+    def speak(self, text: str | AsyncIterator[str], *, voice: str | None = None, speed: float = 1.0) -> Speaking:
+        """Begins at once. What is returned must be closed; it is an iterator of :class:`Spoken`.
+
+        ``speed`` is of [0.25, 4]. ``text`` may come in deltas, which a task of its own reads as they come; what that
+        raises, the iterator raises behind what came before. Raises BadRequest for an unknown voice, and Overloaded.
+        """
+        chosen = self.voice(voice)
+        if len(self._callers) >= MAX_CALLERS:
+            raise Overloaded(
+                f"{MAX_CALLERS} texts are being spoken, as many as this server speaks at once; try again later.",
+                "speech_full",
+                _RETRY_SECONDS,
+            )
+        speaking = Speaking(text, chosen, speed, self._changed.set, self._left)
+        if not speaking.left:
+            self._callers.join(speaking)
+            if self._observer is not None:
+                self._observer.began()
+            self._changed.set()
+        return speaking
+
+    async def run(self) -> None:
+        """Until it is cancelled, or the process cannot be started at all."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._take_turns)
+            await self._client.run()
+            tasks.cancel_scope.cancel()
+
+    async def wait_started(self) -> None:
+        """Until it can speak. Raises :class:`..http.listening.StartError`."""
+        try:
+            await self._client.wait_started()
+        except SpeechUnavailable as error:
+            raise StartError(f"Cannot serve the speech model: {error}") from error
+
+    async def _take_turns(self) -> None:
+        while True:
+            speaking = self._callers.next()
+            if speaking is None:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            await self._say(speaking)
+
+    async def _say(self, speaking: Speaking) -> None:
+        """Its next sentence."""
+        made: SpeechPiece | None = None
+        failure: Exception | None = None
+        with anyio.CancelScope() as work:
+            piece = speaking.take(work)
+            said = sayable(piece)
+            if not said:
+                speaking.deliver(piece, b"")
+                return
+            try:
+                made = await self._client.synthesize(said, speaking.voice, speaking.speed)
+            except SentenceFailed as error:
+                logger.warning("a sentence was not spoken: %s", error)
+                failure = SpeechFailed()
+            except SpeechUnavailable as error:
+                failure = Unavailable("The speech model is not available; the request may be sent again.", "failed")
+                failure.__cause__ = error
+        if made is None:
+            speaking.fail(failure)
+            return
+        if self._observer is not None:
+            self._observer.made(len(made.pcm) / 2 / self.sample_rate, made.seconds)
+            if made.pcm and not speaking.heard:
+                self._observer.first_audio(time.monotonic() - speaking.arrival)
+        speaking.deliver(piece, made.pcm)
+
+    def _left(self, speaking: Speaking) -> None:
+        if speaking in self._callers:
+            self._callers.leave(speaking)
+            if self._observer is not None:
+                self._observer.ended()

@@ -1,0 +1,192 @@
+"""One text on its way to sound: what has come of it, what has been made of it, and who reads that."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Final, NamedTuple, Self
+
+import anyio
+
+from ..app.task_scope import TaskScope
+from .sentences import SentenceSplitter, weight
+
+AHEAD: Final = 3
+"""Sentences that are made before they are read."""
+MAX_PENDING_CHARS: Final = 1 << 16
+"""Of a text that comes in deltas, ahead of what is spoken."""
+_SLICE: Final = 1024
+
+
+class Spoken(NamedTuple):
+    pcm: bytes
+    """Signed 16 bits, little-endian, one channel, at the model's rate; empty where ``text`` has nothing to say."""
+    text: str
+    """The part of the text that is said; those of all joined are the text."""
+    last: bool
+    """Whether nothing follows."""
+
+
+class Speaking:
+    """An iterator of :class:`Spoken`, which must be closed. It belongs to one reader."""
+
+    def __init__(
+        self,
+        text: str | AsyncIterator[str],
+        voice: str,
+        speed: float,
+        on_change: Callable[[], None],
+        on_leave: Callable[["Speaking"], None],
+    ) -> None:
+        """``on_change`` is called when :attr:`wants` may have become true, ``on_leave`` once it never will again."""
+        self.voice: Final = voice
+        self.speed: Final = speed
+        self.arrival: Final = time.monotonic()
+        self.heard = False
+        """Whether a sound has been made of it."""
+        self._on_change = on_change
+        self._on_leave = on_leave
+        self._splitter = SentenceSplitter(speed)
+        self._text, self._at = (text, 0) if isinstance(text, str) else ("", 0)
+        self._coming = not isinstance(text, str)
+        """Whether more of the text may come."""
+        self._pieces: deque[str] = deque()
+        self._chars = 0
+        """In the pieces."""
+        self._room = asyncio.Event()
+        self._work: anyio.CancelScope | None = None
+        """Around what makes the next sentence."""
+        self._made: deque[Spoken] = deque()
+        self._news = asyncio.Event()
+        self._broken: Exception | None = None
+        """What ended the text before its end."""
+        self._failure: Exception | None = None
+        self._left = False
+        self._feeder = TaskScope("texts to be spoken")
+        if not isinstance(text, str):
+            self._feeder.start(self._feed(text))
+        else:
+            self._refill()
+
+    # ---- for the reader
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Spoken:
+        while not self._made:
+            if self._failure is not None:
+                raise self._failure
+            if self._left:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        spoken = self._made.popleft()
+        self._on_change()
+        return spoken
+
+    async def aclose(self) -> None:
+        """Gives up what is not made yet, the sentence that is being made too. May be called at any time, and again."""
+        self._made.clear()
+        self._failure = None
+        self._leave()
+        if self._work is not None:
+            self._work.cancel()
+        await self._feeder.aclose()
+
+    # ---- for the model
+
+    @property
+    def left(self) -> bool:
+        """Whether it wants nothing more."""
+        return self._left
+
+    @property
+    def wants(self) -> bool:
+        """Whether a sentence can be made now."""
+        return bool(self._pieces) and not self._left and self._work is None and len(self._made) < AHEAD
+
+    @property
+    def next_weight(self) -> float:
+        """Of the piece that :meth:`take` would return; see :func:`.sentences.weight`."""
+        return weight(self._pieces[0], self.speed)
+
+    @property
+    def rest(self) -> int:
+        """Characters that have come and are not taken."""
+        return self._chars + len(self._text) - min(self._at, len(self._text))
+
+    def take(self, work: anyio.CancelScope) -> str:
+        """The next piece, which is then to be given to :meth:`deliver` or :meth:`fail`; ``work`` ends that."""
+        self._work = work
+        piece = self._pieces.popleft()
+        self._chars -= len(piece)
+        self._room.set()
+        if not self._coming and not self._pieces:
+            self._refill()
+        return piece
+
+    def deliver(self, piece: str, pcm: bytes) -> None:
+        self._work = None
+        if self._left:
+            return
+        self.heard = self.heard or bool(pcm)
+        over = not self._coming and not self._pieces
+        self._made.append(Spoken(pcm, piece, over and self._broken is None))
+        self._news.set()
+        if over:
+            self._end()
+
+    def fail(self, error: Exception | None) -> None:
+        """What has been made before can still be read. None: nobody reads it any more."""
+        self._work = None
+        if not self._left:
+            self._failure = error
+            self._leave()
+
+    # ---- the text
+
+    def _refill(self) -> None:
+        """From a text that is there: only as much as makes a piece, so that a long one costs nothing ahead of time."""
+        while not self._pieces and self._at < len(self._text):
+            self._add(self._splitter.push(self._text[self._at : self._at + _SLICE]))
+            self._at += _SLICE
+            if self._at >= len(self._text):
+                self._add(self._splitter.finish())
+        if not self._pieces and self._work is None:
+            self._end()
+
+    async def _feed(self, text: AsyncIterator[str]) -> None:
+        try:
+            async for delta in text:
+                self._add(self._splitter.push(delta))
+                while self._chars > MAX_PENDING_CHARS:
+                    self._room.clear()
+                    await self._room.wait()
+        except Exception as error:
+            self._broken = error
+        finally:
+            if isinstance(text, AsyncGenerator):
+                await text.aclose()
+        rest = self._splitter.finish()
+        self._coming = False
+        self._add(rest)
+        if not self._pieces and self._work is None:
+            self._end()
+
+    def _add(self, pieces: list[str]) -> None:
+        self._pieces.extend(pieces)
+        self._chars += sum(map(len, pieces))
+        if pieces:
+            self._on_change()
+
+    def _end(self) -> None:
+        """There is nothing left to make."""
+        self._failure = self._broken
+        self._leave()
+
+    def _leave(self) -> None:
+        self._news.set()
+        if not self._left:
+            self._left = True
+            self._on_leave(self)

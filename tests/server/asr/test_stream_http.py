@@ -1,0 +1,113 @@
+"""Files for a model that hears while it is spoken to, and realtime sessions of a server that has one."""
+
+import json
+from typing import Any
+
+import pytest
+from openai.types import audio as sdk
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.server.app.model_registry import ModelRegistry, ServedModel
+from stentor.server.app.state import ServerState
+from stentor.server.middleware.keys import ANYONE
+from stentor.server.realtime.opening import EarOpener
+from stentor.server.realtime.serving import ServedModels
+from stentor.server.realtime.streamed import StreamTranscriber
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.asr.streams import STREAMS, HearingEngine, streaming_model
+from stentor.tests.server.asr.test_http import TRANSLATIONS, WavReader, post
+from stentor.tests.server.realtime.sounds import silence, words
+from stentor.tests.wire.validate import check_event, check_object, frames_of
+
+pytestmark = pytest.mark.anyio
+
+CLIP = words(1, 2) + silence(320) + words(3)
+TEXT = "ẃ1 ẃ2 ẃ3"
+
+
+def state_with(engine: HearingEngine | None = None) -> ServerState:
+    model = streaming_model(engine)
+    return fake_state(
+        catalogue=ModelRegistry(
+            [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("voxtral",))]
+        ),
+        transcription=model,
+        others={"transcription": model.client},
+        audio=WavReader(),
+    )
+
+
+async def test_a_file_is_heard_as_json_and_as_text() -> None:
+    engine = HearingEngine()
+    fields = [("model", "voxtral"), ("include[]", "logprobs"), ("language", "en"), ("prompt", "Names"), ("seed", "3")]
+    answer = await post(state_with(engine), fields, CLIP)
+    assert answer.status_code == 200, answer.text
+    found = check_object(sdk.Transcription, answer.content)
+    assert found.text == TEXT
+    assert b"".join(bytes(map(int, one.bytes or ())) for one in found.logprobs or ()).decode() == " " + TEXT
+    assert answer.json()["usage"] == {"type": "duration", "seconds": 2}
+    (stream,) = engine.streams
+    assert stream.audio == CLIP + STREAMS.after(len(CLIP))
+    plain = await post(state_with(), [("response_format", "text")], CLIP)
+    assert (plain.text, plain.headers["content-type"]) == (TEXT + "\n", "text/plain; charset=utf-8")
+    assert (await post(state_with(), [], silence(500))).json()["text"] == ""
+
+
+async def test_a_long_file_is_several_requests_and_one_text() -> None:
+    engine = HearingEngine(max_model_len=1 + STREAMS.left_pad + STREAMS.right_pad + 24)
+    answer = await post(state_with(engine), [], words(*range(1, 10)))
+    assert answer.json()["text"] == " ".join(f"ẃ{number}" for number in range(1, 10))
+    assert len(engine.streams) == 3
+
+
+async def test_a_stream_has_the_text_as_it_is_written() -> None:
+    answer = await post(state_with(), [("stream", "true")], CLIP)
+    frames = [frame.data for frame in frames_of(answer.content)]
+    assert frames[-1] == "[DONE]"
+    *deltas, done = (check_event(sdk.TranscriptionStreamEvent, frame) for frame in frames[:-1])
+    assert len(deltas) > 3
+    assert "".join(event.delta for event in deltas) == done.text == TEXT
+    assert done.usage.output_tokens == len((" " + TEXT).encode())
+    assert done.usage.input_token_details.audio_tokens == -(-len(CLIP) // STREAMS.step_bytes)
+    assert "logprobs" not in json.loads(frames[0])
+
+
+@pytest.mark.parametrize("style", ["srt", "vtt", "verbose_json"])
+async def test_what_needs_times_is_refused_by_its_name(style: str) -> None:
+    engine = HearingEngine()
+    answer = await post(state_with(engine), [("response_format", style)], CLIP)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "response_format")
+    assert "use json or text" in error["message"]
+    assert not engine.streams
+
+
+async def test_nothing_is_translated() -> None:
+    answer = await post(state_with(), [], CLIP, TRANSLATIONS)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+
+
+@pytest.mark.parametrize("fields", [[], [("stream", "true")]])
+async def test_failures_have_their_own_status(fields: list[tuple[str, str]]) -> None:
+    engine = HearingEngine()
+    engine.error = True
+    answer = await post(state_with(engine), fields, CLIP)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "generation_failed")
+    assert "worker.py" not in answer.text
+    small = HearingEngine(max_model_len=STREAMS.left_pad + STREAMS.right_pad + 5)
+    answer = await post(state_with(small), fields, CLIP)
+    assert answer.status_code == 503
+    assert "positions for audio" in answer.json()["error"]["message"]
+
+
+def test_sessions_hear_with_it_and_take_any_language() -> None:
+    state = state_with()
+    assert isinstance(EarOpener(state).transcriber(ANYONE), StreamTranscriber)
+    models = ServedModels(state)
+    assert models.language("de", "language") == "de"
+    assert models.transcription_model(None, "model") == "voxtral"
+    with pytest.raises(BadRequest):
+        models.transcription_model("fake", "model")
+    without: Any = fake_state()
+    with pytest.raises(BadRequest):
+        EarOpener(without).transcriber(ANYONE)

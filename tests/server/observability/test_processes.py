@@ -1,0 +1,86 @@
+"""Figures of a process tree, read while it lives and after it has changed."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from stentor.server.observability.processes import ProcessCollector, usage_by_role
+
+WORKER = """
+import ctypes, subprocess, sys, time
+libc = ctypes.CDLL(None)
+libc.prctl(15, b"stentor-worker", 0, 0, 0)
+held = bytearray(64 << 20)
+files = [open("/dev/null") for _ in range(50)]
+began = time.process_time()
+while time.process_time() - began < 0.2: pass
+print("ready", flush=True)
+sys.stdin.read()
+"""
+ENGINE = f"""
+import ctypes, subprocess, sys, threading
+ctypes.CDLL(None).prctl(15, b"stentor-engine", 0, 0, 0)
+def start():
+    global child
+    child = subprocess.Popen([sys.executable, "-c", {WORKER!r}], stdin=sys.stdin)
+    done.wait()
+done = threading.Event()
+thread = threading.Thread(target=start)
+thread.start()
+sys.stdin.read()
+done.set()
+"""
+SERVER = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {ENGINE!r}], stdin=sys.stdin)
+child.wait()
+"""
+
+
+def test_a_tree_is_added_up_by_role_wherever_it_was_started() -> None:
+    # below a process of its own: what other tests left dying below this one would be counted, or hide its neighbours
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        assert server.stdout.readline() == "ready\n"
+        usage = usage_by_role(server.pid)
+        server.stdin.close()
+    assert usage.keys() == {"server", "engine", "worker"}
+    worker = usage["worker"]
+    assert worker.processes == usage["engine"].processes == usage["server"].processes == 1
+    assert worker.resident_bytes > 64 << 20
+    assert 50 <= worker.open_fds < 70
+    assert 0.15 < worker.cpu_seconds < 5
+    assert not usage_by_role(server.pid), "it has ended"
+
+
+def test_a_process_that_asks_finds_its_own_figures() -> None:
+    ours = usage_by_role(os.getpid())["server"]
+    open_fds = len(os.listdir("/proc/self/fd"))
+    times = os.times()
+    assert ours.processes == 1
+    assert abs(ours.cpu_seconds - times.user - times.system) < 1
+    assert ours.open_fds == open_fds, "both counts include the folder that is read"
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    assert abs(ours.resident_bytes - pages * os.sysconf("SC_PAGE_SIZE")) < 32 << 20
+
+
+def test_the_page_has_each_figure_with_model_and_role() -> None:
+    registry = CollectorRegistry()
+    registry.register(ProcessCollector("m"))
+    page = generate_latest(registry).decode()
+    for name in ("process_resident_memory_bytes", "process_open_fds", "processes", "process_cpu_seconds_total"):
+        assert f'stentor:{name}{{model_name="m",process="server"}} ' in page
+
+
+def test_reading_is_cheap_enough_for_the_event_loop() -> None:
+    began = time.thread_time()
+    for _ in range(20):
+        usage_by_role(os.getpid())
+    assert (time.thread_time() - began) / 20 < 0.02
