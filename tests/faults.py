@@ -31,8 +31,8 @@ FAULTS: Final = (
     Fault(
         "scheduler: a block is added one position too late",
         "engine/core/scheduler/decode.py",
-        "if choice.computed_len == len(choice.blocks) * block_size:",
-        "if choice.computed_len > len(choice.blocks) * block_size:",
+        "if choice.num_scheduled_tokens == len(choice.blocks) * block_size:",
+        "if choice.num_scheduled_tokens > len(choice.blocks) * block_size:",
         ("tests/engine/scheduler",),
     ),
     Fault(

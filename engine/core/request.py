@@ -8,7 +8,7 @@ import msgspec
 from stentor.protocols.ipc.actors import FinishReason, Resumed, Submit
 from stentor.protocols.ipc.audio import Heard, StreamShape
 from stentor.protocols.ipc.codec import encoder
-from stentor.protocols.ipc.pooling import Pooled, Reach
+from stentor.protocols.ipc.pooling import AttentionScope, Pooled
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowInput
 
@@ -78,7 +78,7 @@ class Request:
         aging_seconds: float,
         rules: Sequence[ChoiceRule | None] | None = None,
         stream: StreamShape | None = None,
-        pools: Reach = "",
+        pools: AttentionScope = "",
     ) -> None:
         """``rules``: what each choice follows, one fed with what has been resumed; None where they follow nothing.
 
@@ -166,7 +166,7 @@ class Request:
                 choice.limit_len = min(choice.limit_len, choice.ready_len + 1)
                 # the token that ends it is in flight, of a row that thought of another
                 running = choice.state is ChoiceState.RUNNING
-                choice.exhausted |= running and choice.pending > 0 and choice.length >= choice.limit_len
+                choice.length_capped |= running and choice.pending > 0 and choice.length >= choice.limit_len
 
     @property
     def begins(self) -> bool:
@@ -257,29 +257,29 @@ class Choice:
 
     __slots__ = (
         "blocks",
-        "computed_len",
         "digests",
-        "exhausted",
         "fed",
         "fed_end",
         "forked",
-        "incarnation",
         "index",
-        "labelled_blocks",
         "length",
+        "length_capped",
         "limit_len",
+        "num_computed_tokens",
+        "num_hashed_blocks",
+        "num_scheduled_tokens",
         "order",
         "outputs",
         "pending",
         "place",
         "ready_len",
         "request",
+        "row_generation",
         "rule",
         "samples",
         "seed",
         "slot",
         "state",
-        "written_len",
     )
 
     def __init__(self, request: Request, index: int, seed: int, order: Order, rule: ChoiceRule | None = None) -> None:
@@ -292,24 +292,24 @@ class Choice:
         self.state = ChoiceState.HELD
         self.outputs: list[int] = []
         self.slot = -1
-        self.incarnation = 0
+        self.row_generation = 0
         """Counts the rows this choice has lost; tells results of an earlier row from those of this one."""
         self.blocks: list[int] = []
         self.place = -1
         """Where the worker has what its request hears; -1 while it has no row, or hears nothing."""
         self.digests: list[bytes] = []
-        self.labelled_blocks = 0
+        self.num_hashed_blocks = 0
         """Leading blocks that the prefix cache has been told about."""
-        self.computed_len = 0
+        self.num_scheduled_tokens = 0
         """Positions whose KV is written once all planned steps have run."""
-        self.written_len = 0
+        self.num_computed_tokens = 0
         """Positions whose KV is written by steps that have completed."""
         self.length = request.prompt_len
         """Tokens of prompt and output, those in flight included."""
         self.limit_len = request.limit_len
         self.pending = 0
         """Tokens in flight: planned to be drawn, not known yet."""
-        self.exhausted = False
+        self.length_capped = False
         """Nothing is left to plan: its last result is in flight."""
         self.ready_len = NO_LIMIT
         """Positions that may be computed: for those after them, input has yet to come."""
@@ -329,7 +329,7 @@ class Choice:
     @property
     def plannable(self) -> int:
         """Positions that the next step may compute."""
-        return min(self.length, self.ready_len) - self.computed_len
+        return min(self.length, self.ready_len) - self.num_scheduled_tokens
 
     def feed(self, end: int) -> RowInput | None:
         """What positions before ``end`` hear that the row has not been given; None where nothing. Mutates: it is given
@@ -388,6 +388,6 @@ class Choice:
         self.place = -1
         self.fed, self.fed_end = 0, False
         self.blocks = []
-        self.computed_len = self.written_len = self.labelled_blocks = 0
-        self.exhausted = False
-        self.incarnation += 1
+        self.num_scheduled_tokens = self.num_computed_tokens = self.num_hashed_blocks = 0
+        self.length_capped = False
+        self.row_generation += 1

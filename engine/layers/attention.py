@@ -9,9 +9,9 @@ from stentor.kernels.forward import Program
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ..models.config import DecoderConfig
+from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
-from .placement import Placement
 from .quantized import Input
 from .weights import WeightMap
 
@@ -47,7 +47,13 @@ class Attention:
     """Grouped-query attention with rotary positions, optional QK-norm, window and soft cap."""
 
     def __init__(
-        self, weights: WeightMap, prefix: str, config: DecoderConfig, layer: int, rotary: RotaryTable, place: Placement
+        self,
+        weights: WeightMap,
+        prefix: str,
+        config: DecoderConfig,
+        layer: int,
+        rotary: RotaryTable,
+        place: LayerContext,
     ) -> None:
         self._heads, self._kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -78,7 +84,7 @@ class Attention:
         self._softcap = config.attention_softcap
         self._window = config.sliding_window if config.layer_type(layer) == "sliding" else 0
 
-    def _cache_scale(self, weights: WeightMap, prefix: str, which: str, place: Placement) -> torch.Tensor:
+    def _cache_scale(self, weights: WeightMap, prefix: str, which: str, place: LayerContext) -> torch.Tensor:
         """What float8 keys or values of this layer are multiplied by, float32 [kv_heads]: 1 unless it is stored."""
         scale = place.ones(self._kv_heads)
         for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):

@@ -5,7 +5,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.linear_packed import PLAIN, empty_packed, linear_packed, pack_plain_
 
-from .placement import Placement
+from .layer_context import LayerContext
 from .weights import WeightMap, check_plain, check_shape
 
 
@@ -15,7 +15,7 @@ class Convolution:
     WIDTH = 3
 
     def __init__(
-        self, weights: WeightMap, name: str, inputs: int, outputs: int, placement: Placement, *, stride: int = 1
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, placement: LayerContext, *, stride: int = 1
     ) -> None:
         self._inputs, self._outputs, self._stride = inputs, outputs, stride
         self._invariant = placement.invariant

@@ -11,8 +11,8 @@ from stentor.kernels.quantize import ActivationScheme, Quantized
 from ..quantization.choose import Layer, Selection, select
 from ..quantization.formats import Format, FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import StoredError, endings, expand
+from .layer_context import LayerContext
 from .packed import PackedLinear
-from .placement import Placement
 from .quantized import GGUFLinear, Int4Linear, ScaledLinear
 from .weights import WeightError, WeightMap
 
@@ -50,7 +50,7 @@ class Linear:
         weights: WeightMap,
         parts: dict[str, int],
         inputs: int,
-        placement: Placement,
+        placement: LayerContext,
         *,
         bias: bool | Container[str] = False,
     ) -> None:
@@ -99,7 +99,7 @@ class Linear:
 
 
 def _build(
-    weights: WeightMap, parts: dict[str, int], inputs: int, placement: Placement, bias: torch.Tensor | None
+    weights: WeightMap, parts: dict[str, int], inputs: int, placement: LayerContext, bias: torch.Tensor | None
 ) -> _Multiplier:
     quantized = placement.quantized
     formats = {part: quantized.format_of(part) if quantized else None for part in parts}
@@ -125,7 +125,7 @@ def _chosen(
     formats: Mapping[str, Format | None],
     parts: Mapping[str, int],
     inputs: int,
-    placement: Placement,
+    placement: LayerContext,
 ) -> dict[str, Format]:
     """The formats of all parts where each is multiplied as it is stored; else nothing, and all become plain."""
     outputs = tuple(parts.values())
@@ -151,7 +151,7 @@ def _plain(
     formats: Mapping[str, Format | None],
     parts: Mapping[str, int],
     inputs: int,
-    placement: Placement,
+    placement: LayerContext,
     bias: torch.Tensor | None,
 ) -> PlainLinear:
     weight = placement.empty(sum(parts.values()), inputs)

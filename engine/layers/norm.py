@@ -5,8 +5,8 @@ import torch
 
 from stentor import kernels
 
+from .layer_context import LayerContext
 from .linear import Linear
-from .placement import Placement
 from .quantized import Input
 from .weights import WeightMap
 
@@ -23,7 +23,7 @@ class RMSNorm:
         name: str,
         size: int,
         eps: float,
-        placement: Placement,
+        placement: LayerContext,
         *,
         plus_one: bool = False,
         before: Linear | None = None,
@@ -76,7 +76,7 @@ class LayerNorm:
         name: str,
         size: int,
         eps: float,
-        placement: Placement,
+        placement: LayerContext,
         *,
         dtype: torch.dtype | None = None,
         bias: bool = True,

@@ -28,7 +28,7 @@ from stentor.kernels.linear_w4.weight import SYMMETRIC_ZERO
 from ..quantization.choose import PACKED_GGUF
 from ..quantization.formats import Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import StoredError, checked_weight, endings, expand, pack_int4, scale_rows
-from .placement import Placement
+from .layer_context import LayerContext
 from .weights import WeightError, WeightMap, check_plain, check_shape
 
 
@@ -54,7 +54,7 @@ class PackedLinear:
         weights: WeightMap,
         parts: Mapping[str, int],
         inputs: int,
-        placement: Placement,
+        placement: LayerContext,
         bias: torch.Tensor | None,
         formats: Mapping[str, Format | None],
         chosen: Mapping[str, Format],
@@ -119,7 +119,7 @@ class PackedTable:
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
 
-    def __init__(self, weights: WeightMap, part: str, rows: int, columns: int, placement: Placement) -> None:
+    def __init__(self, weights: WeightMap, part: str, rows: int, columns: int, placement: LayerContext) -> None:
         format = placement.quantized.format_of(part) if placement.quantized else None
         kept = (
             format
@@ -150,7 +150,7 @@ class PackedTable:
         return unpack_rows(self.weight, ids)
 
 
-def _kind(format: Format | None, placement: Placement) -> PackedKind:
+def _kind(format: Format | None, placement: LayerContext) -> PackedKind:
     match format:
         case None:
             return PLAIN[placement.dtype]

@@ -6,7 +6,7 @@ from typing import Final
 import torch
 
 from ..models.sentence_config import Dense, DenseActivation, LayerNormed, Module, PoolingMode
-from .placement import Placement
+from .layer_context import LayerContext
 from .weights import WeightMap
 
 ACTIVATE: Final[Mapping[DenseActivation, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -53,7 +53,7 @@ def _segments(values: torch.Tensor, starts: torch.Tensor, how: str) -> torch.Ten
 class After:
     """The modules behind the pooling, in order. Everything is float32: there is one vector a text."""
 
-    def __init__(self, modules: Sequence[Module], place: Placement) -> None:
+    def __init__(self, modules: Sequence[Module], place: LayerContext) -> None:
         self._steps = [_step(module, place) for module in modules]
 
     @property
@@ -79,7 +79,7 @@ class _Normalize:
 
 
 class _Dense:
-    def __init__(self, module: Dense, place: Placement) -> None:
+    def __init__(self, module: Dense, place: LayerContext) -> None:
         self.module, self.weights = module, WeightMap()
         self._weight = place.empty(module.outputs, module.inputs, dtype=torch.float32)
         self._bias = place.empty(module.outputs, dtype=torch.float32)
@@ -94,7 +94,7 @@ class _Dense:
 
 
 class _Norm:
-    def __init__(self, module: LayerNormed, place: Placement) -> None:
+    def __init__(self, module: LayerNormed, place: LayerContext) -> None:
         self.module, self.weights = module, WeightMap()
         self._weight, self._bias = (place.empty(module.size, dtype=torch.float32) for _ in range(2))
         self.weights.add("norm.weight", self._weight)
@@ -104,7 +104,7 @@ class _Norm:
         return torch.nn.functional.layer_norm(vectors, self._weight.shape, self._weight, self._bias, _EPS)
 
 
-def _step(module: Module, place: Placement) -> _Dense | _Norm | _Normalize:
+def _step(module: Module, place: LayerContext) -> _Dense | _Norm | _Normalize:
     match module:
         case Dense():
             return _Dense(module, place)

@@ -17,7 +17,7 @@ from stentor.kernels.linear_w4 import empty_weight as empty_w4
 
 from ..quantization.formats import FP8Format, GGUFFormat, Int4Format, Int8Format, OnlineFormat
 from ..quantization.stored import StoredError, checked_weight, endings, largest_input_scale, pack_int4, scale_rows
-from .placement import Placement
+from .layer_context import LayerContext
 from .weights import WeightError, WeightMap, check_shape
 
 Input = torch.Tensor | Quantized
@@ -33,7 +33,7 @@ class ScaledLinear:
         weights: WeightMap,
         parts: Mapping[str, int],
         inputs: int,
-        placement: Placement,
+        placement: LayerContext,
         bias: torch.Tensor | None,
         format: FP8Format | Int8Format | OnlineFormat,
     ) -> None:
@@ -123,7 +123,7 @@ class Int4Linear:
         weights: WeightMap,
         parts: Mapping[str, int],
         inputs: int,
-        placement: Placement,
+        placement: LayerContext,
         bias: torch.Tensor | None,
         format: Int4Format,
     ) -> None:
@@ -185,7 +185,7 @@ class GGUFLinear:
         weights: WeightMap,
         parts: Mapping[str, int],
         inputs: int,
-        placement: Placement,
+        placement: LayerContext,
         bias: torch.Tensor | None,
         formats: Mapping[str, GGUFFormat],
     ) -> None:

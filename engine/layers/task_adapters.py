@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..models.encoder_config import TaskAdapters
-from .placement import Placement
+from .layer_context import LayerContext
 from .weights import WeightMap
 
 
@@ -41,7 +41,7 @@ class AdaptedLinear:
         inputs: int,
         outputs: int,
         adapters: TaskAdapters,
-        place: Placement,
+        place: LayerContext,
         dtype: torch.dtype,
     ) -> None:
         tasks, rank = len(adapters.names), adapters.rank
@@ -72,7 +72,7 @@ class AdaptedTable:
         rows: int,
         columns: int,
         adapters: TaskAdapters,
-        place: Placement,
+        place: LayerContext,
         dtype: torch.dtype,
     ) -> None:
         tasks, rank = len(adapters.names), adapters.rank

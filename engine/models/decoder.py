@@ -12,10 +12,10 @@ from stentor import kernels
 from stentor.kernels.forward import NONE, Program
 
 from ..layers.attention import Attention, Buffers, LayerCache, RotaryTable
+from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
 from ..layers.norm import RMSNorm
 from ..layers.packed import PackedTable
-from ..layers.placement import Placement
 from ..layers.quantized import Input
 from ..layers.rotary import rotary_table
 from ..layers.weights import WeightMap
@@ -27,7 +27,7 @@ from .texts import Texts
 class MLP:
     """down(act(gate(x)) * up(x))."""
 
-    def __init__(self, weights: WeightMap, prefix: str, config: DecoderConfig, place: Placement) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, config: DecoderConfig, place: LayerContext) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
         parts = (
             {f"{prefix}.gate_up_proj": 2 * inner}
@@ -60,7 +60,7 @@ class Block:
     """One layer. ``residual`` is the stream [tokens, hidden]; ``delta`` what the last part adds to it."""
 
     def __init__(
-        self, weights: WeightMap, layer: int, config: DecoderConfig, rotary: RotaryTable, place: Placement
+        self, weights: WeightMap, layer: int, config: DecoderConfig, rotary: RotaryTable, place: LayerContext
     ) -> None:
         prefix = f"model.layers.{layer}"
         self._attention = Attention(weights, f"{prefix}.self_attn", config, layer, rotary, place)
@@ -166,7 +166,7 @@ class Decoder:
     a cache of another dtype than the activations', it is one a part.
     """
 
-    def __init__(self, config: DecoderConfig, place: Placement, max_model_len: int) -> None:
+    def __init__(self, config: DecoderConfig, place: LayerContext, max_model_len: int) -> None:
         self.config = config
         self.weights = WeightMap()
         self._place = place
@@ -203,7 +203,7 @@ class Decoder:
                 table.copy_(values)
         return cos, sin
 
-    def _table(self, place: Placement) -> torch.Tensor | PackedTable:
+    def _table(self, place: LayerContext) -> torch.Tensor | PackedTable:
         part, rows, columns = "model.embed_tokens", self.config.vocab_size, self.config.hidden_size
         if place.packed:
             return PackedTable(self.weights, part, rows, columns, place)

@@ -10,9 +10,9 @@ import torch
 
 from stentor import kernels
 
+from ..layers.layer_context import LayerContext
 from ..layers.norm import LayerNorm
 from ..layers.packed import PackedTable
-from ..layers.placement import Placement
 from ..layers.rotary import rotary_table
 from ..layers.task_adapters import AdaptedTable, rows_by_task
 from ..layers.weights import WeightMap
@@ -24,7 +24,7 @@ from .texts import Texts
 class Encoder:
     """Token ids in, hidden states out; nothing is kept from one batch to the next."""
 
-    def __init__(self, config: EncoderConfig, place: Placement, max_model_len: int) -> None:
+    def __init__(self, config: EncoderConfig, place: LayerContext, max_model_len: int) -> None:
         """``max_model_len``: the longest text, of which rotary tables are made."""
         self.config = config
         self.weights = WeightMap()

@@ -7,9 +7,9 @@ import torch
 
 from stentor import kernels
 
+from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.norm import LayerNorm
-from ..layers.placement import Placement
 from ..layers.task_adapters import AdaptedLinear, TaskRows
 from ..layers.weights import WeightMap
 from .encoder_config import EncoderConfig
@@ -44,7 +44,7 @@ class EncoderLayer:
         weights: WeightMap,
         layer: int,
         config: EncoderConfig,
-        place: Placement,
+        place: LayerContext,
         norm: Callable[[str], LayerNorm],
         rotary: Rotary | None,
     ) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from ..layers.placement import Placement
+from ..layers.layer_context import LayerContext
 from ..layers.pooling import ACTIVATE, normalize, pool
 from ..layers.weights import WeightError, WeightMap, check_shape
 from .pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
@@ -24,7 +24,7 @@ class _Layer:
     """x Wᵀ + b."""
 
     def __init__(
-        self, weights: WeightMap, name: str, inputs: int, outputs: int, place: Placement, *, bias: bool
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, place: LayerContext, *, bias: bool
     ) -> None:
         self.weight = place.empty(outputs, inputs, dtype=torch.float32)
         self.bias = place.empty(outputs, dtype=torch.float32)
@@ -40,7 +40,7 @@ class _Layer:
 
 class _Norm:
     def __init__(
-        self, weights: WeightMap, name: str, size: int, eps: float, place: Placement, *, bias: bool = True
+        self, weights: WeightMap, name: str, size: int, eps: float, place: LayerContext, *, bias: bool = True
     ) -> None:
         self._weight = place.empty(size, dtype=torch.float32)
         self._bias = place.empty(size, dtype=torch.float32)
@@ -58,7 +58,7 @@ class _Norm:
 class Scorer:
     """Scores of classes, of each text or of each token."""
 
-    def __init__(self, head: ScoreHead, size: int, place: Placement) -> None:
+    def __init__(self, head: ScoreHead, size: int, place: LayerContext) -> None:
         self.head = head
         self.weights = WeightMap()
         self._dense = _Layer(self.weights, head.dense, size, size, place, bias=head.dense_bias) if head.dense else None
@@ -101,7 +101,7 @@ class Scorer:
 class SpladeWeights:
     """Weights over the vocabulary."""
 
-    def __init__(self, head: SparseHead, size: int, vocabulary: int, place: Placement) -> None:
+    def __init__(self, head: SparseHead, size: int, vocabulary: int, place: LayerContext) -> None:
         self.weights = WeightMap()
         self._dense = _Layer(self.weights, head.dense, size, size, place, bias=True)
         self._norm = _Norm(self.weights, head.norm, size, head.norm_eps, place)
@@ -135,7 +135,7 @@ class SpladeWeights:
 class LexicalWeights:
     """Weights of the tokens that a text has: of each the largest."""
 
-    def __init__(self, head: TokenWeights, size: int, place: Placement) -> None:
+    def __init__(self, head: TokenWeights, size: int, place: LayerContext) -> None:
         self.weights = WeightMap()
         self.file = head.file
         self._layer = _Layer(self.weights, "linear", size, 1, place, bias=True)
@@ -155,7 +155,7 @@ class LexicalWeights:
 class TokenVectorsLayer:
     """A vector of length 1 for every token."""
 
-    def __init__(self, head: TokenVectors, size: int, place: Placement) -> None:
+    def __init__(self, head: TokenVectors, size: int, place: LayerContext) -> None:
         self.head = head
         self.weights = WeightMap()
         self._layer = _Layer(self.weights, "linear", size, head.outputs, place, bias=head.bias)

@@ -7,7 +7,7 @@ import torch
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
-from ..layers.placement import Placement
+from ..layers.layer_context import LayerContext
 from ..layers.pooling import After, normalize, pool
 from ..layers.weights import WeightError, WeightMap
 from .decoder import Decoder
@@ -55,7 +55,7 @@ class PooledTensor:
 class PoolingModel:
     """The backbone is run by whoever owns the batch; :meth:`pool` makes of its hidden states what was asked for."""
 
-    def __init__(self, config: PoolingConfig, place: Placement, max_model_len: int) -> None:
+    def __init__(self, config: PoolingConfig, place: LayerContext, max_model_len: int) -> None:
         self.config = config
         size = config.backbone.hidden_size
         self._backbone: Encoder | Decoder = (

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.log_mel import HOP, WINDOW, mel_filters
 from ..layers.norm import RMSNorm
-from ..layers.placement import Placement
 from ..layers.weights import WeightMap
 from .voxtral_realtime_config import HALF_WINDOW, VoxtralRealtimeConfig
 
@@ -63,7 +63,7 @@ class _CausalConvolution:
     WIDTH = 3
 
     def __init__(
-        self, weights: WeightMap, name: str, inputs: int, outputs: int, place: Placement, *, stride: int = 1
+        self, weights: WeightMap, name: str, inputs: int, outputs: int, place: LayerContext, *, stride: int = 1
     ) -> None:
         self._weight, self._bias = place.empty(outputs, inputs, self.WIDTH), place.empty(outputs)
         weights.add(f"{name}.weight", self._weight)
@@ -81,7 +81,7 @@ class _CausalConvolution:
 
 
 class _Layer:
-    def __init__(self, weights: WeightMap, prefix: str, config: VoxtralRealtimeConfig, place: Placement) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, config: VoxtralRealtimeConfig, place: LayerContext) -> None:
         encoder = config.encoder
         hidden, inner = encoder.hidden_size, encoder.intermediate_size
         self._heads, self._head_dim, self._reach = encoder.num_heads, encoder.head_dim, encoder.window - 1
@@ -126,7 +126,7 @@ class _Layer:
 class StreamEncoder:
     """Samples of a stream in, one embedding a position of the decoder out."""
 
-    def __init__(self, weights: WeightMap, config: VoxtralRealtimeConfig, place: Placement) -> None:
+    def __init__(self, weights: WeightMap, config: VoxtralRealtimeConfig, place: LayerContext) -> None:
         encoder = config.encoder
         hidden, tower, projector = encoder.hidden_size, "audio_tower", "multi_modal_projector"
         self._config, self._place = config, place

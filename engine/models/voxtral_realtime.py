@@ -13,7 +13,7 @@ import torch
 from stentor import kernels
 
 from ..layers.attention import LayerCache
-from ..layers.placement import Placement
+from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightMap
 from .decoder import Decoder
 from .stream_encoder import StreamEncoder
@@ -28,7 +28,7 @@ _THETA = 10_000.0
 class VoxtralRealtime:
     """Tokens and what is heard with them in, hidden states and logits out; see :class:`.decoder.Decoder`."""
 
-    def __init__(self, config: VoxtralRealtimeConfig, place: Placement, max_model_len: int) -> None:
+    def __init__(self, config: VoxtralRealtimeConfig, place: LayerContext, max_model_len: int) -> None:
         self.config = config
         self.decoder = Decoder(config.decoder, place, max_model_len)
         audio = WeightMap()

@@ -17,11 +17,11 @@ from stentor import kernels
 
 from ..layers.attention import LayerCache
 from ..layers.convolution import Convolution
+from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
 from ..layers.log_mel import LogMel
 from ..layers.norm import LayerNorm
 from ..layers.packed import PackedTable
-from ..layers.placement import Placement
 from ..layers.weights import WeightMap
 from .alignment import Aligned, token_times
 from .whisper_config import WhisperConfig
@@ -57,7 +57,7 @@ class _Shape:
         return self.hidden // self.heads
 
 
-def _stream(place: Placement) -> torch.dtype:
+def _stream(place: LayerContext) -> torch.dtype:
     """What goes from layer to layer: packed weights multiply single precision, whatever they are stored as."""
     return torch.float32 if place.packed else place.dtype
 
@@ -65,7 +65,7 @@ def _stream(place: Placement) -> torch.dtype:
 class _SelfAttention:
     """Queries, keys and values in one product; keys have no bias."""
 
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext) -> None:
         names = [f"{prefix}.{which}_proj" for which in ("q", "k", "v")]
         parts = dict.fromkeys(names, shape.hidden)
         self._shape = shape
@@ -86,7 +86,7 @@ class _SelfAttention:
 class _CrossAttention:
     """Queries of tokens, keys and values of audio."""
 
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext) -> None:
         hidden = shape.hidden
         k, v = f"{prefix}.k_proj", f"{prefix}.v_proj"
         self._shape = shape
@@ -117,7 +117,7 @@ class _CrossAttention:
 class _MLP:
     """fc2(gelu(fc1(x)))."""
 
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext) -> None:
         self._in = Linear(weights, {f"{prefix}.fc1": shape.inner}, shape.hidden, place, bias=True)
         self._out = Linear(weights, {f"{prefix}.fc2": shape.hidden}, shape.inner, place, bias=True)
         self._dtype = place.dtype
@@ -128,7 +128,7 @@ class _MLP:
 
 
 class _EncoderLayer:
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement, dtype: torch.dtype) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext, dtype: torch.dtype) -> None:
         self._attention_norm = LayerNorm(
             weights, f"{prefix}.self_attn_layer_norm", shape.hidden, _EPS, place, dtype=dtype
         )
@@ -169,7 +169,7 @@ class _EncoderLayer:
 
 
 class _DecoderLayer:
-    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: Placement, dtype: torch.dtype) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, shape: _Shape, place: LayerContext, dtype: torch.dtype) -> None:
         def norm(name: str) -> LayerNorm:
             return LayerNorm(weights, f"{prefix}.{name}", shape.hidden, _EPS, place, dtype=dtype)
 
@@ -207,7 +207,7 @@ class Whisper:
     :meth:`make_places` and are written by :meth:`write_encodings`.
     """
 
-    def __init__(self, config: WhisperConfig, place: Placement, max_model_len: int = 0) -> None:
+    def __init__(self, config: WhisperConfig, place: LayerContext, max_model_len: int = 0) -> None:
         """``max_model_len`` is not used: positions are learned, and there are ``config.max_position`` of them."""
         self.config = config
         self.weights = WeightMap()

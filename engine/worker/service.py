@@ -19,11 +19,11 @@ from ..processes.logs import set_up_logging
 from ..sharing.lease import Member
 from .device_runner import DeviceRunner
 from .errors import SetupError
+from .executor import AsyncExecutor, Executor, SyncExecutor
 from .hearing_runner import HearingRunner
 from .pooling_runner import PoolingRunner
 from .rows import with_forks
 from .setup import set_up
-from .stepper import Ahead, InTurn, Stepper
 from .turns import AloneOnDevice, SharedDevice, Turns
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Worker:
         self._engine = engine
         self._weights_fd = weights_fd
         self._lease_fd = lease_fd
-        self._steps: Stepper | None = None
+        self._steps: Executor | None = None
 
     def run(self) -> int:
         """Serves until told to end; returns the exit code. Raises :class:`PeerDied` when the engine is gone."""
@@ -90,9 +90,9 @@ class Worker:
         if isinstance(runner, HearingRunner | PoolingRunner) and member is not None:
             runner.breathe = turns.breathe
         if isinstance(runner, DeviceRunner):
-            self._steps = Ahead(runner, self._send, turns)
+            self._steps = AsyncExecutor(runner, self._send, turns)
         else:
-            self._steps = InTurn(runner, self._send, turns, setup.pages)
+            self._steps = SyncExecutor(runner, self._send, turns, setup.pages)
         return None
 
     def _step(self, message: StepPlan | Masks) -> bool:

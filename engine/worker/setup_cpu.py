@@ -10,7 +10,7 @@ from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
 
-from ..layers.placement import Placement
+from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import open_checkpoint
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
@@ -103,7 +103,7 @@ def set_up_cpu(config: WorkerConfig, progress: ProgressCallback, weights_fd: int
 
 
 def size_cache(
-    config: WorkerConfig, model: DecoderConfig, place: Placement, cache_dtype: torch.dtype
+    config: WorkerConfig, model: DecoderConfig, place: LayerContext, cache_dtype: torch.dtype
 ) -> tuple[int, int]:
     """Longest sequence and number of KV blocks.
 
@@ -118,6 +118,6 @@ def size_cache(
     return fit_length(config, wanted, num_blocks, block_bytes, budget), num_blocks
 
 
-def weights_bytes(model: DecoderConfig, place: Placement) -> int:
+def weights_bytes(model: DecoderConfig, place: LayerContext) -> int:
     """What the model's tensors will take, without making them."""
     return Decoder(model, replace(place, shapes_only=True), max_model_len=1).weights.total_bytes

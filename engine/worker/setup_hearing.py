@@ -13,7 +13,7 @@ from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Encoding, NewRow, RowStep, StepPlan
 
-from ..layers.placement import Placement
+from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..models.whisper import Whisper
 from ..models.whisper_config import WhisperConfig
@@ -149,7 +149,7 @@ def _check(config: WorkerConfig, model: WhisperConfig) -> None:
 def _load(
     checkpoint: Checkpoint,
     config: WorkerConfig,
-    place: Placement,
+    place: LayerContext,
     kept: KeptWeights | None,
     progress: ProgressCallback,
 ) -> Whisper:
@@ -163,7 +163,7 @@ def _load(
     return model
 
 
-def _weights_bytes(config: WhisperConfig, place: Placement) -> int:
+def _weights_bytes(config: WhisperConfig, place: LayerContext) -> int:
     return Whisper(config, replace(place, shapes_only=True)).weights.total_bytes
 
 

@@ -14,7 +14,7 @@ from stentor.protocols.ipc.config import DType, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Encoding, NewRow, RowInput, RowStep, StepPlan
 
-from ..layers.placement import Placement
+from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
 from ..models.config import DecoderConfig
@@ -103,7 +103,7 @@ def cache_note(checkpoint: Checkpoint, cache_dtype: torch.dtype) -> list[str]:
     return ["the checkpoint has scales for an fp8 KV cache: --kv-cache-dtype fp8 uses them, and holds twice the tokens"]
 
 
-def placement(checkpoint: Checkpoint, config: WorkerConfig, device: torch.device, dtype: torch.dtype) -> Placement:
+def placement(checkpoint: Checkpoint, config: WorkerConfig, device: torch.device, dtype: torch.dtype) -> LayerContext:
     """How this worker's tensors are made and multiplied; weights as the checkpoint has them, or quantised at load."""
     quantized, wanted = checkpoint.quantized, config.quantization
     if wanted != "none":
@@ -113,7 +113,7 @@ def placement(checkpoint: Checkpoint, config: WorkerConfig, device: torch.device
             )
         rule = Rule(("Linear",), OnlineFormat(wanted))
         quantized = QuantizedCheckpoint(f"--quantization {wanted}", (rule,), ignore=("lm_head",))
-    return Placement(device, dtype, config.batch_invariant, quantized)
+    return LayerContext(device, dtype, config.batch_invariant, quantized)
 
 
 def prepare_kernels(config: WorkerConfig, progress: ProgressCallback) -> list[str]:
@@ -130,7 +130,7 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback) -> list[st
 
 
 def load_model(
-    checkpoint: Checkpoint, config: WorkerConfig, place: Placement, max_model_len: int, progress: ProgressCallback
+    checkpoint: Checkpoint, config: WorkerConfig, place: LayerContext, max_model_len: int, progress: ProgressCallback
 ) -> Decoder:
     return load_weights(lambda: Decoder(checkpoint.decoder, place, max_model_len), checkpoint, config, place, progress)
 
@@ -159,7 +159,7 @@ M = TypeVar("M", bound=Loadable)
 
 
 def load_weights(
-    make: Callable[[], M], checkpoint: Checkpoint, config: WorkerConfig, place: Placement, progress: ProgressCallback
+    make: Callable[[], M], checkpoint: Checkpoint, config: WorkerConfig, place: LayerContext, progress: ProgressCallback
 ) -> M:
     """The model that ``make`` makes at ``place``, with the checkpoint's weights."""
     try:

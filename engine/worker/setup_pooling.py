@@ -12,12 +12,12 @@ from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.config import StepLimits, WorkerConfig
-from stentor.protocols.ipc.pooling import Pooling, Reach
+from stentor.protocols.ipc.pooling import AttentionScope, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 from ..layers.attention import LayerCache
-from ..layers.placement import Placement
+from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.pooling_checkpoint import open_pooling
@@ -89,7 +89,7 @@ def set_up_pooling(
         memory.append(MemoryLine("KV cache", kv_bytes, f"{blocks} blocks of {config.block_size} tokens"))
     if device is None:
         memory.append(MemoryLine("worker process", resident_bytes(), "resident now: weights and code"))
-    pools: Reach = "all" if whole else "before"
+    pools: AttentionScope = "all" if whole else "before"
     return Setup(runner, WorkerReady(blocks, max_model_len, memory, notes, limits_of(config), pools=pools))
 
 
@@ -119,7 +119,7 @@ def _longest(config: WorkerConfig, model: PoolingConfig) -> int:
     return config.max_model_len or model.max_length
 
 
-def _load(checkpoint: Checkpoint, place: Placement, longest: int, progress: ProgressCallback) -> PoolingModel:
+def _load(checkpoint: Checkpoint, place: LayerContext, longest: int, progress: ProgressCallback) -> PoolingModel:
     try:
         model = PoolingModel(checkpoint.pooling, place, longest)
         if place.filled:
@@ -137,7 +137,7 @@ def _load(checkpoint: Checkpoint, place: Placement, longest: int, progress: Prog
     return model
 
 
-def _weights_bytes(model: PoolingConfig, place: Placement) -> int:
+def _weights_bytes(model: PoolingConfig, place: LayerContext) -> int:
     """What the model's tensors will take, without making them."""
     return PoolingModel(model, replace(place, shapes_only=True), 1).total_bytes
 

@@ -64,7 +64,7 @@ def sum_weights(
 
 
 @triton.jit
-def judge_drafts(
+def rejection_sample(
     logits, row_stride, work, slots, rules, tile_max, limits, sums, drafts, draft_probs, drawn, accepted,
     vocabulary, tiles,
     SPAN: tl.constexpr, EDITS: tl.constexpr, WORK: tl.constexpr, PROBABLE: tl.constexpr, TILES: tl.constexpr,

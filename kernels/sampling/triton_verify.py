@@ -6,7 +6,7 @@ import triton
 from ..launch import launch
 from ..tuning import Config
 from .tables import SamplerTables
-from .triton_judge import judge_drafts, race_residual, sum_weights, take_tokens
+from .triton_judge import race_residual, rejection_sample, sum_weights, take_tokens
 from .triton_step import draw_rows
 
 
@@ -40,7 +40,7 @@ def verify_(
     if probable:
         launch(sum_weights, (sequences * span, tiles), *row, sums, vocabulary, tiles, config=wide, **shared)
     launch(
-        judge_drafts, (sequences,), *row, sums, drafts, q, drawn, accepted, vocabulary, tiles, config=config,
+        rejection_sample, (sequences,), *row, sums, drafts, q, drawn, accepted, vocabulary, tiles, config=config,
         PROBABLE=probable, **shared,
     )  # fmt: skip
     if probable:

@@ -11,7 +11,7 @@ import msgspec
 
 from .audio import Audio, Heard, Streamed, StreamShape
 from .config import EngineConfig, StepLimits, WorkerConfig
-from .pooling import Pooled, Pooling, Reach
+from .pooling import AttentionScope, Pooled, Pooling
 from .sampling import SamplingParams
 from .steps import Masks, StepPart, StepPlan, StepResult, TokenLogprobs
 
@@ -285,7 +285,7 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     """Windows of encoded audio that it keeps; 0: the model does not hear."""
     stream: StreamShape | None = None
     """Where the model hears while it is spoken to."""
-    pools: Reach = ""
+    pools: AttentionScope = ""
     """Whether the model makes vectors or scores, and draws no tokens. Where tokens see all others it keeps no cache:
     ``num_blocks`` only bounds what runs at once."""
 

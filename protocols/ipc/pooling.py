@@ -8,7 +8,7 @@ PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "spa
 """A vector of the text, or of each token; scores of the text's classes, or of each token's; weights of tokens."""
 
 
-Reach = Literal["", "before", "all"]
+AttentionScope = Literal["", "before", "all"]
 """What a model that pools lets each token see: those before it, or all; "" draws tokens."""
 
 

@@ -22,8 +22,8 @@ from ..http.errors import (
 )
 from ..middleware.auth import RequireKey
 from ..middleware.cors import Cors
-from ..middleware.request_id import NameRequests
-from ..middleware.root_path import BehindPrefix
+from ..middleware.request_id import RequestIdMiddleware
+from ..middleware.root_path import RootPathMiddleware
 from ..routes import (
     batches,
     chat,
@@ -51,13 +51,13 @@ def create_app(state: ServerState) -> Starlette:
     """Every endpoint, behind ``state.door``."""
     door = state.door
     middleware = [
-        Middleware(NameRequests, observer=state.observer),
+        Middleware(RequestIdMiddleware, observer=state.observer),
         Middleware(RequireKey, keys=door.keys, origins=door.origins, hosts=door.hosts, secrets=door.secrets),
     ]
     if door.origins:
         middleware.insert(0, Middleware(Cors, origins=door.origins))
     if door.root_path:
-        middleware.insert(0, Middleware(BehindPrefix, prefix=door.root_path))
+        middleware.insert(0, Middleware(RootPathMiddleware, prefix=door.root_path))
     return _starlette(state, middleware)
 
 
@@ -72,7 +72,7 @@ async def _no_route(otherwise: ASGIApp, scope: Scope, receive: Receive, send: Se
 
 def create_answering_app(state: ServerState) -> Starlette:
     """Every endpoint, for requests that have been let in before and come through no door."""
-    return _starlette(state, [Middleware(NameRequests, observer=state.observer)])
+    return _starlette(state, [Middleware(RequestIdMiddleware, observer=state.observer)])
 
 
 def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:

@@ -23,8 +23,8 @@ from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.observer import Observer
 from ..overload.memory_budget import MemoryBudget, default_budget
-from ..overload.permits import AdmissionQueue
-from ..overload.ticket import Ticket
+from ..overload.queue_slots import AdmissionQueue
+from ..overload.request_context import RequestContext
 from ..overload.turns import LoopTurns
 from ..parsing.output import OutputFormat
 from ..rendering.hf import TemplateRenderer
@@ -141,7 +141,7 @@ class ServerState:
     """For whatever would keep the event loop from all other requests."""
     grammars: Grammars = field(init=False)
     """Whatever grammar a request brings is tried there before the engine is given it."""
-    _live: set[Ticket] = field(default_factory=set)
+    _live: set[RequestContext] = field(default_factory=set)
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
@@ -208,7 +208,7 @@ class ServerState:
         return self.catalogue.resolve(name, "chat")
 
     @contextmanager
-    def live(self, timeout: float = 0.0, kind: Kind = "chat") -> Iterator[Ticket]:
+    def live(self, timeout: float = 0.0, kind: Kind = "chat") -> Iterator[RequestContext]:
         """Counts one request to a model of this kind, which has ``timeout`` seconds, or with 0 as many as it takes.
 
         Raises Unavailable and Overloaded, the latter also from the inside.
@@ -219,22 +219,22 @@ class ServerState:
         except (Unavailable, Overloaded) as refusal:
             self._count_refusal(refusal)
             raise
-        with self._counted(Ticket(permit, timeout)) as ticket:
+        with self._counted(RequestContext(permit, timeout)) as ticket:
             yield ticket
 
     @contextmanager
-    def transfer(self) -> Iterator[Ticket]:
+    def transfer(self) -> Iterator[RequestContext]:
         """Counts one transfer of a file, for which no model is needed. Raises Unavailable while the server drains."""
         try:
             self._check_open()
         except Unavailable as refusal:
             self._count_refusal(refusal)
             raise
-        with self._counted(Ticket(self.queue.pass_by(), 0.0)) as ticket:
+        with self._counted(RequestContext(self.queue.pass_by(), 0.0)) as ticket:
             yield ticket
 
     @contextmanager
-    def _counted(self, ticket: Ticket) -> Iterator[Ticket]:
+    def _counted(self, ticket: RequestContext) -> Iterator[RequestContext]:
         if not self._live:
             self._idle = anyio.Event()
         self._live.add(ticket)

@@ -5,14 +5,14 @@ import time
 from stentor.protocols.ipc.actors import FinishReason
 
 from ..observability.request import RequestRecord, Served
-from ..overload.permits import Permit
+from ..overload.queue_slots import QueueSlot
 from .model import Account, OpenAccount
 
 
 class WindowAccount:
     """Of one request to the engine; see :class:`.model.Account`."""
 
-    def __init__(self, record: RequestRecord | None, permit: Permit, prompt_tokens: int, max_tokens: int) -> None:
+    def __init__(self, record: RequestRecord | None, permit: QueueSlot, prompt_tokens: int, max_tokens: int) -> None:
         permit.take(prompt_tokens)
         self._permit = permit
         self._record = record
@@ -41,7 +41,7 @@ class WindowAccount:
             self._record.add(served)
 
 
-def accounts(record: RequestRecord | None, permit: Permit) -> OpenAccount:
+def accounts(record: RequestRecord | None, permit: QueueSlot) -> OpenAccount:
     """For all windows of one request of a client. The first that is heard leaves the queue for all of them."""
 
     def open_account(prompt_tokens: int, max_tokens: int) -> Account:

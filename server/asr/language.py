@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .hearing import Ear, Window
 from .model import TranscriptionModel
+from .window_decoder import Window, WindowDecoder
 
 
 class Detected(msgspec.Struct, frozen=True):
@@ -14,10 +14,12 @@ class Detected(msgspec.Struct, frozen=True):
     probability: float
 
 
-async def detect_language(ear: Ear, model: TranscriptionModel, window: Window, among: Sequence[str] = ()) -> Detected:
+async def detect_language(
+    ear: WindowDecoder, model: TranscriptionModel, window: Window, among: Sequence[str] = ()
+) -> Detected:
     """One token after the start of a transcript, the likeliest among all languages, or those of the codes ``among``.
 
-    Raises as :meth:`.hearing.Ear.hear`.
+    Raises as :meth:`.window_decoder.WindowDecoder.hear`.
     """
     if not model.multilingual:
         return Detected("en", 1.0)

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 import msgspec
 
-LADDER: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+TEMPERATURE_FALLBACK: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Temperatures that are tried one after the other until a transcript is good enough."""
 MAX_TOKENS: Final = 224
 """Of one window; half of Whisper's context."""
@@ -48,7 +48,7 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     task: Task = "transcribe"
     prompt: str = ""
     """Text that is said to come before."""
-    temperatures: tuple[float, ...] = LADDER
+    temperatures: tuple[float, ...] = TEMPERATURE_FALLBACK
     timestamps: bool = True
     """Without, audio is cut every 30 seconds, within a word or not."""
     word_times: bool = False

@@ -9,12 +9,12 @@ import msgspec
 
 from ..app.task_scope import TaskScope
 from .chunks import Span, chunks_of
-from .draft import draft_window, is_silence
-from .hearing import Ear, is_soundless, window_of
+from .decoding_result import draft_window, is_silence
 from .language import Detected, detect_language
 from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
+from .window_decoder import WindowDecoder, is_soundless, window_of
 from .windows import Stretch, whole_stretch
 
 
@@ -37,11 +37,11 @@ class Transcription:
         self._model = model
         self._pcm = pcm
         self._options = options
-        self._ear = Ear(model.client, options, open_account)
+        self._ear = WindowDecoder(model.client, options, open_account)
         self.language = options.language or "en"
 
     async def segments(self) -> AsyncGenerator[Segment, None]:
-        """In order, numbered from 0. Raises as :meth:`.hearing.Ear.hear`."""
+        """In order, numbered from 0. Raises as :meth:`.window_decoder.WindowDecoder.hear`."""
         options, count = self._options, 0
         frames = -(-len(self._pcm) // BYTES_A_FRAME)
         if not frames:
@@ -121,12 +121,12 @@ async def transcribe_turn(
 
     ``pcm`` holds 30 seconds at most; of more, the last 30 are heard. What is agreed of the turn already may be given as
     the tokens ``after`` which it goes on. A language that is not named is detected, which costs a step more. Raises as
-    :meth:`.hearing.Ear.hear`.
+    :meth:`.window_decoder.WindowDecoder.hear`.
     """
     pcm = pcm[-WINDOW_FRAMES * BYTES_A_FRAME :]
     if is_soundless(pcm):
         return Turn(model.vocabulary.decode([*after]).strip(), [*after], [], 0.0, 1.0, options.language or "en")
-    ear = Ear(model.client, options, open_account)
+    ear = WindowDecoder(model.client, options, open_account)
     window = window_of(pcm, options.salt)
     detected = (
         Detected(options.language, 1.0)

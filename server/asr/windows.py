@@ -3,8 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from .draft import Draft, draft_window, is_silence
-from .hearing import Ear, Window, is_soundless, window_of
+from .decoding_result import DecodingResult, draft_window, is_silence
 from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import (
@@ -16,6 +15,7 @@ from .segments import (
     Segment,
     cut_window,
 )
+from .window_decoder import Window, WindowDecoder, is_soundless, window_of
 from .words import time_words
 
 _SPARE_WINDOWS = 8
@@ -28,7 +28,7 @@ class Stretch:
 
     def __init__(
         self,
-        ear: Ear,
+        ear: WindowDecoder,
         model: TranscriptionModel,
         pcm: bytes,
         begin: int,
@@ -52,7 +52,7 @@ class Stretch:
         """Where speech has ended so far, in seconds."""
 
     async def segments(self) -> AsyncGenerator[Segment, None]:
-        """In order; their ids are 0, for who has several stretches counts. Raises as :meth:`.hearing.Ear.hear`."""
+        """In order; their ids are 0, for who has several stretches counts. Raises as ``WindowDecoder.hear``."""
         seek = self._begin
         # what is left of patience for windows that overlap
         windows = _SPARE_WINDOWS + _WINDOWS_AT_MOST * -(-(self._end - self._begin) // WINDOW_FRAMES)
@@ -82,7 +82,7 @@ class Stretch:
             windows -= 1
             seek += advance if advance > 0 and windows > 0 else frames
 
-    async def _time_words(self, window: Window, draft: Draft, cut: Cut, seek: int, frames: int) -> int:
+    async def _time_words(self, window: Window, draft: DecodingResult, cut: Cut, seek: int, frames: int) -> int:
         """Returns how far it is to the next window: where words have times, they know better."""
         await time_words(
             self._ear,
@@ -103,7 +103,7 @@ class Stretch:
         end = round(ends[-1] * FRAMES_A_SECOND)
         return end - seek if not cut.whole and end > seek else cut.advance
 
-    def _segment(self, draft: Draft, part: Part, seek: int) -> Segment | None:
+    def _segment(self, draft: DecodingResult, part: Part, seek: int) -> Segment | None:
         """None for one in which nothing is said."""
         tokens = draft.tokens[part.begin : part.end]
         text = self._model.vocabulary.decode(tokens)

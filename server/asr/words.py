@@ -12,11 +12,11 @@ import msgspec
 
 from stentor.protocols.ipc.audio import Alignment, Heard
 
-from .hearing import Ear, Window
 from .model import TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import FRAMES_A_SECOND, Part, Word
 from .splitting import APPENDED, PREPENDED, Spelled, split_words
+from .window_decoder import Window, WindowDecoder
 
 _SENTENCE_ENDS: Final = ".。!！?？"  # noqa: RUF001
 _LONGEST_MEDIAN: Final = 0.7
@@ -43,7 +43,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 async def time_words(
-    ear: Ear,
+    ear: WindowDecoder,
     model: TranscriptionModel,
     window: Window,
     options: TranscriptionOptions,
@@ -57,7 +57,7 @@ async def time_words(
     """Gives every part its words, and moves its bounds to theirs.
 
     ``tokens`` are those of the window of ``frames`` at ``seek``; ``last_end`` is where speech ended before it, in
-    seconds of the whole audio. Raises as :meth:`.hearing.Ear.hear`.
+    seconds of the whole audio. Raises as :meth:`.window_decoder.WindowDecoder.hear`.
     """
     vocabulary = model.vocabulary
     spoken = [[token for token in tokens[part.begin : part.end] if token < vocabulary.eot] for part in parts]

@@ -19,8 +19,8 @@ from stentor.protocols.openai.tools import NO_TOOLS, OfferedTool, ToolUse
 from ..app.state import ServerState
 from ..grammar.answers import answer_expression
 from ..grammar.checker import TOO_COMPLEX_CODE
+from ..grammar.client_grammar import checked_lark
 from ..grammar.compose import compose
-from ..grammar.foreign import checked_lark
 from ..grammar.lark import Lark
 from ..grammar.quoted_lark import quoted_lark
 from ..grammar.schema import prepare

@@ -13,7 +13,7 @@ from ..middleware.keys import Caller
 from ..observability.metrics import RequestTracker
 from ..observability.request import current_record, current_request_id
 from ..overload.memory_budget import TOKEN_BYTES
-from ..overload.permits import Permit
+from ..overload.queue_slots import QueueSlot
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
 from .admission import draw_seeds
 from .constraints import FREE, Constraints
@@ -53,7 +53,7 @@ class Observed:
         state: ServerState,
         request: GenerationRequest,
         arrival: float,
-        permit: Permit,
+        permit: QueueSlot,
         client: Submitter | None = None,
         *,
         field: str = "messages",

@@ -15,7 +15,7 @@ from ..app.state import ServerState
 from ..encoders.logprobs import TokenNames
 from ..http.sse import Batches
 from ..middleware.keys import Caller
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..text.generation import Submitter
 from .admission import (
     Budget,
@@ -52,7 +52,7 @@ async def begin_turn(
     state: ServerState,
     body: ChatRequest,
     caller: Caller,
-    ticket: Ticket,
+    ticket: RequestContext,
     *,
     fill_context: bool = False,
     whole: bool = True,

@@ -12,8 +12,8 @@ from stentor.protocols.openai.structured import (
     TagsAnswer,
 )
 
+from .client_grammar import checked_lark
 from .ebnf import is_ebnf, lark_of_ebnf
-from .foreign import checked_lark
 from .lark import Lark
 from .tags import tags_expression
 from .whitespace import WHITESPACE, bounded_whitespace

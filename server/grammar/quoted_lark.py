@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from stentor.protocols.common.errors import BadRequest
 
+from .client_grammar import checked_lark
 from .common_terminals import COMMON
-from .foreign import checked_lark
 from .pattern_parts import Many, One, Part
 from .quoted_regex import UnquotableError, parts_of, quoted_literal, quoted_pattern, quoted_text
 

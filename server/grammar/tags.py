@@ -6,8 +6,8 @@ from typing import assert_never
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai import structural_tags as tags
 
+from .client_grammar import checked_lark
 from .ebnf import is_ebnf, lark_of_ebnf
-from .foreign import checked_lark
 from .lark import ANY_TEXT, Lark
 
 

@@ -30,7 +30,7 @@ BREAK_OFF: Final = "stentor.break_off"
 """Among a scope's extensions: closes the connection of its response, which has begun."""
 
 
-class NameRequests:
+class RequestIdMiddleware:
     """Puts a request id into the scope and into the headers of the response, or of a WebSocket's handshake.
 
     The client's ``x-request-id`` is kept where it is short and printable; otherwise one is drawn. Whatever happens

@@ -8,7 +8,7 @@ def route_path(scope: Scope) -> str:
     return str(scope["path"])[len(scope.get("root_path", "")) :]
 
 
-class BehindPrefix:
+class RootPathMiddleware:
     """Serves the paths below ``prefix`` whether the proxy passes the prefix on or has cut it off.
 
     From here on the path has the prefix, once, and ``root_path`` says which: what ASGI wants, and what makes

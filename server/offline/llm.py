@@ -15,8 +15,8 @@ from ..batches.lines import Answer
 from ..main.option_tables import OPTIONS
 from ..main.options import ConfigError, nearest, read_config
 from . import pooling
+from .in_process_server import InProcessServer
 from .outputs import RequestOutput, from_chat, from_completion
-from .room import Room
 from .sampling import SamplingParams
 
 Prompt = str | list[int]
@@ -56,7 +56,7 @@ class LLM:
         for name in options.keys() - known:
             raise ConfigError(f"{name}: no such option{nearest(name, sorted(known))}")
         flags = {name.replace("_", "-"): _as_flag(value) for name, value in options.items() if value is not None}
-        self._room = Room(read_config({"model": model, **flags}, {}))
+        self._room = InProcessServer(read_config({"model": model, **flags}, {}))
         self._numbers = itertools.count()
         self._enqueued: dict[str, _Call[RequestOutput]] = {}
         self._ended = weakref.finalize(self, self._room.close)

@@ -31,7 +31,7 @@ from ..batches.lines import (
     read_request,
 )
 from ..main.exit_codes import DONE, FAILED
-from .room import Room, RoomClosed
+from .in_process_server import InProcessServer, RoomClosed
 
 IN_FLIGHT: Final = 256
 
@@ -49,7 +49,7 @@ class Tally(NamedTuple):
 
 
 def run_batch(config: Config, source: Path, target: Path) -> int:
-    """Returns the exit code. Raises what :class:`.room.Room` does."""
+    """Returns the exit code. Raises what :class:`.in_process_server.InProcessServer` does."""
     try:
         if target.exists() and target.samefile(source):
             raise BadLine(f"{target} is the file of the requests; name another one for the answers")
@@ -59,7 +59,7 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
     except (OSError, BadLine) as error:
         print(f"stentor: {error}", file=sys.stderr)
         return FAILED
-    room = Room(config)
+    room = InProcessServer(config)
     try:
         with source.open("rb") as requests, target.open("ab") as answers:
             tally = _work(room, requests, answers, earlier, total)
@@ -76,7 +76,7 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
     return DONE
 
 
-def _work(room: Room, requests: BinaryIO, answers: BinaryIO, earlier: Earlier, total: int) -> Tally:
+def _work(room: InProcessServer, requests: BinaryIO, answers: BinaryIO, earlier: Earlier, total: int) -> Tally:
     ended: queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]] = queue.SimpleQueue()
     written = refused = lost = skipped = 0
     waiting = _requests(requests, earlier)
@@ -137,7 +137,9 @@ def _refused(custom_id: str | None, message: str, earlier: Earlier) -> bytes:
     return b"" if message in earlier.refused else failed(custom_id, INVALID, message)
 
 
-def _send(room: Room, request: BatchRequest, ended: "queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]]") -> None:
+def _send(
+    room: InProcessServer, request: BatchRequest, ended: "queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]]"
+) -> None:
     future = room.post(request.url, msgspec.json.encode(request.body))
     future.add_done_callback(lambda over: ended.put((request, over)))
 

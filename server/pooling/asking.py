@@ -18,7 +18,7 @@ from ..app.state import ServerState
 from ..http.whole_answer import AnswerRoom, WholeAnswer
 from ..middleware.auth import caller_of
 from ..observability.request import current_record
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..overload.turns import LoopTurns, Slices
 from .conversation import read_messages
 from .encoding import NumberWriter, number_bytes
@@ -51,7 +51,12 @@ class Asked:
 
 
 def asked(
-    state: ServerState, request: Request, ticket: Ticket, name: str | None, priority: int, salt: str | None = None
+    state: ServerState,
+    request: Request,
+    ticket: RequestContext,
+    name: str | None,
+    priority: int,
+    salt: str | None = None,
 ) -> Asked:
     """Raises BadRequest for a name that no such model has."""
     served = state.catalogue.resolve(name, "embedding")

@@ -19,7 +19,7 @@ from ..http.errors import GenerationFailed
 from ..http.whole_answer import AnswerRoom, without_bound
 from ..observability.request import RequestRecord, Served
 from ..overload.memory_budget import TOKEN_BYTES
-from ..overload.permits import Permit
+from ..overload.queue_slots import QueueSlot
 from ..text.generation import EventStream
 from .model import EmbeddingModel
 from .reading import Prompt
@@ -42,7 +42,7 @@ class Job:
     def __init__(
         self,
         model: EmbeddingModel,
-        permit: Permit,
+        permit: QueueSlot,
         record: RequestRecord | None = None,
         *,
         priority: int = 0,

@@ -17,7 +17,7 @@ from ..app.state import ServerState
 from ..conversation.admission import context_length, most_prompt_tokens
 from ..conversation.turn import Turn, begin_turn, prompt_of
 from ..middleware.keys import Caller
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..responses.conversion import messages_of
 from ..responses.naming import in_our_words
 from .conversation import Conversation, Entry, text_of
@@ -98,7 +98,7 @@ class Asking:
         self._caller = caller
         self._session = session
 
-    async def turn(self, entries: list[Entry], conversation: Conversation | None, ticket: Ticket) -> Turn:
+    async def turn(self, entries: list[Entry], conversation: Conversation | None, ticket: RequestContext) -> Turn:
         """``conversation`` is told what was left out, which it is for good. Raises as :func:`begin_turn` does."""
         session = self._session
         with in_our_words():
@@ -119,7 +119,7 @@ class Asking:
                 conversation.drop(entries[: len(entries) - len(kept)])
             return await self._begin(kept, ticket)
 
-    async def _begin(self, entries: Sequence[Entry], ticket: Ticket) -> Turn:
+    async def _begin(self, entries: Sequence[Entry], ticket: RequestContext) -> Turn:
         chat = chat_request(self._session, entries)
         return await begin_turn(self._state, chat, self._caller, ticket, fill_context=True)
 

@@ -51,9 +51,8 @@ from ..http.errors import describe
 from ..middleware.keys import Caller
 from ..observability.realtime_figures import SessionFigures
 from ..responses.ids import short_id
-from .answering import Answering
+from .audio_budget import AudioShare
 from .conversation import Conversation, Entry
-from .held_audio import AudioShare
 from .machine import Event, SessionMachine, State
 from .outbox import Dialect, SendQueue
 from .parts import (
@@ -68,6 +67,7 @@ from .parts import (
     Transcript,
     Turn,
 )
+from .response_manager import ResponseManager
 from .session import SessionRules
 
 APPENDS: Final = 4
@@ -110,7 +110,7 @@ class Connection:
         self._ears: Ears | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
-        self._answering = Answering(
+        self._answering = ResponseManager(
             state,
             caller,
             rules,

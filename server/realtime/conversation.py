@@ -17,7 +17,7 @@ from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.given import encode_audio
 from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 
-from .held_audio import AudioShare, unbounded
+from .audio_budget import AudioShare, unbounded
 from .machine import Event
 from .pacing import SpokenText
 from .parts import Turn

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from stentor.protocols.common.errors import BadRequest
 
 from ..audio.prompt_resample import PromptResampler
+from .audio_budget import AudioBudget, AudioShare, unbounded
 from .formats import HEARD, Wire, to_ms
-from .held_audio import AudioHold, AudioShare, unbounded
 
 MAX_SECONDS: Final = 600
 """Of audio in one buffer: 29 MB as it came, and 19 MB as it is heard."""
@@ -32,7 +32,7 @@ class Clip(NamedTuple):
 class Track:
     """Samples of one rate from position ``begin`` on; the oldest can be forgotten."""
 
-    def __init__(self, wire: Wire, begin: int = 0, hold: AudioHold | None = None) -> None:
+    def __init__(self, wire: Wire, begin: int = 0, hold: AudioBudget | None = None) -> None:
         self.wire: Final = wire
         self._data = bytearray()
         self._begin = begin

@@ -9,8 +9,8 @@ from ..asr.streaming import StreamingTranscriptionModel
 from ..audio.vad import SpeechProbabilities
 from ..middleware.keys import Caller
 from ..observability.request import current_request_id
-from .ears import SessionEars
-from .held_audio import AudioShare
+from .audio_budget import AudioShare
+from .input_audio_pipeline import InputAudioPipeline
 from .partial_pace import PartialPace
 from .parts import Ears, OnHeard, OnPartial
 from .streamed import AnyTranscriber, StreamTranscriber
@@ -40,7 +40,7 @@ class EarOpener:
 
     def open(self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_heard: OnHeard) -> Ears:
         """Raises BadRequest where nothing hears."""
-        return SessionEars(
+        return InputAudioPipeline(
             self.transcriber(caller),
             SpeechProbabilities,
             self.pace,

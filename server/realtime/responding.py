@@ -26,13 +26,13 @@ from stentor.protocols.openai.realtime.session import RealtimeSession
 from ..app.state import ServerState
 from ..http.errors import describe, generation_error
 from ..middleware.keys import Caller
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..tts.model import SpeechModel
 from .answer import Answer
 from .asking import Asking
 from .conversation import Conversation, Entry, text_of
 from .parts import Pacer
-from .voicing import Voicing
+from .speech_stream import SpeechStream
 
 _WRITTEN_AHEAD: Final = 1024
 """Pieces of text that wait to be spoken; then the model's next words wait."""
@@ -119,7 +119,7 @@ class Responding:
             return StatusDetails("incomplete", "max_output_tokens")
         return StatusDetails("completed")
 
-    async def _say(self, ticket: Ticket) -> None:
+    async def _say(self, ticket: RequestContext) -> None:
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             with closing(_Messages(self, tasks)) as messages:
@@ -135,7 +135,7 @@ class Responding:
         if failure is not None:
             raise failure
 
-    async def _generate(self, messages: "_Messages", ticket: Ticket) -> None:
+    async def _generate(self, messages: "_Messages", ticket: RequestContext) -> None:
         asking = Asking(self._state, self._caller, self._session)
         turn = await asking.turn(self._entries, self._conversation, ticket)
         self._asked = True
@@ -177,9 +177,9 @@ class Responding:
         if audio:
             self.answer.play(entry, audio)
 
-    def voicing(self) -> Voicing | None:
+    def voicing(self) -> SpeechStream | None:
         speech = self.speech
-        return None if speech is None else Voicing(speech, self._session.audio.output)
+        return None if speech is None else SpeechStream(speech, self._session.audio.output)
 
 
 class _Messages:
@@ -226,7 +226,7 @@ class _Messages:
 
     async def _speak(
         self,
-        voicing: Voicing,
+        voicing: SpeechStream,
         entry: Entry,
         text: MemoryObjectReceiveStream[str],
         before: anyio.Event | None,

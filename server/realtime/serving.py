@@ -23,9 +23,9 @@ from ..middleware.auth import caller_of, secret_of
 from ..middleware.keys import Caller
 from ..observability.realtime_figures import SessionKind
 from ..responses.ids import short_id
+from .audio_budget import AudioShare, HeldAudio
 from .beta import Beta
 from .connection import APPENDS, Connection, Receive
-from .held_audio import AudioShare, HeldAudio
 from .machine import State
 from .opening import EarOpener
 from .outbox import Current, Dialect, SendQueue

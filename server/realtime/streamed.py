@@ -1,7 +1,7 @@
 """One turn, heard by a model that hears while it is spoken to.
 
-What :class:`.hearing.TurnHearing` makes of many requests to another kind of model is one request here: audio goes in as
-it comes, and each piece of text is told as soon as the model has written it. A request holds a place in the engine, so
+What ``IncrementalTranscriber`` makes of many requests to another kind of model is one request here: audio goes in as it
+comes, and each piece of text is told as soon as the model has written it. A request holds a place in the engine, so
 it ends when nothing has come for a while, and what comes then is another's; so is what follows a very long stretch, and
 what follows after the model has said its end.
 """
@@ -20,11 +20,11 @@ from ..app.task_scope import TaskScope
 from ..asr.streaming import BYTES_A_SECOND, Piece, StreamingTranscriptionModel, Stretch, Written
 from ..http.errors import Unavailable
 from ..observability.realtime_figures import PassFigures
+from .audio_budget import AudioShare, unbounded
 from .formats import HEARD
-from .hearing import MIN_HEARD_MS, OnGuess, Tell, TurnHearing
 from .hearing_task import HearingTask
-from .held_audio import AudioShare, unbounded
 from .hypotheses import Hearing, Transcribe
+from .incremental_transcriber import MIN_HEARD_MS, IncrementalTranscriber, OnGuess, Tell
 from .partial_pace import PartialPace
 from .parts import TokenProbability, Transcript
 
@@ -62,7 +62,7 @@ class StreamTranscriber:
 
 
 class StreamedTurn:
-    """As :class:`.hearing.TurnHearing`. Owned by the task that feeds it; :meth:`run` is for another task."""
+    """As :class:`.incremental_transcriber.IncrementalTranscriber`. Owned by the task that feeds it; :meth:`run` is for another task."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class StreamedTurn:
 
 
 AnyTranscriber = Transcribe | StreamTranscriber
-AnyHearing = TurnHearing | StreamedTurn
+AnyHearing = IncrementalTranscriber | StreamedTurn
 COPIES: Final = 2
 """Of a turn's audio, at most, beside the input buffer's."""
 
@@ -256,4 +256,4 @@ def hear_turn(
     """A turn from position ``begin``, heard as the model does that is served."""
     if isinstance(transcribe, StreamTranscriber):
         return StreamedTurn(begin, transcribe, hearing, tell, on_guess, share)
-    return TurnHearing(begin, transcribe, hearing, pace, tell, on_guess, share)
+    return IncrementalTranscriber(begin, transcribe, hearing, pace, tell, on_guess, share)

@@ -26,8 +26,8 @@ from stentor.protocols.common.decoding import decode_json
 from stentor.protocols.common.errors import BadRequest
 
 from ..http.errors import describe
+from .audio_budget import AudioFull, AudioShare, unbounded
 from .formats import HEARD
-from .held_audio import AudioFull, AudioShare, unbounded
 from .hypotheses import Hearing
 from .partial_pace import PartialPace
 from .parts import TokenProbability

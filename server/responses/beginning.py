@@ -11,15 +11,15 @@ import msgspec
 from ..app.state import ServerState
 from ..conversation.turn import Turn, begin_turn
 from ..encoders.responses import COPIES
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from .log import EventLog
 from .naming import in_our_words
 from .preparing import Prepared
-from .rounds import Rounds
 from .running import Run
+from .tool_loop import Rounds
 
 
-async def run_of(state: ServerState, prepared: Prepared, ticket: Ticket, *, watched: bool) -> Run:
+async def run_of(state: ServerState, prepared: Prepared, ticket: RequestContext, *, watched: bool) -> Run:
     """One that has not begun; ``watched``: its events are to be read. Raises what :func:`begin_turn` raises."""
     turns: Turn | Rounds
     if prepared.servers:

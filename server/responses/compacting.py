@@ -19,12 +19,12 @@ from ..app.state import ServerState
 from ..conversation.turn import begin_turn
 from ..encoders.collect import collect
 from ..middleware.keys import Caller
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from .conversion import Compacted, messages_of, text_of
+from .encrypted_content import EncryptedContent
 from .ids import random_id
 from .naming import in_our_words
 from .preparing import fitting, read_conversation, seal_of
-from .seal import Seal
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
@@ -35,7 +35,7 @@ _ASKS: Final = (
 )
 
 
-async def compact(state: ServerState, body: CompactRequest, caller: Caller, ticket: Ticket) -> Compaction:
+async def compact(state: ServerState, body: CompactRequest, caller: Caller, ticket: RequestContext) -> Compaction:
     """What the user said stays as it is; all else is in the summary, which is sealed for the caller.
 
     Raises BadRequest, and GenerationFailed.
@@ -65,7 +65,9 @@ async def compact(state: ServerState, body: CompactRequest, caller: Caller, tick
     return Compaction(random_id("resp"), int(time.time()), [made], usage)
 
 
-async def _answer(state: ServerState, chat: ChatRequest, caller: Caller, ticket: Ticket) -> tuple[str, ResponseUsage]:
+async def _answer(
+    state: ServerState, chat: ChatRequest, caller: Caller, ticket: RequestContext
+) -> tuple[str, ResponseUsage]:
     with in_our_words():
         turn = await begin_turn(state, chat, caller, ticket)
     async with aclosing(turn.batches):
@@ -75,7 +77,7 @@ async def _answer(state: ServerState, chat: ChatRequest, caller: Caller, ticket:
     return text, usage
 
 
-def _said(items: Sequence[Item], seal: Seal) -> list[str]:
+def _said(items: Sequence[Item], seal: EncryptedContent) -> list[str]:
     """What the user said, also before an earlier compaction."""
     messages = messages_of(items, seal.open)
     return [text_of(message["content"]) for message in messages if message["role"] == "user"]

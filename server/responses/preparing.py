@@ -31,10 +31,10 @@ from ..storage import conversations, responses, secrets
 from ..tools.servers import Server
 from .approvals import check_approvals
 from .conversion import chat_request, droppable
+from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
 from .naming import in_our_words
 from .offering import asking, known_lists, offered_beside, with_loaded
-from .seal import Seal
 
 if TYPE_CHECKING:
     import sqlite3
@@ -66,7 +66,7 @@ class Prepared:
     conversation: Conversation
     chat: ChatRequest
     caller: Caller
-    seal: Seal
+    seal: EncryptedContent
     ids: Ids
     servers: tuple[Server, ...] = ()
     """Of tools; with them the request's secrets, which are nowhere else."""
@@ -76,8 +76,8 @@ class Prepared:
     """Bytes of memory that it takes as long as it runs; see :mod:`..overload.memory_budget`."""
 
 
-async def seal_of(state: ServerState, caller: Caller) -> Seal:
-    return Seal(await state.store.once(_SECRET, partial(secrets.secret, name=_SECRET)), caller.owner)
+async def seal_of(state: ServerState, caller: Caller) -> EncryptedContent:
+    return EncryptedContent(await state.store.once(_SECRET, partial(secrets.secret, name=_SECRET)), caller.owner)
 
 
 async def read_conversation(
@@ -150,7 +150,7 @@ async def fitting(
     state: ServerState,
     request: ContextFields,
     items: list[Item],
-    seal: Seal,
+    seal: EncryptedContent,
     max_tokens: int | None = None,
     own_tools: Sequence[dict[str, Any]] | None = None,
 ) -> ChatRequest:

@@ -34,8 +34,8 @@ from .ids import Ids
 from .log import EventLog, Step, unpacked, unpacked_steps
 from .preparing import Conversation, Prepared, read_conversation, seal_of
 from .replay import Replay
-from .rounds import Rounds
 from .running import Resumable, Run, encode, failure_of
+from .tool_loop import Rounds
 
 logger = logging.getLogger(__name__)
 

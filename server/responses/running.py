@@ -30,7 +30,7 @@ from ..storage import conversations, responses
 from ..storage.database import StoreFailed
 from .log import Diverged, EventLog, Step
 from .preparing import Prepared
-from .rounds import Rounds
+from .tool_loop import Rounds
 
 if TYPE_CHECKING:
     import sqlite3

@@ -19,7 +19,7 @@ from ..encoders.chat_whole import chat_answer
 from ..http.sse import EventStream
 from ..http.whole_answer import AnswerRoom
 from ..middleware.auth import caller_of
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint
 from .identity import response_id
@@ -35,7 +35,7 @@ def routes(state: ServerState) -> list[Route]:
     return [Route("/v1/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"])]
 
 
-async def chat_completions(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+async def chat_completions(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
     body = decode(decoder, content, state.limits)
     turn = await begin_turn(state, body, caller_of(request.scope), ticket, whole=not body.stream)
     shape = _shape(body, request, turn)

@@ -42,7 +42,7 @@ from ..http.whole_answer import AnswerRoom, WholeAnswer
 from ..middleware.auth import caller_of
 from ..middleware.keys import Caller
 from ..overload.memory_budget import params_bytes
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..overload.turns import LoopTurns
 from ..text.errors import TextTooLong
 from .described import Operation, Operations
@@ -77,7 +77,7 @@ def routes(state: ServerState) -> list[Route]:
     return [Route("/v1/completions", GenerationEndpoint(state, completions), methods=["POST"])]
 
 
-async def completions(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+async def completions(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
     body = decode(decoder, content, state.limits)
     body.check(state.limits)
     model = state.resolve_model(body.model)
@@ -152,7 +152,7 @@ class _SharedParams:
     """Sampling parameters of one request: one object for all of its prompts that may get as many tokens, and the same
     lists in all of them. They can be large, and prompts can be a thousand."""
 
-    def __init__(self, state: ServerState, body: CompletionRequest, ticket: Ticket) -> None:
+    def __init__(self, state: ServerState, body: CompletionRequest, ticket: RequestContext) -> None:
         self._state = state
         self._body = body
         self._memory = ticket.permit.memory
@@ -185,7 +185,7 @@ async def _job(
     index: int,
     raw: RawPrompt,
     tokens: list[int],
-    ticket: Ticket,
+    ticket: RequestContext,
     caller: Caller,
     constraints: Constraints,
     shared: _SharedParams,

@@ -30,7 +30,7 @@ from ..app.state import ServerState
 from ..middleware.auth import caller_of
 from ..overload.memory_budget import STORED_FACTOR
 from ..responses.ids import random_id
-from ..responses.keeping import listed
+from ..responses.repository import listed
 from ..storage import conversations as table
 from .described import Operation, Operations
 from .endpoint import json_response, read_body

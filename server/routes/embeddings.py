@@ -14,7 +14,7 @@ from stentor.protocols.pooling.embeddings import Embedding, EmbeddingRequest, Em
 
 from ..app.state import ServerState
 from ..http.whole_answer import WholeAnswer
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..pooling.asking import asked, binary_answer, new_id, read_input, room_of, vectors
 from ..pooling.encoding import FORMAT_BYTES, NumberWriter, floats, integers
 from ..pooling.purposes import prompt_of
@@ -44,7 +44,7 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def embeddings(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> WholeAnswer:
+async def embeddings(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> WholeAnswer:
     body = decode(decoder, content, state.limits)
     body.check(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
@@ -61,7 +61,7 @@ async def embeddings(state: ServerState, request: Request, content: bytes, ticke
     return writer.answer(EmbeddingResponse(data, what.name, what.usage))
 
 
-async def cohere_embed(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> WholeAnswer:
+async def cohere_embed(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> WholeAnswer:
     body = decode(cohere.decoder, content, state.limits)
     texts, field = body.all_texts(state.limits)
     what = asked(state, request, ticket, body.model, body.priority)

@@ -18,9 +18,9 @@ from ..app.model_registry import Kind
 from ..app.state import ServerState
 from ..http.sse import unless_disconnected
 from ..overload.memory_budget import MemoryShare
-from ..overload.ticket import Ticket, timeout_of
+from ..overload.request_context import RequestContext, timeout_of
 
-Handler = Callable[[ServerState, Request, bytes, Ticket], Awaitable[ASGIApp]]
+Handler = Callable[[ServerState, Request, bytes, RequestContext], Awaitable[ASGIApp]]
 """From a request and its body to what answers it."""
 
 _LENGTH_DIGITS: Final = 19

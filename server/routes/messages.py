@@ -32,7 +32,7 @@ from ..http.error_shapes import ANTHROPIC
 from ..http.errors import error_frame
 from ..http.sse import EventStream
 from ..middleware.auth import caller_of
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 
@@ -61,7 +61,7 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def messages(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+async def messages(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
     body = decode(messages_decoder, content, state.limits)
     body.check(thinks_between_calls=any(_BETWEEN_CALLS in value for value in request.headers.getlist("anthropic-beta")))
     with in_their_names(body):
@@ -76,7 +76,7 @@ async def messages(state: ServerState, request: Request, content: bytes, ticket:
         return json_response(await whole_message(shape, turn.batches))
 
 
-async def count_tokens(state: ServerState, _request: Request, content: bytes, _ticket: Ticket) -> Response:
+async def count_tokens(state: ServerState, _request: Request, content: bytes, _ticket: RequestContext) -> Response:
     body = decode(count_tokens_decoder, content, state.limits)
     body.check_conversation()
     with in_their_names(body):

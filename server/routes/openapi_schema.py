@@ -19,7 +19,7 @@ from stentor.protocols.common.errors import ErrorResponse
 
 from ..middleware.access_control import AccessControl
 from ..middleware.auth import OPEN_PATHS, AdminRoute
-from ..overload.ticket import TIMEOUT_HEADER
+from ..overload.request_context import TIMEOUT_HEADER
 from .described import JSON, Operation, Operations
 
 _REF: Final = "#/components/schemas/{name}"

@@ -25,7 +25,7 @@ from stentor.protocols.pooling.pooling import (
 )
 
 from ..app.state import ServerState
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..pooling.asking import Asked, asked, binary_answer, new_id, now, pooling_of, read_input, room_of
 from ..pooling.encoding import FORMAT_BYTES, floats
 from ..pooling.plugin import answer_of, prompts_of
@@ -53,7 +53,7 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def pooling(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+async def pooling(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
     body = decode(pooling_decoder, content, state.limits)
     body.check(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
@@ -93,7 +93,7 @@ async def _through_plugin(state: ServerState, what: Asked, body: PoolingRequest)
     return json_response(PluginResponse(new_id("pool"), now(), answer))
 
 
-async def classify(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+async def classify(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
     body = decode(classify_decoder, content, state.limits)
     body.check(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)

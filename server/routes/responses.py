@@ -34,8 +34,8 @@ from ..encoders.response_events import ResponseFrames, encode
 from ..http.sse import Batches, EventStream
 from ..http.whole_answer import WholeAnswer
 from ..middleware.auth import caller_of
-from ..overload.ticket import Ticket
-from ..responses import keeping
+from ..overload.request_context import RequestContext
+from ..responses import repository as keeping
 from ..responses.beginning import Attached, run_in_background, run_of
 from ..responses.compacting import compact
 from ..responses.preparing import count_context, prepare
@@ -81,7 +81,7 @@ def routes(state: ServerState) -> list[BaseRoute]:
     ]
 
 
-async def create(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+async def create(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
     body = decode(decoder, content, state.limits)
     memory = ticket.permit.memory
     memory.add(decoded_bytes(content, state.limits))  # what it asks for is stored at the end, so it is held until then
@@ -110,12 +110,12 @@ async def connect(state: ServerState, socket: WebSocket) -> None:
         await ResponseSocket(state, socket, state.socket_messages).serve()
 
 
-async def input_tokens(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+async def input_tokens(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
     body = decode(context_decoder, content, state.limits)
     return json_response(InputTokens(await count_context(state, body, caller_of(request.scope), ticket.permit.memory)))
 
 
-async def compact_route(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+async def compact_route(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
     body = decode(compact_decoder, content, state.limits)
     return json_response(await compact(state, body, caller_of(request.scope), ticket))
 

@@ -22,7 +22,7 @@ from stentor.protocols.pooling.scoring import (
 )
 
 from ..app.state import ServerState
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..pooling.asking import asked, new_id, now, room_of
 from ..pooling.model import EmbeddingModel
 from ..pooling.pairs import PairRules
@@ -49,7 +49,7 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def score(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+async def score(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
     body = decode(score_decoder, content, state.limits)
     first, second, fields = body.sides(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
@@ -60,7 +60,7 @@ async def score(state: ServerState, request: Request, content: bytes, ticket: Ti
     return json_response(ScoreResponse(new_id("score"), now(), what.name, data, what.usage))
 
 
-async def rerank(state: ServerState, request: Request, content: bytes, ticket: Ticket) -> Response:
+async def rerank(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
     body = decode(rerank_decoder, content, state.limits)
     query, documents = body.sides(state.limits)
     what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)

@@ -18,7 +18,7 @@ from ..app.state import ServerState
 from ..audio.encode import MEDIA_TYPES, encoded
 from ..encoders.speech import Heard, SpeechBytes, SpeechEvents
 from ..http.sse import EventStream
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..tts.model import SpeechModel
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
@@ -46,7 +46,7 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def speak(state: ServerState, _request: Request, content: bytes, ticket: Ticket) -> ASGIApp:
+async def speak(state: ServerState, _request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
     body = decode(decoder, content, state.limits)
     body.check()
     state.catalogue.resolve(body.model, "speech")
@@ -75,7 +75,7 @@ async def voices(state: ServerState, _request: Request) -> Response:
 
 
 async def _sound(
-    model: SpeechModel, body: SpeechRequest, voice: str, ticket: Ticket, heard: Heard
+    model: SpeechModel, body: SpeechRequest, voice: str, ticket: RequestContext, heard: Heard
 ) -> AsyncGenerator[bytes, None]:
     """The file, piece by piece."""
 

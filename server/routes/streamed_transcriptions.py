@@ -18,7 +18,7 @@ from ..encoders.transcription import JSON, TEXT
 from ..http.sse import EventStream
 from ..middleware.auth import caller_of
 from ..observability.request import current_record, current_request_id
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
 
 
 async def answer_streamed(
-    state: ServerState, request: Request, data: bytes, ticket: Ticket, asked: StreamAsked
+    state: ServerState, request: Request, data: bytes, ticket: RequestContext, asked: StreamAsked
 ) -> ASGIApp:
     assert state.audio is not None, "it comes with the model that hears"
     sound = await state.audio.decode(data, "file")

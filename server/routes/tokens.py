@@ -23,7 +23,7 @@ from stentor.protocols.openai.tokens import (
 from ..app.state import ServerState
 from ..conversation.admission import context_length
 from ..conversation.turn import prompt_of
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from .described import Operation, Operations
 from .endpoint import GenerationEndpoint, json_response
 
@@ -48,7 +48,7 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def tokenize(state: ServerState, _request: Request, content: bytes, ticket: Ticket) -> Response:
+async def tokenize(state: ServerState, _request: Request, content: bytes, ticket: RequestContext) -> Response:
     body = decode(tokenize_decoder, content, state.limits)
     body.check(state.limits)
     state.resolve_model(body.model)
@@ -85,7 +85,7 @@ def _items(values: list[int] | list[str], start: int) -> bytes:
     return (b"," if start else b"") + _encode(values)[1:-1]
 
 
-async def detokenize(state: ServerState, _request: Request, content: bytes, _ticket: Ticket) -> Response:
+async def detokenize(state: ServerState, _request: Request, content: bytes, _ticket: RequestContext) -> Response:
     body = decode(detokenize_decoder, content, state.limits)
     state.resolve_model(body.model)
     check_token_ids(body.tokens, state.vocab_size, "tokens")

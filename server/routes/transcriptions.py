@@ -20,7 +20,7 @@ from ..app.state import ServerState
 from ..asr.accounts import accounts
 from ..asr.languages import code_of
 from ..asr.model import TranscriptionModel
-from ..asr.options import LADDER, MAX_PROMPT_TOKENS, MAX_TOKENS, Chunking, Drawing, TranscriptionOptions
+from ..asr.options import MAX_PROMPT_TOKENS, MAX_TOKENS, TEMPERATURE_FALLBACK, Chunking, Drawing, TranscriptionOptions
 from ..asr.streaming import StreamingTranscriptionModel
 from ..asr.transcribe import Transcription
 from ..conversation.admission import draw_seeds
@@ -28,7 +28,7 @@ from ..encoders.transcription import TranscriptShape, TranscriptStream, transcri
 from ..http.sse import EventStream, unless_disconnected
 from ..middleware.auth import caller_of
 from ..observability.request import current_record, current_request_id
-from ..overload.ticket import Ticket, timeout_of
+from ..overload.request_context import RequestContext, timeout_of
 from .described import Operation, Operations
 from .forms import too_large, upload_form
 from .streamed_transcriptions import StreamAsked, answer_streamed, asked_of_stream, refuse_translation
@@ -104,7 +104,7 @@ async def _file_of(form: FormData, most: int) -> bytes:
 
 
 async def _answer(
-    state: ServerState, request: Request, data: bytes, ticket: Ticket, asked: "Asked | StreamAsked"
+    state: ServerState, request: Request, data: bytes, ticket: RequestContext, asked: "Asked | StreamAsked"
 ) -> ASGIApp:
     if isinstance(asked, StreamAsked):
         return await answer_streamed(state, request, data, ticket, asked)
@@ -197,7 +197,7 @@ def _language(model: TranscriptionModel, given: str, field: str) -> str:
 def _options(form: TranslationForm) -> TranscriptionOptions:
     return TranscriptionOptions(
         prompt=form.prompt[-_PROMPT_CHARS:],
-        temperatures=(form.temperature,) if form.temperature else LADDER,
+        temperatures=(form.temperature,) if form.temperature else TEMPERATURE_FALLBACK,
         max_tokens=form.max_completion_tokens or MAX_TOKENS,
         drawing=Drawing(
             form.top_p,

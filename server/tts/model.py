@@ -29,8 +29,8 @@ from stentor.protocols.ipc.speech import SpeechPiece
 from ..http.errors import Overloaded, ServerError, Unavailable
 from ..http.listening import StartError
 from .fairness import Turns
-from .saying import sayable
 from .speaking import Speaking, Spoken
+from .strip_markdown import sayable
 
 __all__ = ["Speaking", "SpeechFailed", "SpeechModel", "SpeechObserver", "Spoken"]
 

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers.attention import LayerCache
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.models import decoder
 from stentor.engine.models.config import DecoderConfig
 from stentor.engine.worker.device_sampler import DeviceSampler
@@ -71,7 +71,7 @@ def _caches(config: DecoderConfig, dtype: torch.dtype) -> list[LayerCache]:
 def _run(config: DecoderConfig, shape: Shape, cache_dtype: torch.dtype, *, decode_rows: int) -> list[CompiledKernel]:
     """What one step launches up to its logits."""
     with FakeTensorMode(), dry_run() as compiled:
-        model = decoder.Decoder(config, Placement(CUDA, torch.bfloat16, False), LENGTH)
+        model = decoder.Decoder(config, LayerContext(CUDA, torch.bfloat16, False), LENGTH)
         buffers = RowBuffers.make(SLOTS, LENGTH // BLOCK, config.vocab_size, 999, CUDA)
         sampler = DeviceSampler.__new__(DeviceSampler)
         step = DeviceStep(model, _caches(config, cache_dtype), buffers, sampler, LENGTH)

@@ -16,7 +16,7 @@ from stentor.protocols.ipc.actors import Append, Submit, TokensBatch
 from stentor.protocols.ipc.audio import Audio, Streamed, StreamShape
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import SchedulerConfig
-from stentor.protocols.ipc.pooling import Pooling, Reach
+from stentor.protocols.ipc.pooling import AttentionScope, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 from stentor.tests.engine.fake_client import Client
@@ -47,7 +47,7 @@ class Engine:
         max_encodings: int = 1,
         max_mixed_encodings: int = 1,
         stream: StreamShape | None = None,
-        pools: Reach = "",
+        pools: AttentionScope = "",
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
     ) -> None:

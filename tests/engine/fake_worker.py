@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.audio import StreamShape
-from stentor.protocols.ipc.pooling import Pooling, Reach
+from stentor.protocols.ipc.pooling import AttentionScope, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import (
     Masks,
@@ -56,10 +56,10 @@ class FakeWorker:
         encodings: int = 0,
         max_encodings: int = 1,
         stream: StreamShape | None = None,
-        pools: Reach = "",
+        pools: AttentionScope = "",
     ) -> None:
         self.stream = stream
-        self.pools: Reach = pools
+        self.pools: AttentionScope = pools
         self.encodings = encodings
         self.max_encodings = max_encodings
         self.encoded: dict[int, bytes] = {}

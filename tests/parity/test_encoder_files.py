@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.encoder_hf import encoder_config_from_hf
@@ -57,7 +57,9 @@ def older(model: Any, prefix: str, fused: Mapping[str, tuple[str, ...]], names: 
 def check(folder: Path, theirs: Any, config: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors")
-    ours = PoolingModel(pooling_config(folder), Placement(torch.device("cpu"), torch.float32, False), max_model_len=64)
+    ours = PoolingModel(
+        pooling_config(folder), LayerContext(torch.device("cpu"), torch.float32, False), max_model_len=64
+    )
     ours.load(tensors.items(), lambda name: ())
     starts = torch.tensor([0, *map(len, TEXTS)]).cumsum(0)
     tokens = torch.tensor([token for text in TEXTS for token in text])

@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.models.encoder import Encoder
 from stentor.engine.models.encoder_hf import encoder_config_from_hf
@@ -64,7 +64,7 @@ def made(name: str, folder: Path) -> Any:
     return model
 
 
-def ours(folder: Path, place: Placement) -> Encoder:
+def ours(folder: Path, place: LayerContext) -> Encoder:
     config = encoder_config_from_hf(read_json(folder / "config.json"))
     encoder = Encoder(config, place, max_model_len=config.max_position)
     tensors = load_file(folder / "model.safetensors")
@@ -88,7 +88,7 @@ def some_texts(vocab: int, pad: int) -> list[list[int]]:
 @torch.inference_mode()
 def test_hidden_states_are_those_of_transformers_whatever_shares_the_batch(name: str, tmp_path: Path) -> None:
     model = made(name, tmp_path)
-    encoder = ours(tmp_path, Placement(torch.device("cpu"), torch.float32, False))
+    encoder = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False))
     texts = some_texts(encoder.config.vocab_size, 1)
     found = encoder.forward(*packed(texts))
     begin = 0
@@ -104,7 +104,7 @@ def test_hidden_states_are_those_of_transformers_whatever_shares_the_batch(name:
 @torch.inference_mode()
 def test_kinds_of_tokens_are_told_apart(tmp_path: Path) -> None:
     model = made("bert", tmp_path)
-    encoder = ours(tmp_path, Placement(torch.device("cpu"), torch.float32, False))
+    encoder = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False))
     (text,) = some_texts(encoder.config.vocab_size, 1)[3:4]
     types = torch.arange(len(text)).ge(30).long()
     expected = model(input_ids=torch.tensor([text]), token_type_ids=types[None]).last_hidden_state[0]
@@ -118,15 +118,15 @@ def test_packed_weights_say_the_same_as_plain_ones(name: str, tmp_path: Path) ->
     if native.library() is None or torch.float32 not in PLAIN:
         pytest.skip("needs the native library")
     made(name, tmp_path)
-    plain = ours(tmp_path, Placement(torch.device("cpu"), torch.float32, False))
-    packed_weights = ours(tmp_path, Placement(torch.device("cpu"), torch.float32, False, packed=True))
+    plain = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False))
+    packed_weights = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False, packed=True))
     batch = packed(some_texts(plain.config.vocab_size, 1))
     torch.testing.assert_close(packed_weights.forward(*batch), plain.forward(*batch), rtol=1e-3, atol=1e-3)
 
 
 def test_the_layers_are_told_when_one_has_run(tmp_path: Path) -> None:
     made("bert", tmp_path)
-    encoder = ours(tmp_path, Placement(torch.device("cpu"), torch.float32, False))
+    encoder = ours(tmp_path, LayerContext(torch.device("cpu"), torch.float32, False))
     called: list[None] = []
     encoder.forward(*packed([[5, 6, 7]]), between=lambda: called.append(None))
     assert len(called) == 3

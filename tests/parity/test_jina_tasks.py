@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
 from stentor.engine.models.texts import Texts
@@ -107,7 +107,7 @@ def test_texts_of_different_tasks_share_a_batch(tasks: tuple[str, ...], tmp_path
     stored = Stored(tmp_path)
     config = pooling_config(tmp_path)
     assert config.adapters == TASKS
-    ours = PoolingModel(config, Placement(torch.device("cpu"), torch.float32, False), max_model_len=90)
+    ours = PoolingModel(config, LayerContext(torch.device("cpu"), torch.float32, False), max_model_len=90)
     ours.load(stored.tensors.items(), lambda name: ())
     tokens = torch.tensor([token for text in TEXTS for token in text])
     starts = torch.tensor([0, *map(len, TEXTS)]).cumsum(0)

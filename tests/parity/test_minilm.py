@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, resolve_model
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.models.pooling_model import PoolingModel
@@ -88,7 +88,7 @@ class Ours:
     def __init__(self, folder: Path) -> None:
         packed = native.library() is not None
         self.model = PoolingModel(
-            pooling_config(folder), Placement(torch.device("cpu"), torch.float32, False, packed=packed), 256
+            pooling_config(folder), LayerContext(torch.device("cpu"), torch.float32, False, packed=packed), 256
         )
         self.model.load(load_file(folder / "model.safetensors").items(), lambda name: ())
 

@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.loading.pt_file import read_pt
@@ -40,7 +40,7 @@ DISTIL: dict[str, Any] = {
     "max_position_embeddings": 96,
 }
 TEXTS = [[5, 9, 60, 7], [8], [101, 4, 4, 33, 90, 17, 6]]
-PLACE = Placement(torch.device("cpu"), torch.float32, False)
+PLACE = LayerContext(torch.device("cpu"), torch.float32, False)
 
 SEQUENCES: dict[str, Callable[[], Any]] = {
     "bert": lambda: library.BertForSequenceClassification(library.BertConfig(**BERT, num_labels=3)),

@@ -9,7 +9,7 @@ import transformers as untyped_transformers
 
 from stentor import kernels
 from stentor.engine.layers.attention import LayerCache
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.whisper import Queries, Whisper
@@ -89,7 +89,7 @@ class PagedWhisper:
         if packed is None:
             packed = native.library() is not None and dtype in PLAIN
         self.config = checkpoint.whisper
-        self.model = Whisper(self.config, Placement(torch.device("cpu"), dtype, False, packed=packed))
+        self.model = Whisper(self.config, LayerContext(torch.device("cpu"), dtype, False, packed=packed))
         with torch.inference_mode():
             self.model.weights.load(iterate_weights(checkpoint, dtype), ignore=self.model.ignored_weights)
             self.places = self.model.make_places(5)

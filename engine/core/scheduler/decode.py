@@ -1,11 +1,11 @@
 """Rows that need one position each."""
 
 from ..request import Choice
-from .preemption import Memory
-from .step import StepDraft
+from .kv_cache_manager import KVCacheManager
+from .step import StepBuilder
 
 
-def plan_decodes(draft: StepDraft, memory: Memory) -> list[Choice]:
+def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Choice]:
     """Plan every running row that has one position left to compute; returns those that have more.
 
     A row's next token may still be in flight: only its position is needed, the worker has the
@@ -21,17 +21,17 @@ def plan_decodes(draft: StepDraft, memory: Memory) -> list[Choice]:
     while visited < len(running):
         choice = running[visited]
         visited += 1
-        if choice.exhausted:
+        if choice.length_capped:
             continue
-        if streams and choice.computed_len >= choice.ready_len:
+        if streams and choice.num_scheduled_tokens >= choice.ready_len:
             draft.waiting += 1  # what it hears next has not come
             continue
-        if choice.length - choice.computed_len > 1:
+        if choice.length - choice.num_scheduled_tokens > 1:
             longer.append(choice)
             continue
         new_blocks: list[int] = []
-        if choice.computed_len == len(choice.blocks) * block_size:
-            if not pool.free_count and not memory.make_room(choice):
+        if choice.num_scheduled_tokens == len(choice.blocks) * block_size:
+            if not pool.free_count and not memory.preempt_for(choice):
                 break
             new_blocks.append(pool.allocate())
             choice.blocks.extend(new_blocks)

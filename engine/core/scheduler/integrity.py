@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..request import ChoiceState
+from .kv_cache_manager import KVCacheManager
 from .output import Output
-from .preemption import Memory
-from .step import Flight
+from .step import InFlightStep
 
 
-def check_integrity(memory: Memory, output: Output, flights: Iterable[Flight]) -> None:
+def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[InFlightStep]) -> None:
     """Raise AssertionError unless requests, rows, queue, blocks and steps in flight agree with one another."""
     memory.check_integrity()
     by_state: dict[ChoiceState, set[str]] = {state: set() for state in ChoiceState}

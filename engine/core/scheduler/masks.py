@@ -7,12 +7,12 @@ from ..grammar.rule import Complete, RuleBroken
 from ..grammar.token_sets import MaskWriter
 from ..request import ChoiceState
 from .output import Output
-from .step import Flight
+from .step import InFlightStep
 
 _CROWDED = "too many requests with grammars run at once; try again, or lower --max-num-seqs"
 
 
-def write_masks(flight: Flight, epoch: int, output: Output) -> tuple[Masks, list[Finished]]:
+def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks, list[Finished]]:
     """The masks of the oldest step in flight, and the ends of choices that may draw nothing.
 
     Rows whose choice has ended are left out: what they draw is dropped.

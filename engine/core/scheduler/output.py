@@ -13,8 +13,8 @@ from stentor.protocols.ipc.steps import StepResult, TokenLogprobs
 
 from ..grammar.rule import RuleBroken
 from ..request import Choice, ChoiceState, Request
-from .preemption import Memory
-from .step import Flight, Owner
+from .kv_cache_manager import KVCacheManager
+from .step import InFlightStep, Owner
 
 
 class Output:
@@ -26,7 +26,7 @@ class Output:
 
     __slots__ = ("live_choices", "memory", "requests")
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: KVCacheManager) -> None:
         self.memory = memory
         self.requests: dict[int, Request] = {}
         self.live_choices = 0
@@ -101,7 +101,7 @@ class Output:
                 self.memory.queue.push(choice)
                 return
 
-    def settle(self, flight: Flight, result: StepResult, now: float) -> TokensBatch:
+    def settle(self, flight: InFlightStep, result: StepResult, now: float) -> TokensBatch:
         """Apply the result of a step to its owners; mutates them."""
         batch = TokensBatch([], [], [])
         if result.prompt_logprobs:
@@ -113,12 +113,16 @@ class Output:
         block_size = self.memory.block_size
         cache_enabled = self.memory.prefix.enabled
         sampled = -1
-        for choice, incarnation, end, samples in flight.owners:
+        for choice, row_generation, end, samples in flight.owners:
             if samples:
                 sampled += 1
-            if choice.incarnation == incarnation:
-                choice.written_len = end
-                if cache_enabled and choice.request.input is None and end >= (choice.labelled_blocks + 1) * block_size:
+            if choice.row_generation == row_generation:
+                choice.num_computed_tokens = end
+                if (
+                    cache_enabled
+                    and choice.request.input is None
+                    and end >= (choice.num_hashed_blocks + 1) * block_size
+                ):
                     self._label_blocks(choice)
             elif choice.state is not ChoiceState.PREEMPTED or not samples:
                 # It has ended, or this is a chunk of a row that it has lost.
@@ -190,17 +194,17 @@ class Output:
             self.memory.queue.push(choice)
         request.forks_left = len(forks)
         if leader.state is ChoiceState.RUNNING:
-            self.memory.hold_prompt(leader)
+            self.memory.pin_shared_prefix(leader)
 
     def _label_blocks(self, choice: Choice) -> None:
         """Tell the prefix cache of blocks that completed steps have filled with known tokens."""
-        full = choice.written_len // self.memory.block_size
+        full = choice.num_computed_tokens // self.memory.block_size
         digests = choice.block_digests(full, self.memory.block_size)
-        for block in range(choice.labelled_blocks, full):
+        for block in range(choice.num_hashed_blocks, full):
             self.memory.pool.label(choice.blocks[block], digests[block])
-        choice.labelled_blocks = full
+        choice.num_hashed_blocks = full
 
-    def _pass_on_prompt_logprobs(self, flight: Flight, result: StepResult, batch: TokensBatch) -> None:
+    def _pass_on_prompt_logprobs(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
         """The client gets them as they come: those of a prompt still being prefilled by the row that computed them."""
         owners = flight.by_slot()
         for piece in result.prompt_logprobs:
@@ -209,14 +213,14 @@ class Output:
                 request.logprobs_told += len(piece.positions)
                 batch.parts.append(PromptPart(request.rid, piece.start, piece.positions))
 
-    def _gather_pooled(self, flight: Flight, result: StepResult) -> None:
+    def _gather_pooled(self, flight: InFlightStep, result: StepResult) -> None:
         """The same for what was made of the whole of it."""
         owners = flight.by_slot()
         for row in result.pooled:
             if _gathers(owners[row.slot]):
                 owners[row.slot][0].request.pooled = row.pooled
 
-    def _gather_heard(self, flight: Flight, result: StepResult) -> None:
+    def _gather_heard(self, flight: InFlightStep, result: StepResult) -> None:
         """The same for what the prompt's positions say of the audio."""
         owners = flight.by_slot()
         for row in result.heard:
@@ -226,7 +230,7 @@ class Output:
 
 def _gathers(owner: Owner) -> bool:
     """Whether what a row has said of its prompt is still waited for."""
-    choice, incarnation, _, samples = owner
+    choice, row_generation, _, samples = owner
     # The row that drew the first token may have been lost since; its work still stands.
-    current = choice.incarnation == incarnation or (choice.state is ChoiceState.PREEMPTED and samples)
+    current = choice.row_generation == row_generation or (choice.state is ChoiceState.PREEMPTED and samples)
     return current and not choice.request.prompt_done

@@ -3,11 +3,11 @@
 from stentor.protocols.ipc.steps import Encoding
 
 from ..request import Choice, Request
-from .preemption import Memory
-from .step import StepDraft
+from .kv_cache_manager import KVCacheManager
+from .step import StepBuilder
 
 
-def plan_chunks(draft: StepDraft, choices: list[Choice]) -> None:
+def plan_chunks(draft: StepBuilder, choices: list[Choice]) -> None:
     """Go on with what has been admitted and not been prefilled, while the budget lasts; most important first.
 
     Its blocks were taken at admission.
@@ -18,7 +18,7 @@ def plan_chunks(draft: StepDraft, choices: list[Choice]) -> None:
         draft.add(choice, min(choice.plannable, draft.budget, draft.chunk), [])
 
 
-def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
+def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
     """Admit in order of importance while slots, blocks and budget last.
 
     Nobody overtakes the head of the queue, however large it is: that is what keeps it from
@@ -50,7 +50,7 @@ def admit_waiting(draft: StepDraft, memory: Memory, now: float) -> None:
             draft.add(choice, min(choice.plannable, draft.budget, draft.chunk), [])
 
 
-def _find_room(choice: Choice, memory: Memory) -> list[int] | None:
+def _find_room(choice: Choice, memory: KVCacheManager) -> list[int] | None:
     """The prefix blocks that the choice can start from, if the rest it needs is free now; otherwise None.
 
     Prompts held for less important requests give way. With nothing running and no such hold left,
@@ -69,13 +69,13 @@ def _find_room(choice: Choice, memory: Memory) -> list[int] | None:
             return None
 
 
-def _audio_bytes(choice: Choice, memory: Memory) -> int:
+def _audio_bytes(choice: Choice, memory: KVCacheManager) -> int:
     """Of what it hears, that a step has to bring because it is not encoded yet."""
     audio = choice.request.audio
     return 0 if audio is None or memory.encodings.find(audio.digest) is not None else len(audio.pcm)
 
 
-def _find_place(choice: Choice, draft: StepDraft, memory: Memory) -> bool:
+def _find_place(choice: Choice, draft: StepBuilder, memory: KVCacheManager) -> bool:
     """Gives the choice the place of what it hears, encoded in this step if it is not there yet; false where there is no
     place, or this step encodes as much as it may. True for who hears nothing."""
     audio, places = choice.request.audio, memory.encodings
@@ -92,7 +92,7 @@ def _find_place(choice: Choice, draft: StepDraft, memory: Memory) -> bool:
     return True
 
 
-def _find_prefix(choice: Choice, memory: Memory) -> list[int]:
+def _find_prefix(choice: Choice, memory: KVCacheManager) -> list[int]:
     """The longest prefix to start from, not referenced yet, at most up to the block of the last known token."""
     request = choice.request
     if request.held_blocks:
@@ -103,7 +103,7 @@ def _find_prefix(choice: Choice, memory: Memory) -> list[int]:
     return memory.prefix.match(choice.block_digests(usable, memory.block_size)[:usable])
 
 
-def _reads_cache(request: Request, memory: Memory) -> bool:
+def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
     """Log-probabilities of the prompt need its logits, so all of it is computed until they are known.
 
     What is heard on the way is no part of a block's name.
@@ -113,11 +113,11 @@ def _reads_cache(request: Request, memory: Memory) -> bool:
     return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 
-def _admit(choice: Choice, prefix: list[int], memory: Memory, now: float) -> None:
+def _admit(choice: Choice, prefix: list[int], memory: KVCacheManager, now: float) -> None:
     request = choice.request
     prefix_len = len(prefix) * memory.block_size
     # what returns finds what it wrote itself: counted, that would make a cache look good that preempts
-    returns = choice.incarnation > 0 or bool(choice.outputs)
+    returns = choice.row_generation > 0 or bool(choice.outputs)
     if not returns and prefix is not request.held_blocks and _reads_cache(request, memory):
         memory.prefix.count(choice.length, prefix_len)
     if request.cached_len is None:
@@ -128,7 +128,7 @@ def _admit(choice: Choice, prefix: list[int], memory: Memory, now: float) -> Non
         memory.pool.ref(block)
     fresh = memory.pool.allocate_many(-(-choice.length // memory.block_size) - len(prefix))
     choice.blocks = prefix + fresh
-    choice.computed_len = choice.written_len = prefix_len
-    choice.labelled_blocks = len(prefix)
+    choice.num_scheduled_tokens = choice.num_computed_tokens = prefix_len
+    choice.num_hashed_blocks = len(prefix)
     memory.rows.enter(choice)
     memory.settle_fork(choice)

@@ -9,7 +9,7 @@ from stentor.protocols.ipc.audio import (
     Audio,
     StreamShape,
 )
-from stentor.protocols.ipc.pooling import Reach
+from stentor.protocols.ipc.pooling import AttentionScope
 
 from ..cache.prefix import MAX_TOKEN_ID
 from ..input import InputStream
@@ -75,7 +75,7 @@ def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
     return _refuse_pcm(len(streamed.pcm))
 
 
-def pooling_refusal_of(submit: Submit, pools: Reach, max_num_batched_tokens: int) -> str | None:
+def pooling_refusal_of(submit: Submit, pools: AttentionScope, max_num_batched_tokens: int) -> str | None:
     """What is wrong with what is to be made of a prompt; None where nothing is."""
     pooling = submit.pooling
     if pooling is None:

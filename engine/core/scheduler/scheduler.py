@@ -8,7 +8,7 @@ from typing import NamedTuple
 from stentor.protocols.ipc.actors import Append, Finished, FinishReason, Stats, Submit, TokensBatch
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, StreamShape
 from stentor.protocols.ipc.config import SchedulerConfig
-from stentor.protocols.ipc.pooling import Reach
+from stentor.protocols.ipc.pooling import AttentionScope
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
@@ -17,9 +17,9 @@ from ..grammar.rule import ChoiceRule
 from ..request import Choice, ChoiceState, Request
 from .decode import plan_decodes
 from .integrity import check_integrity
+from .kv_cache_manager import KVCacheManager
 from .masks import write_masks
 from .output import Output
-from .preemption import Memory
 from .prefill import admit_waiting, plan_chunks
 from .refusals import (
     append_refusal_of,
@@ -31,7 +31,7 @@ from .refusals import (
     wrong_kind,
 )
 from .rows import RowTable
-from .step import MAX_PLAN_BYTES, Flight, StepDraft, whole_row_bytes
+from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder, whole_row_bytes
 
 MAX_IN_FLIGHT = 2
 """The step that the worker runs, and the one prepared meanwhile."""
@@ -102,7 +102,7 @@ class Scheduler:
         max_encodings: int | None = None,
         max_mixed_encodings: int | None = None,
         stream: StreamShape | None = None,
-        pools: Reach = "",
+        pools: AttentionScope = "",
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
     ) -> None:
@@ -148,15 +148,15 @@ class Scheduler:
         self._max_prefill_chunk = chunk
         self._max_model_len = max_model_len
         self._stream = stream
-        self._pools: Reach = pools
+        self._pools: AttentionScope = pools
         self._aging_seconds = aging
         self._rows = RowTable(max_num_seqs)
         self._max_encodings, self._max_mixed_encodings = most, beside
         # where tokens see those behind them, what is known of a prefix holds for that prompt alone
         prefix_cache = config.prefix_cache and pools != "all"
-        self._memory = Memory(num_blocks, block_size, prefix_cache, self._rows, encodings)
+        self._memory = KVCacheManager(num_blocks, block_size, prefix_cache, self._rows, encodings)
         self._output = Output(self._memory)
-        self._flights: deque[Flight] = deque()
+        self._flights: deque[InFlightStep] = deque()
         self._bisector = CrashBisector()
         self._group: frozenset[int] | None = None
         """The requests that may run, as the queue and the rows know it; None for all."""
@@ -253,7 +253,7 @@ class Scheduler:
         if self._group != self._bisector.group and not self._change_group():
             return None
         memory = self._memory
-        draft = StepDraft(
+        draft = StepBuilder(
             self._max_num_batched_tokens,
             self._max_prefill_chunk,
             streams=self._stream is not None,
@@ -283,7 +283,7 @@ class Scheduler:
             draft.forks,
         )
         entered = draft.entered() if draft.new else _NOBODY
-        self._flights.append(Flight(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, entered))
+        self._flights.append(InFlightStep(self._steps, draft.rows, draft.owners, draft.sampled, draft.masked, entered))
         self._steps += 1
         return plan
 
@@ -411,7 +411,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise AssertionError with what is wrong, if anything is. Costs as much as all state; for tests and idling."""
         check_integrity(self._memory, self._output, self._flights)
-        working = sum(not choice.exhausted for choice in self._rows.running)
+        working = sum(not choice.length_capped for choice in self._rows.running)
         assert working <= self._max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 
     # ---- inside
@@ -425,7 +425,7 @@ class Scheduler:
                     known = choice.request.prompt_len + len(choice.outputs)
                     key = choice.request.rid, choice.index
                     found.setdefault(
-                        key, InFlightChoice(*key, slot in flight.entered or choice.written_len + 1 < known)
+                        key, InFlightChoice(*key, slot in flight.entered or choice.num_computed_tokens + 1 < known)
                     )
         return list(found.values())
 

@@ -21,7 +21,7 @@ Owner = tuple[Choice, int, int, bool]
 """Whose row it was at plan time: (choice, incarnation, end of its positions, whether it draws a token)."""
 
 
-class Flight(NamedTuple):
+class InFlightStep(NamedTuple):
     """A planned step whose result has not come; ``owners`` follows ``rows``.
 
     Results are matched by owner, never by slot: by the time they come, the slot may be another's.
@@ -74,7 +74,7 @@ class Flight(NamedTuple):
         return {row.slot: owner for row, owner in zip(self.rows, self.owners, strict=True)}
 
 
-class StepDraft:
+class StepBuilder:
     """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row.
 
     ``streams`` says that rows may have to wait for what they hear; ``waiting`` counts those that have nothing to
@@ -191,9 +191,9 @@ class StepDraft:
 
     def add(self, choice: Choice, count: int, new_blocks: list[int]) -> None:
         """Plan the next ``count`` positions of a running choice, and a token where they reach its end; mutates it."""
-        start = choice.computed_len
+        start = choice.num_scheduled_tokens
         end = start + count
-        choice.computed_len = end
+        choice.num_scheduled_tokens = end
         sample = False
         if end == choice.length:
             if choice.samples:
@@ -204,12 +204,12 @@ class StepDraft:
                 choice.pending += 1
                 choice.length = end + 1
                 # Its last token by length needs no step of its own: nothing is drawn after it.
-                choice.exhausted = end + 1 == choice.limit_len
+                choice.length_capped = end + 1 == choice.limit_len
             else:
-                choice.exhausted = True
+                choice.length_capped = True
         self.budget -= count
         self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample))
-        self.owners.append((choice, choice.incarnation, end, sample))
+        self.owners.append((choice, choice.row_generation, end, sample))
 
 
 def _row_params(choice: Choice) -> SamplingParams:

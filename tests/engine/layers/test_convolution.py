@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from stentor.engine.layers.convolution import Convolution
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.weights import WeightError, WeightMap
 
 
 def made(inputs: int, outputs: int, *, packed: bool, stride: int = 1) -> tuple[Convolution, WeightMap]:
     weights = WeightMap()
-    place = Placement(torch.device("cpu"), torch.float32, False, packed=packed)
+    place = LayerContext(torch.device("cpu"), torch.float32, False, packed=packed)
     return Convolution(weights, "conv", inputs, outputs, place, stride=stride), weights
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.linear import Linear
-from stentor.engine.layers.placement import Placement
 from stentor.engine.layers.weights import WeightError, WeightMap
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.quantization.choose import Backend
@@ -185,7 +185,7 @@ def fused(
 ) -> tuple[Linear, list[str]]:
     rules = tuple(Rule((part,), format) for part, (format, _) in stored.items())
     weights = WeightMap()
-    place = Placement(CPU, torch.float32, False, QuantizedCheckpoint("test", rules), backend)
+    place = LayerContext(CPU, torch.float32, False, QuantizedCheckpoint("test", rules), backend)
     linear = Linear(weights, dict(sizes), inputs, place)
     weights.load(
         (f"{part}.{ending}", tensor) for part, (_, tensors) in stored.items() for ending, tensor in tensors.items()
@@ -282,10 +282,10 @@ def test_an_empty_input_scale_names_its_projection() -> None:
 
 def test_weights_are_sized_as_they_will_be_kept(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(make.packed(tmp_path, GPTQ, make.gptq(32)).folder)
-    plain = weights_bytes(checkpoint.decoder, Placement(CPU, torch.float32, False))
+    plain = weights_bytes(checkpoint.decoder, LayerContext(CPU, torch.float32, False))
     backends: tuple[Backend, ...] = ("auto", "kernels")
     for backend in backends:
-        place = Placement(CPU, torch.float32, False, checkpoint.quantized, backend)
+        place = LayerContext(CPU, torch.float32, False, checkpoint.quantized, backend)
         size = weights_bytes(checkpoint.decoder, place)
         assert size == PagedDecoder(tmp_path, backend=backend).model.weights.total_bytes
         assert (size == plain) == (backend == "auto")
@@ -295,4 +295,4 @@ def test_the_sizing_of_weights_refuses_for_the_device_that_was_asked_for(tmp_pat
     make.tiny_llama().save_pretrained(tmp_path)
     online = QuantizedCheckpoint("online", (Rule(("Linear",), OnlineFormat("int8")),))
     with pytest.raises(WeightError, match="run on CUDA, not on cpu"):
-        weights_bytes(open_checkpoint(tmp_path).decoder, Placement(CPU, torch.float32, False, online))
+        weights_bytes(open_checkpoint(tmp_path).decoder, LayerContext(CPU, torch.float32, False, online))

@@ -10,9 +10,9 @@ import gguf
 import pytest
 import torch
 
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.linear import Linear
 from stentor.engine.layers.packed import PackedTable
-from stentor.engine.layers.placement import Placement
 from stentor.engine.layers.weights import WeightError, WeightMap
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.quantization.choose import Layer, select
@@ -158,7 +158,7 @@ def test_packed_weights_are_sized_as_they_will_be_kept(name: str, tmp_path: Path
     folder = WEIGHT_ONLY[name](tmp_path).folder
     checkpoint = open_checkpoint(folder)
     packed = PagedDecoder(folder, dtype=BF16)
-    place = Placement(CPU, BF16, False, checkpoint.quantized, packed=True)
+    place = LayerContext(CPU, BF16, False, checkpoint.quantized, packed=True)
     assert weights_bytes(checkpoint.decoder, place) == packed.model.weights.total_bytes
     plain = weights_bytes(checkpoint.decoder, replace(place, backend="expanded"))
     assert packed.model.weights.total_bytes < 0.8 * plain
@@ -182,7 +182,7 @@ def loaded(
 ) -> Linear:
     rules = tuple(Rule((part,), format) for part, (format, _) in stored.items())
     weights = WeightMap()
-    place = Placement(CPU, BF16, False, QuantizedCheckpoint("test", rules), packed=True)
+    place = LayerContext(CPU, BF16, False, QuantizedCheckpoint("test", rules), packed=True)
     linear = Linear(weights, dict(sizes), inputs, place, bias=bias)
     weights.load(
         (f"{part}.{ending}", tensor) for part, (_, tensors) in stored.items() for ending, tensor in tensors.items()

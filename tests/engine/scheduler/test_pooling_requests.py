@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from stentor.protocols.ipc.pooling import Pooled, Pooling, PoolingTask, Reach
+from stentor.protocols.ipc.pooling import AttentionScope, Pooled, Pooling, PoolingTask
 from stentor.protocols.ipc.steps import RowPooled, StepPlan, StepResult
 from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.mortal_engine import MortalEngine
@@ -36,7 +36,7 @@ class PoolingMachine(AnyOrder):
         room=st.integers(0, 40),
         seed=SEEDS,
     )
-    def start(self, sizes: dict[str, Any], reach: Reach, room: int, seed: int) -> None:
+    def start(self, sizes: dict[str, Any], reach: AttentionScope, room: int, seed: int) -> None:
         # as set-up sees to it: any prompt fits into a step where it must
         sizes["max_num_batched_tokens"] = LONGEST + room if reach == "all" else max(1, room)
         self.shared_limit = sizes["max_prefill_chunk" if reach == "all" else "max_num_batched_tokens"]
@@ -114,7 +114,7 @@ def test_a_known_prefix_is_not_computed_again_where_the_last_token_is_all_that_c
 @pytest.mark.parametrize("reach", ["all", "before"])
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**20), others=st.integers(0, 14))
-def test_a_prompt_that_kills_its_workers_is_found(reach: Reach, seed: int, others: int) -> None:
+def test_a_prompt_that_kills_its_workers_is_found(reach: AttentionScope, seed: int, others: int) -> None:
     rng = random.Random(seed)
     poison = -1
 

@@ -10,7 +10,7 @@ import torch
 
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.attention import LayerCache
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
@@ -69,7 +69,7 @@ class WatchedDecoder(Decoder):
 
 def load(folder: Path) -> WatchedDecoder:
     checkpoint = open_checkpoint(folder)
-    model = WatchedDecoder(checkpoint.decoder, Placement(CPU, torch.float32, True), CONTEXT)
+    model = WatchedDecoder(checkpoint.decoder, LayerContext(CPU, torch.float32, True), CONTEXT)
     model.captured = {}
     model.weights.load(iterate_weights(checkpoint, torch.float32), ignore=model.ignored_weights)
     return model

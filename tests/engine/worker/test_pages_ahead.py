@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from stentor.engine.worker import pages_ahead
+from stentor.engine.worker.executor import SyncExecutor
 from stentor.engine.worker.pages_ahead import PagesAhead
-from stentor.engine.worker.stepper import InTurn
 from stentor.kernels.native.memory import HUGE, empty_huge, take_pages
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
@@ -132,9 +132,9 @@ def test_pages_are_taken_one_at_a_time_and_only_when_no_message_has_come_for_a_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("stentor.engine.worker.stepper.time.monotonic", lambda: now)
+    monkeypatch.setattr("stentor.engine.worker.executor.time.monotonic", lambda: now)
     taken = _instead_of_taking(monkeypatch, succeeds=True)
-    steps = InTurn(StillRunner(), lambda message: None, None, PagesAhead(_tensors(), 2 * HUGE))  # type: ignore[arg-type]
+    steps = SyncExecutor(StillRunner(), lambda message: None, None, PagesAhead(_tensors(), 2 * HUGE))  # type: ignore[arg-type]
     steps.take(_entering([0]))
     assert steps.rest() == pytest.approx(0.005)
     assert taken == []

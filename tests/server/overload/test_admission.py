@@ -12,7 +12,7 @@ import pytest
 
 from stentor.server.app.config import OverloadConfig
 from stentor.server.app.state import ServerState
-from stentor.server.overload.permits import Permit
+from stentor.server.overload.queue_slots import QueueSlot
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until
@@ -180,7 +180,7 @@ async def test_the_sdk_of_openai_does_not_begin_again_what_was_too_late_but_what
         assert rejections(state, "queue_full") == 1
 
 
-async def _give_back(taken: Permit) -> None:
+async def _give_back(taken: QueueSlot) -> None:
     await anyio.sleep(0.3)
     taken.close()
 

@@ -7,7 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from stentor.server.app.config import OverloadConfig
 from stentor.server.http.errors import Overloaded
-from stentor.server.overload.permits import MOST_SECONDS, AdmissionQueue, Permit
+from stentor.server.overload.queue_slots import MOST_SECONDS, AdmissionQueue, QueueSlot
 from stentor.tests.examples import examples
 
 
@@ -115,11 +115,11 @@ class Books(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.queue = queue(requests=4, tokens=50, clock=self.clock)
-        self.held: dict[Permit, list[int]] = {}
-        self.gone: set[Permit] = set()
+        self.held: dict[QueueSlot, list[int]] = {}
+        self.gone: set[QueueSlot] = set()
 
     @rule(target=permits)
-    def enter(self) -> Permit | None:
+    def enter(self) -> QueueSlot | None:
         waiting = len(self.held) - len(self.gone)
         try:
             permit = self.queue.enter()
@@ -131,7 +131,7 @@ class Books(RuleBasedStateMachine):
         return permit
 
     @rule(permit=permits, tokens=st.integers(1, 60))
-    def take(self, permit: Permit | None, tokens: int) -> None:
+    def take(self, permit: QueueSlot | None, tokens: int) -> None:
         if permit is None or permit in self.gone:
             return
         others = sum(sum(held) for one, held in self.held.items() if one is not permit)
@@ -145,7 +145,7 @@ class Books(RuleBasedStateMachine):
             self.held[permit].append(tokens)
 
     @rule(permit=permits)
-    def processed(self, permit: Permit | None) -> None:
+    def processed(self, permit: QueueSlot | None) -> None:
         if permit is None or not self.held[permit]:
             return
         permit.processed(self.held[permit].pop())
@@ -153,14 +153,14 @@ class Books(RuleBasedStateMachine):
             self.gone.add(permit)
 
     @rule(permit=permits)
-    def close(self, permit: Permit | None) -> None:
+    def close(self, permit: QueueSlot | None) -> None:
         if permit is not None:
             permit.close()
             self.held[permit] = []
             self.gone.add(permit)
 
     @rule(permit=consumes(permits))
-    def close_again(self, permit: Permit | None) -> None:
+    def close_again(self, permit: QueueSlot | None) -> None:
         self.close(permit)
         self.close(permit)
 

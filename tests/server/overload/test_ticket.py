@@ -6,14 +6,14 @@ import pytest
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.app.config import OverloadConfig
 from stentor.server.http.errors import CutShort, DeadlineExceeded, ShutDown
-from stentor.server.overload.permits import AdmissionQueue
-from stentor.server.overload.ticket import Ticket, timeout_of
+from stentor.server.overload.queue_slots import AdmissionQueue
+from stentor.server.overload.request_context import RequestContext, timeout_of
 
 pytestmark = pytest.mark.anyio
 
 
-def ticket(timeout: float = 0.0) -> Ticket:
-    return Ticket(AdmissionQueue(OverloadConfig()).enter(), timeout)
+def ticket(timeout: float = 0.0) -> RequestContext:
+    return RequestContext(AdmissionQueue(OverloadConfig()).enter(), timeout)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,6 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
     assert one.ended_by is None
 
 
-async def _cut_later(one: Ticket) -> None:
+async def _cut_later(one: RequestContext) -> None:
     await anyio.sleep(0.01)
     one.cut_short(ShutDown())

@@ -12,7 +12,7 @@ from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.server.app.config import OverloadConfig
 from stentor.server.http.errors import GenerationFailed, Overloaded
 from stentor.server.observability.request import RequestRecord
-from stentor.server.overload.permits import AdmissionQueue, Permit
+from stentor.server.overload.queue_slots import AdmissionQueue, QueueSlot
 from stentor.server.pooling import running
 from stentor.server.pooling.reading import Prompt
 from stentor.server.pooling.running import FIRST_TEXTS, Job
@@ -23,7 +23,7 @@ from stentor.tests.server.pooling.pooler import DIMENSIONS, FakePooler, config, 
 pytestmark = pytest.mark.anyio
 
 
-def permit() -> tuple[AdmissionQueue, Permit]:
+def permit() -> tuple[AdmissionQueue, QueueSlot]:
     queue = AdmissionQueue(OverloadConfig())
     return queue, queue.enter()
 

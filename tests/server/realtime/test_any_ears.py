@@ -14,8 +14,8 @@ from stentor.protocols.openai.realtime.session import (
     ServerVad,
     Transcription,
 )
-from stentor.server.realtime.ears import SessionEars
 from stentor.server.realtime.formats import TICKS, Wire
+from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import Heard, SpeechStarted, Turn
 from stentor.tests.examples import examples
@@ -45,7 +45,7 @@ steps = st.lists(st.one_of(speech, speech, quiet, odd, calls, st.tuples(st.just(
 
 async def live(input: AudioInput, script: list[tuple[str, object]]) -> None:
     heard: list[Heard] = []
-    ears = SessionEars(Model(), LoudnessDetector, PartialPace(), on_heard=heard.append, max_seconds=20)
+    ears = InputAudioPipeline(Model(), LoudnessDetector, PartialPace(), on_heard=heard.append, max_seconds=20)
     ears.configure(input, logprobs=False)
     wire = Wire.of(input.format)
     turns: list[Turn] = []

@@ -20,10 +20,10 @@ from stentor.protocols.openai.realtime.session import (
 )
 from stentor.server.audio.g711 import encode
 from stentor.server.http.errors import GenerationFailed
-from stentor.server.realtime import ears as ears_module
+from stentor.server.realtime import input_audio_pipeline as ears_module
 from stentor.server.realtime import partial_pace
-from stentor.server.realtime.ears import SessionEars
 from stentor.server.realtime.hypotheses import Hearing, Hypothesis
+from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped, TimedOut, TokenProbability
 from stentor.tests.examples import examples
@@ -45,7 +45,7 @@ class Session:
         self.tokens: list[TokenProbability] = []
         self.lags: list[float] = []
         numbers = itertools.count(1)
-        self.ears = SessionEars(
+        self.ears = InputAudioPipeline(
             model,
             LoudnessDetector,
             PartialPace(),

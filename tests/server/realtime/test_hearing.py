@@ -11,8 +11,8 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.server.http.errors import GenerationFailed
 from stentor.server.realtime import partial_pace
 from stentor.server.realtime.formats import to_ticks
-from stentor.server.realtime.hearing import MAX_WINDOW_MS, SETTLE_MS, TurnHearing
 from stentor.server.realtime.hypotheses import Hearing
+from stentor.server.realtime.incremental_transcriber import MAX_WINDOW_MS, SETTLE_MS, IncrementalTranscriber
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import TokenProbability
 from stentor.tests.server.realtime.sounds import WORD_MS, Model, silence, until, word, words
@@ -38,9 +38,11 @@ class Told:
 @asynccontextmanager
 async def heard(
     model: Model, hearing: Hearing | None = None, begin: int = 0, pace: PartialPace | None = None
-) -> AsyncIterator[tuple[TurnHearing, Told]]:
+) -> AsyncIterator[tuple[IncrementalTranscriber, Told]]:
     told = Told()
-    turn = TurnHearing(begin, model, hearing or Hearing(), pace or PartialPace(), told.tell, told.guesses.append)
+    turn = IncrementalTranscriber(
+        begin, model, hearing or Hearing(), pace or PartialPace(), told.tell, told.guesses.append
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn.run)
         yield turn, told

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from stentor.server.realtime.held_audio import HeldAudio
+from stentor.server.realtime.audio_budget import HeldAudio
 from stentor.server.realtime.hypotheses import Hearing
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.streamed import StreamTranscriber, hear_turn

@@ -23,10 +23,10 @@ from stentor.protocols.openai.realtime.session import (
 from stentor.server.app.config import RealtimeConfig
 from stentor.server.app.model_registry import ModelRegistry, ServedModel
 from stentor.server.app.state import ServerState
+from stentor.server.realtime.audio_budget import RESERVED, AudioFull, AudioShare, HeldAudio
 from stentor.server.realtime.conversation import Conversation
-from stentor.server.realtime.ears import SessionEars
-from stentor.server.realtime.hearing import TurnHearing
-from stentor.server.realtime.held_audio import RESERVED, AudioFull, AudioShare, HeldAudio
+from stentor.server.realtime.incremental_transcriber import IncrementalTranscriber
+from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.realtime.input_buffer import InputBuffer
 from stentor.server.realtime.machine import State
 from stentor.server.realtime.partial_pace import PartialPace
@@ -125,14 +125,14 @@ def in_buffer(buffer: InputBuffer) -> int:
 
 
 def in_turn(hearing: AnyHearing) -> int:
-    if isinstance(hearing, TurnHearing):
+    if isinstance(hearing, IncrementalTranscriber):
         return len(hearing._window._data)
     assert isinstance(hearing, StreamedTurn)
     stretch = hearing._stretch
     return len(hearing._waiting) + (0 if stretch is None else stretch.size + len(stretch._unheard))
 
 
-def in_ears(ears: SessionEars) -> int:
+def in_ears(ears: InputAudioPipeline) -> int:
     """All but what comes whole and is on its way."""
     hearings = {*ears._unsettled, *([ears._growing.hearing] if ears._growing is not None else [])}
     return in_buffer(ears._buffer) + sum(map(in_turn, hearings))
@@ -145,7 +145,7 @@ def in_items(conversation: Conversation) -> int:
 async def live(transcribe: AnyTranscriber, input: AudioInput, script: list[tuple[str, object]], most: float) -> None:
     held, codes = HeldAudio(most), set[str]()
     with held.share() as share:
-        ears = SessionEars(transcribe, LoudnessDetector, PartialPace(), max_seconds=20, share=share)
+        ears = InputAudioPipeline(transcribe, LoudnessDetector, PartialPace(), max_seconds=20, share=share)
         ears.configure(input, logprobs=False)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ears.run)
@@ -200,8 +200,10 @@ def test_so_it_is_with_a_model_that_hears_while_it_is_spoken_to(
 
 
 @asynccontextmanager
-async def hearing(share: AudioShare, input: AudioInput, model: Model | None = None) -> AsyncIterator[SessionEars]:
-    ears = SessionEars(model or Model(), LoudnessDetector, PartialPace(), share=share)
+async def hearing(
+    share: AudioShare, input: AudioInput, model: Model | None = None
+) -> AsyncIterator[InputAudioPipeline]:
+    ears = InputAudioPipeline(model or Model(), LoudnessDetector, PartialPace(), share=share)
     ears.configure(input, logprobs=False)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ears.run)
@@ -272,7 +274,7 @@ class RealEars(Running):
     held: HeldAudio
     share: AudioShare
     model: Model
-    real: SessionEars | None = None
+    real: InputAudioPipeline | None = None
 
     @classmethod
     def over(cls, held: HeldAudio, model: Model | None = None) -> "RealEars":
@@ -282,7 +284,7 @@ class RealEars(Running):
         return running
 
     def _open_ears(self, on_partial: Any, on_heard: Any) -> Any:
-        self.real = SessionEars(
+        self.real = InputAudioPipeline(
             self.model, LoudnessDetector, PartialPace(), on_partial, on_heard, max_seconds=20, share=self.share
         )
         return self.real

@@ -13,8 +13,8 @@ from stentor.protocols.openai.realtime.session import AudioInput, AudioPcma, Aud
 from stentor.server.audio.g711 import Law, encode
 from stentor.server.audio.resample import resample
 from stentor.server.audio.vad import SpeechProbabilities
-from stentor.server.realtime.ears import SessionEars
 from stentor.server.realtime.hypotheses import Hearing, Hypothesis
+from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped
 from stentor.tests.server.realtime.sounds import silence
@@ -34,7 +34,7 @@ def speeches() -> list[Speech]:
 
 async def heard(audio: bytes, pieces: list[int], input: AudioInput) -> list[Heard]:
     found: list[Heard] = []
-    ears = SessionEars(never, SpeechProbabilities, PartialPace(), on_heard=found.append)
+    ears = InputAudioPipeline(never, SpeechProbabilities, PartialPace(), on_heard=found.append)
     ears.configure(input, logprobs=False)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ears.run)

@@ -13,9 +13,9 @@ import pytest
 from stentor.protocols.openai.realtime.session import AudioInput, SemanticVad, ServerVad, Transcription
 from stentor.server.http.errors import GenerationFailed, ServerError, Unavailable
 from stentor.server.realtime import streamed as streamed_module
-from stentor.server.realtime.ears import SessionEars
 from stentor.server.realtime.formats import to_ticks
 from stentor.server.realtime.hypotheses import Hearing
+from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.realtime.partial_pace import PartialPace
 from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped, TokenProbability
 from stentor.server.realtime.streamed import StreamedTurn, StreamTranscriber
@@ -198,7 +198,7 @@ class Session:
         self.partials: list[tuple[str, str]] = []
         self.found: list[Heard] = []
         numbers = itertools.count(1)
-        self.ears = SessionEars(
+        self.ears = InputAudioPipeline(
             StreamTranscriber(streaming_model(engine), passes()),
             LoudnessDetector,
             PartialPace(),

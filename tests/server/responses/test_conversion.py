@@ -10,8 +10,8 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.responses.items import read_items
 from stentor.server.responses.conversion import droppable, messages_of
+from stentor.server.responses.encrypted_content import EncryptedContent
 from stentor.server.responses.ids import Ids, random_id
-from stentor.server.responses.seal import Seal
 
 
 def messages(*items: dict[str, Any], unseal: Any = None) -> list[dict[str, Any]]:
@@ -81,14 +81,14 @@ def test_nothing_is_dropped_between_a_call_and_its_output() -> None:
 
 @given(st.text(max_size=300))
 def test_what_is_sealed_opens_for_its_caller_alone_and_only_as_it_was(text: str) -> None:
-    seal = Seal(b"s" * 32, "one")
+    seal = EncryptedContent(b"s" * 32, "one")
     sealed = seal.seal(text)
     assert seal.open(sealed) == text
     assert seal.seal(text) == sealed, "a response that is made again has the same"
     assert seal.seal(text + "x")[:20] != sealed[:20]
     if len(text) > 8:
         assert text not in sealed
-    strangers = (Seal(b"s" * 32, "two"), Seal(b"t" * 32, "one"))
+    strangers = (EncryptedContent(b"s" * 32, "two"), EncryptedContent(b"t" * 32, "one"))
     for opener, given_ in [(other, sealed) for other in strangers] + [(seal, sealed[:-8]), (seal, sealed + "AAAA")]:
         with pytest.raises(BadRequest):
             opener.open(given_)
@@ -97,7 +97,7 @@ def test_what_is_sealed_opens_for_its_caller_alone_and_only_as_it_was(text: str)
 @given(st.text(max_size=40))
 def test_what_was_never_sealed_is_refused(text: str) -> None:
     with pytest.raises(BadRequest):
-        Seal(b"s" * 32, "").open(text)
+        EncryptedContent(b"s" * 32, "").open(text)
 
 
 def test_ids_come_again_for_the_same_response_and_for_no_other() -> None:

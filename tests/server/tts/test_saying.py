@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.tts.saying import sayable
+from stentor.server.tts.strip_markdown import sayable
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import anyio
 from stentor.protocols.common.errors import BadRequest
 
 from ..http.errors import CutShort, DeadlineExceeded
-from .permits import Permit
+from .queue_slots import QueueSlot
 
 TIMEOUT_HEADER: Final = "x-request-timeout"
 
 
-class Ticket:
+class RequestContext:
     """One live request. Its deadline covers everything: body, tokenizer, queue, prefill and decode."""
 
-    def __init__(self, permit: Permit, timeout: float) -> None:
+    def __init__(self, permit: QueueSlot, timeout: float) -> None:
         """``timeout`` in seconds from now; 0 is none."""
         self.permit: Final = permit
         self.arrival: Final = time.monotonic()

@@ -24,7 +24,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True)
-class Placement:
+class LayerContext:
     device: torch.device
     dtype: torch.dtype
     invariant: bool

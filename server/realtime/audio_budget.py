@@ -69,8 +69,8 @@ class AudioShare:
         """Raises AudioFull where there is no room for so many bytes more."""
         self._held._check(size, self.bytes)
 
-    def hold(self) -> "AudioHold":
-        return AudioHold(self)
+    def hold(self) -> "AudioBudget":
+        return AudioBudget(self)
 
     def close(self) -> None:
         """The session is over. May be called again; what its holds say afterwards counts no more."""
@@ -93,7 +93,7 @@ class AudioShare:
         self.close()
 
 
-class AudioHold:
+class AudioBudget:
     """Owned by what holds the audio, which must say 0 before it is given up."""
 
     __slots__ = ("_share", "bytes")

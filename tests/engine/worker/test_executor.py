@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stentor.engine.channel import PeerDied
-from stentor.engine.worker import stepper
-from stentor.engine.worker.stepper import Ahead, InTurn
+from stentor.engine.worker import executor as stepper
+from stentor.engine.worker.executor import AsyncExecutor, SyncExecutor
 from stentor.protocols.ipc.actors import Failed
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
@@ -123,9 +123,9 @@ def outbox() -> Outbox:
     return Outbox()
 
 
-def _ahead(runner: ScriptedRunner, outbox: Outbox) -> Ahead:
+def _ahead(runner: ScriptedRunner, outbox: Outbox) -> AsyncExecutor:
     """Of the runner it uses no more than the script has."""
-    return Ahead(runner, outbox)  # type: ignore[arg-type]
+    return AsyncExecutor(runner, outbox)  # type: ignore[arg-type]
 
 
 def test_a_step_is_launched_while_the_one_before_runs(runner: ScriptedRunner, outbox: Outbox) -> None:
@@ -177,7 +177,7 @@ def test_one_thread_alone_sends_also_where_a_step_does_not_end(
         outbox(message)
 
     runner.broken_launch = {1}
-    steps = Ahead(runner, send)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, send)  # type: ignore[arg-type]
     steps.take(_plan(0))
     steps.take(_plan(1))
     assert steps.failed
@@ -240,7 +240,7 @@ def test_a_result_that_cannot_be_sent_ends_the_worker(runner: ScriptedRunner, ou
             raise ValueError("too large")
         sent.append(message)
 
-    steps = Ahead(runner, send)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, send)  # type: ignore[arg-type]
     runner.gates[0] = threading.Event()
     runner.gates[0].set()
     steps.take(_plan(0))
@@ -254,7 +254,7 @@ def test_in_turn_a_failure_is_told_once_too(runner: ScriptedRunner, outbox: Outb
     for gate in range(4):
         runner.gates[gate] = threading.Event()
         runner.gates[gate].set()
-    steps = InTurn(runner, outbox)  # type: ignore[arg-type]
+    steps = SyncExecutor(runner, outbox)  # type: ignore[arg-type]
     for number in range(4):
         steps.take(_plan(number))
     assert outbox.sent == [StepResult(0, 0, [], None, [], 0.0), Failed("the worker failed in step 1: RuntimeError")]
@@ -262,7 +262,7 @@ def test_in_turn_a_failure_is_told_once_too(runner: ScriptedRunner, outbox: Outb
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_masked_step_is_drawn_when_its_masks_have_come(runner: ScriptedRunner, outbox: Outbox, ahead: bool) -> None:
-    steps = _ahead(runner, outbox) if ahead else InTurn(runner, outbox)  # type: ignore[arg-type]
+    steps = _ahead(runner, outbox) if ahead else SyncExecutor(runner, outbox)  # type: ignore[arg-type]
     for number in range(3):
         runner.gates[number] = threading.Event()
         runner.gates[number].set()
@@ -298,7 +298,7 @@ def test_nothing_is_captured_between_the_halves_of_a_step(runner: ScriptedRunner
 def test_what_comes_out_of_turn_ends_the_worker(
     runner: ScriptedRunner, outbox: Outbox, ahead: bool, wrong: str
 ) -> None:
-    steps = _ahead(runner, outbox) if ahead else InTurn(runner, outbox)  # type: ignore[arg-type]
+    steps = _ahead(runner, outbox) if ahead else SyncExecutor(runner, outbox)  # type: ignore[arg-type]
     match wrong:
         case "masks of another step":
             steps.take(_masked(4))
@@ -344,7 +344,7 @@ def test_the_device_is_ours_from_the_launch_of_a_step_to_its_end(
     runner: ScriptedRunner, outbox: Outbox, ahead: bool
 ) -> None:
     turns = CountedTurns(outbox)
-    make = Ahead if ahead else InTurn
+    make = AsyncExecutor if ahead else SyncExecutor
     steps = make(runner, outbox, turns)  # type: ignore[arg-type]
     for number in range(3):
         runner.gates[number] = threading.Event()
@@ -365,7 +365,7 @@ def test_a_step_that_waits_for_its_masks_lends_the_device_to_who_waits_for_it_on
     runner: ScriptedRunner, outbox: Outbox
 ) -> None:
     turns = CountedTurns(outbox)
-    steps = Ahead(runner, outbox, turns)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, outbox, turns)  # type: ignore[arg-type]
     steps.take(_masked(0))
     runner.forwarded.set()
     assert steps.rest() == 0.002
@@ -396,7 +396,7 @@ def test_a_device_that_breaks_while_masks_are_waited_for_ends_the_worker(
 ) -> None:
     turns = CountedTurns(outbox)
     turns.wanted = True
-    steps = Ahead(runner, outbox, turns)  # type: ignore[arg-type]
+    steps = AsyncExecutor(runner, outbox, turns)  # type: ignore[arg-type]
     steps.take(_masked(0))
 
     def broken() -> bool:

@@ -21,7 +21,7 @@ MOST_SECONDS: Final = 60
 _RATE_SECONDS: Final = 30.0
 
 
-class Permit:
+class QueueSlot:
     """The place of one request in the queue, and what it holds until its end. Closing it gives back whatever it still
     holds; of its place so does nothing else."""
 
@@ -82,7 +82,7 @@ class AdmissionQueue:
         self.tokens = 0
         """Prompt tokens of those among them whose prompts are known."""
 
-    def enter(self, memory: MemoryShare | None = None) -> Permit:
+    def enter(self, memory: MemoryShare | None = None) -> QueueSlot:
         """``memory`` is what the request holds, to be given back with its permit; None counts nothing.
 
         Raises Overloaded where as many wait as may.
@@ -96,11 +96,11 @@ class AdmissionQueue:
         if self.requests == 0:
             self._departures.begin()
         self.requests += 1
-        return Permit(self, memory or MemoryBudget(0).share())
+        return QueueSlot(self, memory or MemoryBudget(0).share())
 
-    def pass_by(self) -> Permit:
+    def pass_by(self) -> QueueSlot:
         """For a request that no engine is asked for."""
-        return Permit(self, MemoryBudget(0).share(), waits=False)
+        return QueueSlot(self, MemoryBudget(0).share(), waits=False)
 
     def _check_tokens(self, tokens: int, own: int) -> None:
         if not self._max_tokens or self.tokens == own or self.tokens + tokens <= self._max_tokens:

@@ -8,7 +8,7 @@ from .queue import WaitingQueue
 from .rows import RowTable
 
 
-class Memory:
+class KVCacheManager:
     """The pool together with everyone who may hold blocks of it: running rows and held prompts.
 
     A running row also holds the place of what it hears. Who has no row has none, and whoever finds none waits.
@@ -33,7 +33,7 @@ class Memory:
 
     # ---- prompts held for choices that have yet to start
 
-    def hold_prompt(self, leader: Choice) -> None:
+    def pin_shared_prefix(self, leader: Choice) -> None:
         """Keep the full blocks of a prompt just prefilled, for the choices that fork from it.
 
         The block of the last prompt token is left out: a fork recomputes it to draw its first token.
@@ -98,7 +98,7 @@ class Memory:
             choice.request.forget_prompt()
         self.queue.push(choice)
 
-    def make_room(self, needy: Choice) -> bool:
+    def preempt_for(self, needy: Choice) -> bool:
         """See to it that one block is free for a running choice.
 
         Takes from the least important first. False when that was ``needy`` itself, which is then
@@ -143,9 +143,13 @@ class Memory:
         for block, count in enumerate(held):
             assert count == self.pool.refs(block), f"block {block} has {self.pool.refs(block)} references, not {count}"
         for choice in self.rows.running:
-            assert choice.written_len <= choice.computed_len <= choice.length, f"choice {choice.name}: lengths disagree"
-            assert choice.computed_len <= len(choice.blocks) * self.block_size, f"choice {choice.name} lacks blocks"
-            for block in choice.blocks[choice.computed_len // self.block_size :]:
+            assert choice.num_computed_tokens <= choice.num_scheduled_tokens <= choice.length, (
+                f"choice {choice.name}: lengths disagree"
+            )
+            assert choice.num_scheduled_tokens <= len(choice.blocks) * self.block_size, (
+                f"choice {choice.name} lacks blocks"
+            )
+            for block in choice.blocks[choice.num_scheduled_tokens // self.block_size :]:
                 assert held[block] == 1, f"block {block} will be written by choice {choice.name} and is shared"
 
     def _check_places(self) -> None:

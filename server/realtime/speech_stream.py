@@ -21,7 +21,7 @@ class Piece(NamedTuple):
     """The sentence that begins here; empty in the middle of one."""
 
 
-class Voicing:
+class SpeechStream:
     """Says one message in the voice and the format of a session."""
 
     def __init__(self, speech: SpeechModel, output: AudioOutput) -> None:

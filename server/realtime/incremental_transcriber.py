@@ -18,9 +18,9 @@ from stentor.protocols.ipc.audio import SAMPLE_RATE
 from ..audio.quiet import quietest
 from ..http.errors import ServerError
 from .agreement import LocalAgreement, Word
+from .audio_budget import AudioShare, unbounded
 from .formats import HEARD, to_ms, to_ticks
 from .hearing_task import HearingTask
-from .held_audio import AudioShare, unbounded
 from .hypotheses import Hearing, Hypothesis, Reading, Told, Transcribe
 from .input_buffer import Track
 from .partial_pace import PartialPace
@@ -44,7 +44,7 @@ OnGuess = Callable[[str], None]
 """Is told what has been said up to the pause that goes on."""
 
 
-class TurnHearing:
+class IncrementalTranscriber:
     """Owned by the task that feeds it; :meth:`run` is for another task."""
 
     def __init__(

@@ -35,7 +35,7 @@ MAX_INPUT: Final = 1024
 """Items that one response brings of its own."""
 
 
-class Answering:
+class ResponseManager:
     """Belongs to the connection, whose machine and conversation it changes."""
 
     def __init__(

@@ -37,7 +37,7 @@ class RoomClosed(RuntimeError):
     """The room has been closed, or its engine has been given up."""
 
 
-class Room:
+class InProcessServer:
     """The models that read texts, loaded until :meth:`close`. Its methods may be called from any thread but its own."""
 
     def __init__(self, config: Config) -> None:

@@ -43,7 +43,7 @@ class Held(Generic[T]):
     forwarded: T
 
 
-class Stepper(Protocol):
+class Executor(Protocol):
     """Takes plans in order and sends a result for each, or one :class:`Failed` in place of all that is left.
 
     The masks of a step that has masked rows come after its plan and before the next one.
@@ -77,7 +77,7 @@ class TurnRunner(Protocol):
         """Forgets the rows of these slots."""
 
 
-class InTurn:
+class SyncExecutor:
     """One step after the other, each waited for."""
 
     def __init__(
@@ -148,7 +148,7 @@ class InTurn:
         pass
 
 
-class Ahead:
+class AsyncExecutor:
     """Steps are launched as their plans come; a thread waits for each and sends its result.
 
     The thread is there because a device's events have no descriptor to sleep on beside the mailbox's doorbell.

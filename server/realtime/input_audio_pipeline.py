@@ -1,7 +1,7 @@
 """What one session hears: its input audio buffer, who speaks when, and what is said.
 
-Owned by the connection's task. Transcription runs in tasks below :meth:`SessionEars.run`; what it finds comes back on
-the same event loop.
+Owned by the connection's task. Transcription runs in tasks below :meth:`InputAudioPipeline.run`; what it finds comes
+back on the same event loop.
 """
 
 import math
@@ -26,9 +26,9 @@ from stentor.protocols.openai.realtime.session import (
 from ..audio.prompt_resample import PromptResampler
 from ..responses.ids import short_id
 from . import turns
+from .audio_budget import AudioBudget, AudioShare, unbounded
 from .completeness import wait_ms
 from .formats import HEARD, Wire, to_ms, to_ticks
-from .held_audio import AudioHold, AudioShare, unbounded
 from .hypotheses import Hearing
 from .input_buffer import MAX_SECONDS, Clip, InputBuffer
 from .partial_pace import PartialPace
@@ -80,7 +80,7 @@ class _Arriving(NamedTuple):
     """Audio that came whole and has not reached its turn, in the session's format."""
 
     audio: bytes
-    hold: AudioHold
+    hold: AudioBudget
     """For it, and for what it will be in its turn."""
 
 
@@ -88,7 +88,7 @@ def new_item_id() -> str:
     return short_id("item")
 
 
-class SessionEars:
+class InputAudioPipeline:
     """An implementation of :class:`.parts.Ears`."""
 
     def __init__(

@@ -60,7 +60,7 @@ def is_soundless(pcm: bytes) -> bool:
     return pcm.count(0) == len(pcm)
 
 
-class Ear:
+class WindowDecoder:
     """The way to the engine for one request of a client: all windows of it go under its name, and on its account."""
 
     def __init__(self, client: Hears, options: TranscriptionOptions, open_account: OpenAccount | None) -> None:

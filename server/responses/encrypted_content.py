@@ -19,7 +19,7 @@ _TAG: Final = 32
 _VERSION: Final = "s1."
 
 
-class Seal:
+class EncryptedContent:
     """Seals for one caller."""
 
     def __init__(self, secret: bytes, owner: str) -> None:

@@ -23,7 +23,7 @@ from ..conversation.admission import context_length
 from ..conversation.turn import Turn, begin_turn
 from ..encoders.response_items import items_of
 from ..encoders.responses import COPIES, ResponseEncoder, ServedTool
-from ..overload.ticket import Ticket
+from ..overload.request_context import RequestContext
 from ..tools.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
 from ..tools.servers import may_repeat
 from ..tools.toolbox import Toolbox
@@ -47,7 +47,9 @@ _UNKNOWN_OUTCOME: Final = (
 class Rounds:
     """Of one response."""
 
-    def __init__(self, state: ServerState, prepared: Prepared, ticket: Ticket, *, replay: Replay = NOTHING) -> None:
+    def __init__(
+        self, state: ServerState, prepared: Prepared, ticket: RequestContext, *, replay: Replay = NOTHING
+    ) -> None:
         """``replay``: what an earlier server has done of it."""
         self._state = state
         self._prepared = prepared

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from .hearing import Answer, Ear, Window
 from .model import TranscriptionModel
 from .options import MAX_PROMPT_TOKENS, TranscriptionOptions
 from .segments import compression_ratio
+from .window_decoder import Answer, Window, WindowDecoder
 
 _CONTEXT_TOKENS = 448
 """Prompt and transcript; where the engine says less, it is less."""
@@ -13,7 +13,7 @@ _LEAST_TOKENS = 32
 """Of them for the marks of a prompt and what is drawn after it."""
 
 
-class Draft(msgspec.Struct):
+class DecodingResult(msgspec.Struct):
     """One try, and the measures by which it is judged."""
 
     answer: Answer
@@ -48,19 +48,19 @@ def prompt_for(
 
 
 async def draft_window(
-    ear: Ear,
+    ear: WindowDecoder,
     model: TranscriptionModel,
     window: Window,
     options: TranscriptionOptions,
     language: str | None,
     previous: list[int],
     continued: list[int] | None = None,
-) -> Draft:
+) -> DecodingResult:
     """The first try that passes, or of those that all fail the likeliest.
 
     With ``continued`` the transcript goes on after those tokens, and they are no part of it.
     """
-    drafts: list[Draft] = []
+    drafts: list[DecodingResult] = []
     vocabulary = model.vocabulary
     prompt, start = prompt_for(model, options, language, previous, continued or [])
     rules = vocabulary.timed if options.timestamps else vocabulary.going_on if continued else vocabulary.untimed
@@ -93,9 +93,9 @@ def context_tokens(model: TranscriptionModel) -> int:
     return _CONTEXT_TOKENS if ready is None else min(_CONTEXT_TOKENS, ready.max_model_len)
 
 
-def _judged(model: TranscriptionModel, answer: Answer, temperature: float) -> Draft:
+def _judged(model: TranscriptionModel, answer: Answer, temperature: float) -> DecodingResult:
     text = model.vocabulary.decode(answer.tokens).strip()
-    return Draft(
+    return DecodingResult(
         answer,
         temperature,
         text,
@@ -105,13 +105,13 @@ def _judged(model: TranscriptionModel, answer: Answer, temperature: float) -> Dr
     )
 
 
-def _passes(draft: Draft, options: TranscriptionOptions) -> bool:
+def _passes(draft: DecodingResult, options: TranscriptionOptions) -> bool:
     unlikely = draft.avg_logprob < options.logprob_threshold
     if unlikely and draft.no_speech_prob > options.no_speech_threshold:
         return True  # silence, which another temperature would only make up words for
     return not unlikely and draft.compression_ratio <= options.compression_ratio_threshold
 
 
-def is_silence(draft: Draft, options: TranscriptionOptions) -> bool:
+def is_silence(draft: DecodingResult, options: TranscriptionOptions) -> bool:
     """Whether nothing was said, for all that the transcript says."""
     return draft.no_speech_prob > options.no_speech_threshold and draft.avg_logprob <= options.logprob_threshold
