@@ -62,7 +62,7 @@ class StreamTranscriber:
 
 
 class StreamedTurn:
-    """As :class:`.incremental_transcriber.IncrementalTranscriber`. Owned by the task that feeds it; :meth:`run` is for another task."""
+    """As ``IncrementalTranscriber``. Owned by the task that feeds it; :meth:`run` is for another task."""
 
     def __init__(
         self,
