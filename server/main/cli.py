@@ -198,15 +198,16 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
         if option.name == "model":
             target.add_argument("model", nargs="?", default=argparse.SUPPRESS, metavar="MODEL", help=text)
         elif option.kind.switch:
-            target.add_argument(
-                f"--{option.name}",
-                dest=option.name,
-                action=argparse.BooleanOptionalAction,
-                default=argparse.SUPPRESS,
-                help=text,
-            )
+            for name in option.names:
+                target.add_argument(
+                    f"--{name}",
+                    dest=option.name,
+                    action=argparse.BooleanOptionalAction,
+                    default=argparse.SUPPRESS,
+                    help=text if name == option.name else argparse.SUPPRESS,
+                )
         else:
-            for name in (option.name, *option.aliases):
+            for name in option.names:
                 target.add_argument(
                     f"--{name}",
                     dest=option.name,

@@ -21,7 +21,7 @@ class Option:
     help: str
     group: str
     aliases: tuple[str, ...] = ()
-    """Names that it had before, which are not shown."""
+    """Names that it had before, or has elsewhere; they are not shown."""
 
     @property
     def variable(self) -> str:
@@ -32,11 +32,15 @@ class Option:
         return reduce(getattr, self.path.split("."), DEFAULTS)
 
     @property
-    def spellings(self) -> tuple[str, ...]:
-        """Names it goes by; of a switch also :attr:`opposite`."""
-        return (self.name, self.opposite, *self.aliases) if self.kind.switch else (self.name, *self.aliases)
+    def names(self) -> tuple[str, ...]:
+        """All that it goes by, the one that is shown first."""
+        return (self.name, *self.aliases)
 
     @property
-    def opposite(self) -> str:
-        """What turns a switch off."""
-        return f"no-{self.name}"
+    def opposites(self) -> tuple[str, ...]:
+        """What turns a switch off; of others nothing."""
+        return tuple(f"no-{name}" for name in self.names) if self.kind.switch else ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (*self.names, *self.opposites)

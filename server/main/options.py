@@ -124,7 +124,7 @@ def _note(found: dict[str, tuple[str, object]], option: Option, spelling: str, s
     """Adds one value; ``no-NAME`` is turned round here, so that the rest knows NAME alone."""
     if option.name in found:
         raise ConfigError(f"{source}: {option.name} is given twice, also as {found[option.name][0]}")
-    if option.kind.switch and spelling == option.opposite:
+    if spelling in option.opposites:
         raw = not _parse(option, source, raw)
     found[option.name] = source, raw
 

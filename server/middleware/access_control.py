@@ -47,7 +47,7 @@ def open_door(config: AccessConfig) -> AccessControl:
 def _open_tls(config: AccessConfig) -> ReloadingContext | None:
     beside = {
         "--tls-key": config.tls_key,
-        "--tls-ca": config.tls_ca,
+        "--tls-client-ca": config.tls_ca,
         "--tls-key-password-file": config.tls_key_password_file,
     }
     if config.tls_cert is None:

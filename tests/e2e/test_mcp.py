@@ -49,7 +49,7 @@ def _calls(url: str, tool: str) -> list[dict[str, Any]]:
 def test_a_tool_is_called_and_a_call_that_a_kill_cut_off_is_not_made_again(
     demo_model: object, tools_url: str, tmp_path: Path
 ) -> None:
-    arguments = [*MODEL, "--store", str(tmp_path / "store.db"), "--tool-server", f"calc={tools_url}/mcp"]
+    arguments = [*MODEL, "--store", str(tmp_path / "store.db"), "--mcp-server", f"calc={tools_url}/mcp"]
     with ServerProcess(arguments) as first:
         with _client(first) as client:
             whole = client.responses.create(**_asked("add"))

@@ -66,11 +66,12 @@ OPTIONS: Final = (
         "door",
     ),
     Option(
-        "tls-ca",
+        "tls-client-ca",
         "door.tls_ca",
         kinds.file(),
         "a PEM file with authorities; clients must then show a certificate that one of them has signed",
         "door",
+        aliases=("tls-ca",),
     ),
     Option(
         "tls-key-password-file",

@@ -73,6 +73,7 @@ OPTIONS: Final = (
         kinds.fraction(),
         "share of the GPU's memory to take in all: weights, activations, graphs, and the KV cache gets what is left",
         "engine",
+        aliases=("gpu-memory-utilization",),
     ),
     Option(
         "block-size",
@@ -87,6 +88,7 @@ OPTIONS: Final = (
         kinds.switch(),
         "share the KV cache of equal prompt beginnings",
         "engine",
+        aliases=("enable-prefix-caching",),
     ),
     Option(
         "cuda-graphs",

@@ -298,10 +298,11 @@ OPTIONS: Final = (
         "limits",
     ),
     Option(
-        "max-queued-sounds",
+        "max-queued-audio-files",
         "limits.audio.max_waiting",
         kinds.integer(1, 2**16),
         "sounds that may wait to be decoded; a further one gets 429",
         "limits",
+        aliases=("max-queued-sounds",),
     ),
 )

@@ -7,12 +7,13 @@ from ..option import Option
 
 OPTIONS: Final = (
     Option(
-        "tool-server",
+        "mcp-server",
         "mcp.servers",
         kinds.tool_servers(),
         "a server of tools that requests may name by NAME alone; browser and python are also what web search and the "
         "code interpreter are; may be repeated",
         "tools",
+        aliases=("tool-server",),
     ),
     Option(
         "mcp-url",

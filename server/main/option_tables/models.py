@@ -32,11 +32,12 @@ OPTIONS: Final = (
         "models",
     ),
     Option(
-        "transcription-share",
+        "transcription-weight",
         "transcription.share",
         kinds.integer(1, MAX_WEIGHT),
-        "its part of the device's time while it and the chat model both have work, against --share",
+        "its part of the device's time while it and the chat model both have work, against --chat-weight",
         "models",
+        aliases=("asr-weight", "transcription-share"),
     ),
     Option(
         "embedding-model",
@@ -60,11 +61,12 @@ OPTIONS: Final = (
         "models",
     ),
     Option(
-        "embedding-share",
+        "embedding-weight",
         "embedding.share",
         kinds.integer(1, MAX_WEIGHT),
-        "its part of the device's time while it and others have work, against --share",
+        "its part of the device's time while it and others have work, against --chat-weight",
         "models",
+        aliases=("embedding-share",),
     ),
     Option(
         "embedding-dtype",
@@ -109,11 +111,12 @@ OPTIONS: Final = (
         "models",
     ),
     Option(
-        "share",
+        "chat-weight",
         "engine.worker.lease_weight",
         kinds.integer(1, MAX_WEIGHT),
         "the chat model's part of the device's time while others on it have work too",
         "models",
+        aliases=("share",),
     ),
     Option(
         "demo",

@@ -12,6 +12,7 @@ OPTIONS: Final = (
         kinds.integer(0, INT64),
         "requests that may wait for their first token, whatever their choices; a further one gets 429; 0 is no limit",
         "overload",
+        aliases=("max-num-queued-reqs",),
     ),
     Option(
         "max-queued-tokens",
@@ -29,7 +30,7 @@ OPTIONS: Final = (
         "further request gets 429, or 413 where it never fits; by default a quarter of the container's or machine's "
         "memory, at most 1 GiB",
         "overload",
-        aliases=("max-held-body-size",),
+        aliases=("max-inflight-body-bytes", "max-held-body-size"),
     ),
     Option(
         "max-queued-templates",

@@ -29,10 +29,11 @@ OPTIONS: Final = (
         "realtime",
     ),
     Option(
-        "realtime-audio-ahead",
+        "realtime-playback-lead",
         "realtime.audio_ahead",
         kinds.some_seconds(),
         "how far ahead of being played the audio of an answer may be sent",
         "realtime",
+        aliases=("realtime-audio-ahead",),
     ),
 )

@@ -1,6 +1,7 @@
 """One table of options, four sources, one tree."""
 
 import itertools
+from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -31,12 +32,12 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "transcription-model": ("owner/ears", "owner/ears"),
     "transcription-model-name": ("whisper-1,ears", ("whisper-1", "ears")),
     "transcription-memory-share": ("0.3", 0.3),
-    "transcription-share": ("2", 2),
-    "share": ("3", 3),
+    "transcription-weight": ("2", 2),
+    "chat-weight": ("3", 3),
     "embedding-model": ("owner/vectors", "owner/vectors"),
     "embedding-model-name": ("vectors,text-embedding-3-small", ("vectors", "text-embedding-3-small")),
     "embedding-memory-share": ("0.1", 0.1),
-    "embedding-share": ("2", 2),
+    "embedding-weight": ("2", 2),
     "embedding-dtype": ("float32", "float32"),
     "pooler": ("cls", "cls"),
     "pooling-plugin": ("places", "places"),
@@ -106,13 +107,13 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "realtime-max-seconds": ("900", 900.0),
     "realtime-max-input-seconds": ("60", 60.0),
     "realtime-max-audio-bytes": ("64MiB", 64 << 20),
-    "realtime-audio-ahead": ("1.5", 1.5),
+    "realtime-playback-lead": ("1.5", 1.5),
     "max-audio-bytes": ("2M", 2 << 20),
     "max-audio-seconds": ("12.5", 12.5),
     "max-held-audio-seconds": ("25.5", 25.5),
     "audio-timeout": ("2.5", 2.5),
     "audio-processes": ("2", 2),
-    "max-queued-sounds": ("4", 4),
+    "max-queued-audio-files": ("4", 4),
     "max-queued-requests": ("12", 12),
     "max-queued-tokens": ("0", 0),
     "max-answer-size": ("64MiB", 64 << 20),
@@ -137,7 +138,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-file-bytes": ("1M", 1 << 20),
     "max-batches": ("3", 3),
     "max-background": ("0", 0),
-    "tool-server": (
+    "mcp-server": (
         "browser=http://127.0.0.1:9000/mcp,py=https://T.example/",
         (ToolServer("browser", "http://127.0.0.1:9000/mcp"), ToolServer("py", "https://t.example/")),
     ),
@@ -159,7 +160,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "cors-origin": ("https://App.example:443,http://localhost:3000", ("https://app.example", "http://localhost:3000")),
     "tls-cert": (__file__, Path(__file__)),
     "tls-key": (__file__, Path(__file__)),
-    "tls-ca": (__file__, Path(__file__)),
+    "tls-client-ca": (__file__, Path(__file__)),
     "tls-key-password-file": (__file__, Path(__file__)),
     "root-path": ("/llm/", "/llm"),
     "uds": ("run/stentor.sock", Path("run/stentor.sock")),
@@ -337,6 +338,39 @@ def test_a_name_that_an_option_had_before_is_taken_and_not_shown(capsys: pytest.
     assert "max-held-body-size" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("spelling", "given", "name"),
+    [
+        ("share", "2", "chat-weight"),
+        ("transcription-share", "2", "transcription-weight"),
+        ("asr-weight", "2", "transcription-weight"),
+        ("embedding-share", "2", "embedding-weight"),
+        ("realtime-audio-ahead", "2", "realtime-playback-lead"),
+        ("max-queued-sounds", "2", "max-queued-audio-files"),
+        ("tool-server", "calc=http://127.0.0.1:1/mcp", "mcp-server"),
+        ("gpu-memory-utilization", "0.5", "gpu-memory-fraction"),
+        ("max-num-queued-reqs", "3", "max-queued-requests"),
+    ],
+)
+def test_names_of_before_and_of_vllm_are_taken(spelling: str, given: str, name: str) -> None:
+    (option,) = [each for each in OPTIONS if each.name == name]
+    for key in (spelling, f"STENTOR_{spelling.upper().replace('-', '_')}"):
+        flags, variables = ({name: given}, {}) if key == spelling else ({}, {key: given})
+        config = read_config(flags, variables)
+        assert reduce(getattr, option.path.split("."), config) == option.kind.parse(given), key
+    parsed = _build_parser()[0].parse_args(["serve", f"--{spelling}", given]).__dict__[name]
+    assert parsed in (given, [given])
+
+
+def test_a_switch_may_be_turned_off_by_the_name_that_vllm_has_for_it(tmp_path: Path) -> None:
+    assert not _build_parser()[0].parse_args(["serve", "--no-enable-prefix-caching"]).__dict__["prefix-cache"]
+    (tmp_path / "c.toml").write_text("no-enable-prefix-caching = true\n")
+    config = read_config({"config": str(tmp_path / "c.toml")}, {})
+    assert not config.engine.scheduler.prefix_cache
+    with pytest.raises(ConfigError, match="given twice"):
+        read_config({}, {"STENTOR_PREFIX_CACHE": "1", "STENTOR_ENABLE_PREFIX_CACHING": "1"})
+
+
 def test_one_key_in_two_spellings_is_refused(tmp_path: Path) -> None:
     file = _write(tmp_path, "max-model-len = 1\nmax_model_len = 2")
     with pytest.raises(ConfigError, match="max-model-len is given twice"):
@@ -472,7 +506,7 @@ def test_a_model_that_pools_is_told_so_and_has_a_dtype_of_its_own() -> None:
         "transcription-model": "owner/ears",
         "embedding-model": "owner/vectors",
         "embedding-memory-share": "0.1",
-        "embedding-share": "3",
+        "embedding-weight": "3",
         "embedding-dtype": "float32",
         "pooler": "cls",
     }
