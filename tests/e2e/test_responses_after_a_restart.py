@@ -38,8 +38,17 @@ def _client(server: ServerProcess) -> httpx.Client:
 
 
 def _read_some(client: httpx.Client, response: str, count: int) -> list[dict[str, Any]]:
+    """Asks again while the server has not come to the response yet, as SDKs do."""
     events: list[dict[str, Any]] = []
-    with client.stream("GET", f"{RESPONSES}/{response}", params={"stream": "true"}) as stream:
+    url = f"{RESPONSES}/{response}"
+
+    def status() -> int:
+        with client.stream("GET", url, params={"stream": "true"}) as stream:
+            return stream.status_code
+
+    eventually(lambda: status() != 503, 10, "the response goes on")
+    with client.stream("GET", url, params={"stream": "true"}) as stream:
+        assert stream.status_code == 200, stream.read()
         for line in stream.iter_lines():
             if line.startswith("data: {"):
                 events.append(json.loads(line[6:]))
