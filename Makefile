@@ -28,7 +28,7 @@ ALONE = $(shell grep -rl 'mark\.alone' tests --include='test_*.py')
 # Chooses the fifth of the tier `proof` that `make test` runs, and the cases of interpreted kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 
-.PHONY: help venv serve pull test lint format pytest proof faults compile kernels chaos soak mix properties schemas gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull test lint format pytest proof faults compile kernels chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ mix: $(STAMP) ## an hour of every kind of work at once, while workers and engine
 format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reference: $(STAMP) ## write docs/reference/options.md from the program
+	$(BIN)/python -P -m stentor.server.main.options_page > docs/reference/options.md
 
 gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks; needs no installation
 	@if ls .whl/*.whl >/dev/null 2>&1; then \

@@ -1,4 +1,4 @@
-"""The README, done as a reader would: its commands run, its snippets executed, its tables compared."""
+"""README and docs, done as a reader would: commands run, snippets executed, tables compared."""
 
 import os
 import re
@@ -20,18 +20,22 @@ from websockets.sync.client import connect
 from stentor.loadtest.server_process import hold_port
 from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS
-from stentor.server.main import cli
-from stentor.server.main.option_tables import OPTIONS
-from stentor.server.main.options import CONFIG_FILE, read_config
+from stentor.server.main import cli, options_page
+from stentor.server.main.options import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = {
+    path: path.read_text()
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+TEXT = "\n".join(PAGES.values())
+ENDPOINTS = PAGES[ROOT / "docs" / "reference" / "endpoints.md"]
 VENV = Path(sys.prefix)
 DEFAULT_ADDRESS = "http://127.0.0.1:8000"
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
 
 
 COMMANDS = [line for block in _blocks("sh") for line in block.splitlines() if line.strip()]
@@ -43,7 +47,7 @@ def _is(*words: str) -> list[str]:
 
 SHOWN = [
     line
-    for block in re.findall(r"^```\w*\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    for block in re.findall(r"^```\w*\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
     if re.match(r"stentor (serve|pull|run-batch|bench) ", line)
 ]
@@ -172,7 +176,7 @@ def test_a_command_that_is_shown_has_options_that_there_are(
         read_config(cli._given(cli._parse_arguments(words)), {})
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)", README))))
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)", TEXT))))
 def test_each_make_target_that_is_named_exists(target: str) -> None:
     done = subprocess.run(
         _make("--dry-run", target), cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
@@ -180,20 +184,21 @@ def test_each_make_target_that_is_named_exists(target: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_option_table_is_the_one_the_program_reads() -> None:
-    rows = re.findall(r"^\| `(?:--)?(\[no-\])?([\w-]+)` \| (?:`(.*?)`)? *\| (.*) \|$", README, flags=re.MULTILINE)
-    listed = {name.lower(): (bool(switch), default, text) for switch, name, default, text in rows}
-    expected = {}
-    for option in (*OPTIONS, CONFIG_FILE):
-        value = option.default if option.path else None
-        flat = "on" if value is True else "off" if value is False else str(value)
-        shown = "" if value in (None, ()) else flat
-        expected[option.name] = (option.kind.switch, shown, option.help)
-    assert listed == expected
+def test_the_options_page_is_what_the_program_prints() -> None:
+    assert PAGES[ROOT / "docs" / "reference" / "options.md"] == options_page.page(), "run `make reference`"
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    assert len(PAGES[ROOT / "README.md"].splitlines()) < 200
+
+
+def test_every_page_is_led_to() -> None:
+    linked = {(path.parent / target).resolve() for path, page in PAGES.items() for target in _links(page)}
+    assert set(PAGES) - linked <= {ROOT / "README.md"}
 
 
 def test_every_endpoint_that_is_said_to_work_answers_and_the_others_do_not(served: str) -> None:
-    table = re.findall(r"^\| ((?:`[^`]+`,? ?)+) \| (works|not yet)", README, flags=re.MULTILINE)
+    table = re.findall(r"^\| ((?:`[^`]+`,? ?)+) \| (works|not yet)", ENDPOINTS, flags=re.MULTILINE)
     assert {state for _, state in table} <= {"works", "not yet"}
     assert len(table) > 20
     for cell, state in table:
@@ -218,12 +223,19 @@ def _status(url: str, method: str) -> int:
 
 
 def test_the_files_that_are_linked_exist() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert target.startswith("http") or (ROOT / target).exists(), target
+    for path, page in PAGES.items():
+        for target in _links(page):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def _links(page: str) -> list[str]:
+    """To files; without what stands behind a ``#``."""
+    targets = re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+    return [target for target in targets if not target.startswith("http")]
 
 
 def test_every_field_that_is_ignored_is_listed() -> None:
-    (paragraph,) = re.findall(r"are accepted and ignored: (.*?)\. What would", README, flags=re.DOTALL)
+    (paragraph,) = re.findall(r"are accepted and ignored: (.*?)\. What would", ENDPOINTS, flags=re.DOTALL)
     assert set(re.findall(r"`(\w+)`", paragraph)) == {*IGNORED_FIELDS, "prompt_cache_breakpoint"}
-    (theirs,) = re.findall(r"^Of Anthropic's, (.*?)\n\n", README, flags=re.DOTALL | re.MULTILINE)
+    (theirs,) = re.findall(r"^Of Anthropic's, (.*?)(?:\n\n|\Z)", ENDPOINTS, flags=re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", theirs)) >= {*messages.IGNORED_FIELDS, *messages.REFUSED}

@@ -24,26 +24,12 @@ from ..middleware.access_control import open_door
 from ..observability.request import current_request_id
 from .exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
 from .option import Option
-from .option_tables import OPTIONS
+from .option_tables import GROUPS, OPTIONS
 from .options import CONFIG_FILE, ConfigError, nearest, read_config
 
 PULL_OPTIONS: Final = (
     *("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo"),
 )
-GROUPS: Final = {
-    "model": "the model",
-    "models": "models of other kinds, beside it",
-    "engine": "the engine",
-    "recovery": "recovery",
-    "overload": "overload",
-    "media": "media that requests name",
-    "store": "what is kept for later",
-    "limits": "limits on requests",
-    "realtime": "realtime sessions",
-    "tools": "tools that the server brings",
-    "server": "the server",
-    "door": "who comes in",
-}
 
 
 class Parser(argparse.ArgumentParser):

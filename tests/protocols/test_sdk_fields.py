@@ -1,4 +1,4 @@
-"""Every field that an SDK can send is one that a request has, or one that the README says is ignored."""
+"""Every field that an SDK can send is one that a request has, or one that the page of endpoints says is ignored."""
 
 from typing import Any, get_type_hints
 

@@ -19,3 +19,19 @@ OPTIONS: Final = (
     *observe.OPTIONS,
     *door.OPTIONS,
 )
+
+GROUPS: Final = {
+    "model": "model",
+    "models": "other models",
+    "engine": "engine",
+    "recovery": "recovery",
+    "overload": "overload",
+    "media": "media in requests",
+    "store": "storage",
+    "limits": "limits on requests",
+    "realtime": "realtime sessions",
+    "tools": "tool servers",
+    "server": "server",
+    "door": "access",
+}
+"""Titles, in the order in which they are shown."""

@@ -75,9 +75,9 @@ def test_a_template_tells_its_format(name: str) -> None:
     assert detected(template(CALLS[name])).name == name
 
 
-def test_the_readme_names_every_format() -> None:
-    readme = (Path(stentor.__file__).parent / "README.md").read_text()
-    assert [name for name in TOOL_FORMATS if f"`{name}`" not in readme] == []
+def test_the_guide_names_every_format() -> None:
+    page = (Path(stentor.__file__).parent / "docs" / "guides" / "chat-and-tools.md").read_text()
+    assert [name for name in TOOL_FORMATS if f"`{name}`" not in page] == []
 
 
 def test_a_template_without_calls_is_plain() -> None:
