@@ -24,8 +24,8 @@ from stentor.protocols.ipc.actors import (
 from stentor.protocols.ipc.audio import Audio
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.server.app.state import GenerationDefaults, ServerState
 from stentor.server.observability.metrics import Metrics
+from stentor.server.state.state import GenerationDefaults, ServerState
 from stentor.server.text.pieces import byte_alphabet
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizer import Tokenizer

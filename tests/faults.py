@@ -72,7 +72,7 @@ FAULTS: Final = (
     ),
     Fault(
         "keys: any key is right",
-        "server/middleware/keys.py",
+        "server/common/keys.py",
         "hmac.compare_digest(self._digest, other._digest)",
         "hmac.compare_digest(self._digest[:0], other._digest[:0])",
         ("tests/server/middleware",),

@@ -13,7 +13,7 @@ FOLDERS = ("protocols", "engine", "server")
 STARTERS: Final = {"create_task", "ensure_future"}
 """Not ``run_coroutine_threadsafe``: the thread that calls it holds the future, and waits for it."""
 TASKS: Final = {"asyncio.Task", "asyncio.tasks.Task"}
-OWNER: Final = "server/app/task_scope.py"
+OWNER: Final = "server/common/task_scope.py"
 """The one module that may: its tasks are kept, waited for, and cancelled with their owner."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from stentor.server.main import exit_codes
+from stentor.server.common import exit_codes
 from stentor.server.main.option_tables import OPTIONS
 from stentor.server.middleware.auth import OPEN_PATHS
 from stentor.server.observability.processes import ROLES

@@ -11,40 +11,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.common.errors import BadRequest, ErrorBody
 
-from ..http.errors import (
-    ClientDisconnected,
-    ServerError,
-    can_respond,
-    handle_disconnect,
-    handle_error,
-    handle_http_exception,
-    respond,
-)
+from ..api.anthropic import route as messages
+from ..api.audio import speech, transcriptions
+from ..api.chat import route as chat
+from ..api.completions import route as completions
+from ..api.embeddings import embeddings, pooling, scoring
+from ..api.files_and_batches import batches, files
+from ..api.ops import models, operations, page, tokens
+from ..api.realtime import route as realtime
+from ..api.responses import conversations
+from ..api.responses import route as responses
+from ..common.errors import ClientDisconnected, ServerError
+from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
+from ..http.root_path import RootPathMiddleware
 from ..middleware.auth import RequireKey
 from ..middleware.cors import Cors
 from ..middleware.request_id import RequestIdMiddleware
-from ..middleware.root_path import RootPathMiddleware
-from ..routes import (
-    batches,
-    chat,
-    completions,
-    conversations,
-    embeddings,
-    files,
-    messages,
-    models,
-    openapi,
-    operations,
-    page,
-    pooling,
-    realtime,
-    responses,
-    scoring,
-    speech,
-    tokens,
-    transcriptions,
-)
-from .state import ServerState
+from ..state.state import ServerState
+from . import openapi
 
 
 def create_app(state: ServerState) -> Starlette:

@@ -19,12 +19,12 @@ from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.config import DType, EngineConfig, WorkerConfig
 
 from ..audio.limits import AudioLimits
+from ..common.keys import KeyDigest
 from ..grammar.limits import GrammarLimits
 from ..grammar.whitespace import JsonWhitespace
-from ..middleware.keys import KeyDigest
-from ..rendering.names import RendererName
+from ..state.model_registry import Kind, ModelRegistry, ServedModel
 from ..text.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
-from .model_registry import Kind, ModelRegistry, ServedModel
+from ..text.renderers.names import RendererName
 
 
 class SocketMode(int):

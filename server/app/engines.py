@@ -16,8 +16,8 @@ from stentor.protocols.ipc.actors import EngineReady, Progress
 from stentor.protocols.ipc.config import EngineConfig
 
 from ..http.listening import StartError
-from .model_registry import Kind
-from .state import Runs
+from ..state.model_registry import Kind
+from ..state.state import Runs
 
 logger = logging.getLogger(__name__)
 

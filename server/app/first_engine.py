@@ -19,9 +19,9 @@ from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.config import EngineConfig
 
 from ..http.listening import StartError
-from ..main.fetch_display import FetchDisplay
+from ..state.model_registry import ARTICLES, OPTIONS_OF, Kind
 from .config import Config
-from .model_registry import ARTICLES, OPTIONS_OF, Kind
+from .fetch_display import FetchDisplay
 
 
 def fetch(config: Config) -> Config:

@@ -32,41 +32,41 @@ from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import ChildFailed, Supervisor
 
+from ..api.responses.resuming import resume_unfinished
+from ..common.exit_codes import DONE, FAILED
+from ..common.files import reload_on_hangup
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections
 from ..http.http_protocol import HttpProtocol
 from ..http.listening import StartError, address_of, allow_connections
 from ..http.tls_server import TlsServer
 from ..http.websocket_protocol import WebSocketProtocol
-from ..main.exit_codes import DONE, FAILED
-from ..main.startup import StartupDisplay, format_bytes, report_ready
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
 from ..observability.opening import open_observer
-from ..overload.draining import drain_on_signals
 from ..overload.memory_budget import default_budget
 from ..overload.slow_readers import ReaderLimits
 from ..overload.trimming import Trimmer
 from ..parsing.output import settle_output
-from ..rendering.choose import choose_renderer
-from ..rendering.mistral import RendererError
-from ..responses.live import LiveResponses
-from ..responses.resuming import resume_unfinished
+from ..state.live_responses import LiveResponses
+from ..state.model_registry import Kind
+from ..state.state import GenerationDefaults, ServerState
 from ..storage.opening import StoreRefused, opened_store
 from ..text.errors import TokenizerError
 from ..text.grammar_tokens import vocabulary_of
 from ..text.loading import has_tokenizer, load_tokenizer
 from ..text.number_tokenizer import number_tokenizer
 from ..text.pool import EncodingRoom, TokenizerPool
+from ..text.renderers.choose import choose_renderer
+from ..text.renderers.mistral import RendererError
 from ..text.tokenizer import Tokenizer
 from ..tools.gateway import Gateway
 from .application import create_answering_app, create_app
 from .config import Config, ConnectionLimits
+from .draining import drain_on_signals
 from .engines import Engines
-from .model_registry import Kind
 from .other_models import open_others
-from .reload import reload_on_hangup
-from .state import GenerationDefaults, ServerState
+from .startup import StartupDisplay, format_bytes, report_ready
 
 logger = logging.getLogger(__name__)
 

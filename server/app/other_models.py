@@ -11,9 +11,9 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.supervisor import Supervisor
 
 from ..http.listening import StartError
+from ..state.state import ServerState
 from .config import Config
 from .engines import Engines
-from .state import ServerState
 
 # Each kind is imported where it is opened: a server without it need not wait for what it brings.
 

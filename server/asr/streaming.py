@@ -12,7 +12,7 @@ from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE, Streamed
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..audio.quiet import quietest
-from ..http.errors import GenerationFailed, Unavailable
+from ..common.errors import GenerationFailed, Unavailable
 from ..text.generation import EventStream
 from .model import Account, OpenAccount
 from .stream_vocabulary import FEWEST_POSITIONS, StreamVocabulary
@@ -109,7 +109,7 @@ class Stretch:
         logprobs: bool = False,
         open_account: OpenAccount | None = None,
     ) -> None:
-        """Raises :class:`..http.errors.Unavailable` and :class:`stentor.engine.client.client.EngineUnavailable`."""
+        """Raises :class:`..common.errors.Unavailable` and :class:`stentor.engine.client.client.EngineUnavailable`."""
         vocabulary = self._vocabulary = model.vocabulary
         self._most = model.stretch_bytes
         self._size = 0
@@ -172,7 +172,7 @@ class Stretch:
         return b"" if self._ended else bytes(self._unheard)
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """Until the request ends. Closing it takes the request back. Raises :class:`..http.errors.GenerationFailed`."""
+        """Until the request ends; closing it cancels the request. Raises :class:`..common.errors.GenerationFailed`."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         account, finished = self._account, None
         try:

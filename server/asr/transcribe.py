@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from ..app.task_scope import TaskScope
+from ..common.task_scope import TaskScope
 from .chunks import Span, chunks_of
 from .decoding_result import draft_window, is_silence
 from .language import Detected, detect_language

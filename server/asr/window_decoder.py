@@ -13,7 +13,7 @@ from stentor.protocols.ipc.audio import Alignment, Audio, Heard, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
-from ..http.errors import GenerationFailed
+from ..common.errors import GenerationFailed
 from ..text.generation import EventStream
 from .model import Account, Hears, OpenAccount
 from .options import Drawing, TranscriptionOptions
@@ -84,7 +84,7 @@ class WindowDecoder:
     ) -> Answer:
         """Everything that the engine says; ``end`` is the token that ends a transcript.
 
-        Raises :class:`..http.errors.GenerationFailed` and ``EngineUnavailable``. A caller that is
+        Raises :class:`..common.errors.GenerationFailed` and ``EngineUnavailable``. A caller that is
         cancelled takes the request back.
         """
         options = self._options

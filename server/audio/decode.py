@@ -15,8 +15,8 @@ from typing import Final
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..http.errors import Overloaded, ServerError
-from ..overload.fair_queue import FairQueue, QueueFull, current_owner
+from ..common.errors import Overloaded, ServerError
+from ..common.fair_queue import FairQueue, QueueFull, current_owner
 from .decode_process import RATE, Abandoned, DecodeProcess, DecoderNotStarted, Refused
 from .limits import AudioLimits
 
@@ -88,7 +88,7 @@ class AudioDecoder:
         """The first audio stream of a file: wav, mp3, m4a, mp4, ogg, opus, flac, webm, aac and some more.
 
         Raises BadRequest naming ``field`` (400: it is none of these, broken or too long; 413: too many bytes),
-        :class:`..http.errors.Overloaded` where too many others wait or too much decoded audio is held, and
+        :class:`..common.errors.Overloaded` where too many others wait or too much decoded audio is held, and
         :class:`AudioUnavailable`. A file that is cut short or damaged gives what can be read of it.
         """
         limits = self._limits

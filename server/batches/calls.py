@@ -8,8 +8,8 @@ import anyio
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..common.keys import Caller
 from ..middleware.auth import act_for
-from ..middleware.keys import Caller
 from .lines import Answer, BatchRequest
 
 if TYPE_CHECKING:

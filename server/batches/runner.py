@@ -31,9 +31,10 @@ from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.batches import Batch, BatchError, BatchErrors, RequestCounts, batch_decoder
 
-from ..http.errors import INTERNAL, Overloaded
-from ..middleware.keys import Caller
-from ..overload.fair_queue import FairSemaphore, Shares
+from ..common.errors import Overloaded
+from ..common.fair_queue import FairSemaphore, Shares
+from ..common.keys import Caller
+from ..http.error_responses import INTERNAL
 from ..storage import batches, files
 from ..storage.database import Database, StoreFailed, StoreFull
 from . import rows

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 
-from ..http.errors import Overloaded, ServerError
-from ..overload.fair_queue import FairQueue, QueueFull, current_owner
+from ..common.errors import Overloaded, ServerError
+from ..common.fair_queue import FairQueue, QueueFull, current_owner
 from .limits import GrammarLimits
 from .process import TOO_COMPLEX, ChildNotStarted, GrammarProcess
 
@@ -89,7 +89,7 @@ class Grammars:
         """Returns once the grammar is known to compile in the engine, within its limits.
 
         Raises BadRequest naming ``field``, which is what the client has asked for the grammar with;
-        :class:`..http.errors.Overloaded` where too many others wait, and :class:`GrammarsUnavailable`.
+        :class:`..common.errors.Overloaded` where too many others wait, and :class:`GrammarsUnavailable`.
         """
         try:
             key = hashlib.blake2b(source.encode(), digest_size=16).digest()

@@ -12,10 +12,11 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ..app.config import ConnectionLimits
-from ..middleware.request_id import BREAK_OFF, SCOPE_KEY
+from ..observability.request import SCOPE_KEY
 from ..overload.memory_budget import MemoryBudget
 from ..overload.slow_readers import DEFAULT_LIMITS, ReaderLimits, ReaderWatch
 from .connections import Connections, Place
+from .error_responses import BREAK_OFF
 from .http_refusals import Refused, response_to, unknown_method
 from .websocket_protocol import takes_over
 

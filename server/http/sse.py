@@ -14,8 +14,9 @@ from typing import Final, Generic, Protocol, TypeVar
 import anyio
 from starlette.types import Receive, Scope, Send
 
-from ..app.task_scope import TaskScope
-from .errors import ClientDisconnected, CutShort, error_frame
+from ..common.errors import ClientDisconnected, CutShort
+from ..common.task_scope import TaskScope
+from .error_responses import error_frame
 from .http_protocol import chunk_writer
 from .whole_answer import PIECE_BYTES
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio.to_thread
 
-from ..middleware.files import FileRefused, read_text
+from ..common.files import FileRefused, read_text
 
 HANDSHAKE_SECONDS: Final = 10.0
 """For a handshake to be done, from the connection's beginning."""

@@ -9,8 +9,8 @@ from typing import Any
 import uvicorn
 
 from ..app.config import ConnectionLimits
-from ..middleware.handshakes import TlsAcceptor
 from .connections import Connections, Place
+from .handshakes import TlsAcceptor
 
 
 class TlsServer(uvicorn.Server):

@@ -1,4 +1,4 @@
-"""The ``stentor`` command. Exit codes are in :mod:`.exit_codes`.
+"""The ``stentor`` command. Exit codes are in :mod:`..common.exit_codes`.
 
 What an operator can put right is one line on stderr. Nothing heavy is imported before it is needed.
 """
@@ -18,11 +18,11 @@ from stentor.engine.processes.logs import set_up_logging
 
 from ..app.config import Config
 from ..app.first_engine import fetch, first_engines
+from ..common.exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
 from ..http.address import listening
 from ..http.listening import StartError
 from ..middleware.access_control import open_door
 from ..observability.request import current_request_id
-from .exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
 from .option import Option
 from .option_tables import GROUPS, OPTIONS
 from .options import CONFIG_FILE, ConfigError, nearest, read_config

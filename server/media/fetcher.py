@@ -23,7 +23,7 @@ import httpx
 from stentor.protocols.common.errors import BadRequest
 
 from ..app.config import MediaConfig
-from ..http.errors import Unavailable
+from ..common.errors import Unavailable
 from . import data_urls, files
 from .addresses import OWN, Address, Network, may_reach
 from .refusal import TIMEOUT, UNAVAILABLE, Refusal, too_large
@@ -87,7 +87,7 @@ class Fetcher:
         """What ``url`` names; ``param`` is the field that holds it.
 
         Raises BadRequest naming the field for whatever is wrong with the URL or with what answers there, and
-        :class:`~..http.errors.Unavailable` where so many fetches are under way that this one never began.
+        :class:`~..common.errors.Unavailable` where so many fetches are under way that this one never began.
         """
         began = False
         try:

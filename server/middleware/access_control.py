@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..app.config import AccessConfig
-from ..app.reload import Reloadable
+from ..common.files import FileRefused, Reloadable
+from ..common.keys import Keyring
 from ..http.tls import ReloadingContext, TlsFiles
 from ..main.options import ConfigError
 from .client_secrets import ClientSecrets
-from .files import FileRefused
 from .hosts import Hosts
-from .keys import Keyring
 from .origins import Origins
 
 

@@ -11,15 +11,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.protocols.common.errors import ErrorBody
 
-from ..http.errors import can_respond, respond
+from ..common.fair_queue import current_owner
+from ..common.keys import ANYONE, Caller, Keyring, tokens_of
+from ..http.error_responses import can_respond, respond
+from ..http.root_path import route_path
 from ..observability.request import note_error
-from ..overload.fair_queue import current_owner
 from ..web import PATHS
 from .client_secrets import PREFIX, ClientSecret, ClientSecrets
 from .hosts import Hosts
-from .keys import ANYONE, Caller, Keyring, tokens_of
 from .origins import Origins
-from .root_path import route_path
 
 PROBES: Final = frozenset({"/health", "/ping"})
 OPEN_PATHS: Final = frozenset({*PROBES, *PATHS})

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..overload.fair_queue import Shares
-from .keys import Caller, KeyDigest
+from ..common.fair_queue import Shares
+from ..common.keys import Caller, KeyDigest
 
 PREFIX: Final = "ek_"
 MAX_SECRETS: Final = 4096

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.protocols.common.errors import ErrorBody
 
-from ..http.errors import respond
+from ..http.error_responses import respond
 from .origins import Origins, header
 
 METHODS: Final = b"GET, POST, DELETE"

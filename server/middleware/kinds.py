@@ -6,9 +6,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ..app.config import SocketMode
+from ..common.files import FileRefused
+from ..common.keys import KeyDigest, read_key_file
 from ..main.option_kinds import Kind, Refused, file, texts
-from .files import FileRefused
-from .keys import KeyDigest, read_key_file
 from .origins import ANY
 
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}

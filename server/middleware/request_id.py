@@ -1,8 +1,6 @@
 """The outermost middleware: names every request, and answers for what nobody else has caught."""
 
 import logging
-import re
-import uuid
 from collections.abc import Callable
 from typing import Final
 
@@ -10,24 +8,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from stentor.engine.processes.logs import trace_without_messages
-from stentor.protocols.common.limits import MAX_REQUEST_ID
 
+from ..common.errors import CutShort
+from ..http.error_responses import BREAK_OFF, can_respond, describe, headers_of, respond
 from ..http.error_shapes import shape_of
-from ..http.errors import CutShort, can_respond, describe, headers_of, respond
+from ..http.root_path import route_path
 from ..observability.observer import Observer
-from ..observability.request import RequestRecord, current_record, note_error
+from ..observability.request import SANE_ID, SCOPE_KEY, RequestRecord, current_record, new_request_id, note_error
 from .auth import caller_of
-from .root_path import route_path
 
 logger = logging.getLogger(__name__)
 
-SANE: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_REQUEST_ID)
-SCOPE_KEY: Final = "stentor.request_id"
 _HEADS: Final = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
 _STATUSES: Final = {"websocket.accept": 101, "websocket.close": 403}
 """Of messages that have none of their own; a close counts only where nothing has opened the WebSocket."""
-BREAK_OFF: Final = "stentor.break_off"
-"""Among a scope's extensions: closes the connection of its response, which has begun."""
 
 
 class RequestIdMiddleware:
@@ -103,12 +97,8 @@ def _break_off(scope: Scope) -> bool:
     return breaks is not None
 
 
-def new_request_id() -> str:
-    return uuid.uuid4().hex
-
-
 def _given(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
         if name == b"x-request-id":
-            return value.decode("ascii") if SANE.fullmatch(value) else None
+            return value.decode("ascii") if SANE_ID.fullmatch(value) else None
     return None

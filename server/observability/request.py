@@ -5,13 +5,21 @@ It is kept in a context variable, so that every task that a request starts finds
 them writes carries the request's id. Nothing of a prompt or an answer is in it.
 """
 
+import re
 import time
+import uuid
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
+from stentor.protocols.common.limits import MAX_REQUEST_ID
 from stentor.protocols.ipc.actors import FinishReason
+
+SCOPE_KEY: Final = "stentor.request_id"
+"""Of the request's id in an ASGI scope."""
+SANE_ID: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_REQUEST_ID)
+"""Request ids that are taken from a client."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -94,3 +102,7 @@ def note_error(code: str) -> None:
     record = current_record.get()
     if record is not None and not record.error:
         record.error = code
+
+
+def new_request_id() -> str:
+    return uuid.uuid4().hex

@@ -24,9 +24,9 @@ from ..app.engines import Engines
 from ..app.first_engine import fetch, first_engines
 from ..app.lifecycle import generation_defaults, load_state, open_main
 from ..app.other_models import open_others
+from ..app.startup import StartupDisplay
 from ..batches.calls import post
 from ..batches.lines import Answer
-from ..main.startup import StartupDisplay
 from ..middleware.access_control import AccessControl
 
 _END_SECONDS: Final = 15.0

@@ -30,7 +30,7 @@ from ..batches.lines import (
     lines_of,
     read_request,
 )
-from ..main.exit_codes import DONE, FAILED
+from ..common.exit_codes import DONE, FAILED
 from .in_process_server import InProcessServer, RoomClosed
 
 IN_FLIGHT: Final = 256

@@ -18,7 +18,7 @@ from typing import Final, Self
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..http.errors import Overloaded
+from ..common.errors import Overloaded
 
 FREE_BYTES: Final = 64 << 10
 """Of the share of a request, not counted, so that an ordinary one costs next to none: 128 MiB of 2,048 that wait."""

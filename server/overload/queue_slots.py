@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..app.config import OverloadConfig
-from ..http.errors import Overloaded
+from ..common.errors import Overloaded
 from .memory_budget import MemoryBudget, MemoryShare
 
 LEAST_SECONDS: Final = 1

@@ -10,7 +10,7 @@ import anyio
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..http.errors import CutShort, DeadlineExceeded
+from ..common.errors import CutShort, DeadlineExceeded
 from .queue_slots import QueueSlot
 
 TIMEOUT_HEADER: Final = "x-request-timeout"

@@ -5,7 +5,7 @@ from typing import Any
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.pooling.common import InputFields
 
-from ..http.errors import Overloaded
+from ..common.errors import Overloaded
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .model import EmbeddingModel
 from .reading import Prompt, Room, cut

@@ -13,8 +13,8 @@ import msgspec
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.pooling.formats import EncodingFormat, Endianness, NumberType
 
+from ..common.loop_turns import LoopTurns, Slices
 from ..http.whole_answer import AnswerParts, AnswerRoom, Buffer, WholeAnswer
-from ..overload.turns import LoopTurns, Slices
 
 SLICE_NUMBERS: Final = 3 << 12
 """That are written by one call: in some 2 ms. Three bytes are four characters of base64."""

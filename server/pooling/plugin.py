@@ -17,7 +17,7 @@ from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.pooling import Pooled, PoolingTask
 
-from ..http.errors import ServerError
+from ..common.errors import ServerError
 from .errors import EmbeddingModelError
 
 logger = logging.getLogger(__name__)

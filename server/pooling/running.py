@@ -15,7 +15,7 @@ from stentor.protocols.ipc.actors import Finished, PromptDone
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..http.errors import GenerationFailed
+from ..common.errors import GenerationFailed
 from ..http.whole_answer import AnswerRoom, without_bound
 from ..observability.request import RequestRecord, Served
 from ..overload.memory_budget import TOKEN_BYTES
@@ -67,7 +67,7 @@ class Job:
         stand in ``field``. Each number takes ``number_bytes`` of the answer.
 
         Raises BadRequest where the answer would be too large, before anything is computed if that is known by then;
-        :class:`..http.errors.GenerationFailed`, :class:`..http.errors.Overloaded` and
+        :class:`..common.errors.GenerationFailed`, :class:`..http.errors.Overloaded` and
         :class:`stentor.engine.client.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
         """
         most = min(MAX_BYTES // 4, self._room.most // number_bytes)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ..http.errors import ServerError
+from ..common.errors import ServerError
 from . import clock
 from .clock import StoreClock
 from .eviction import fair_share, rows_to_evict

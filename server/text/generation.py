@@ -10,7 +10,7 @@ from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone, Thi
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..overload.turns import SLICE_ENTRIES, LoopTurns
+from ..common.loop_turns import SLICE_ENTRIES, LoopTurns
 from ..parsing.interface import Parser
 from .choice import Choice
 from .detokenizer import PROMPT_TAIL

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ..overload.fair_queue import FairSemaphore, QueueFull, current_owner
+from ..common.fair_queue import FairSemaphore, QueueFull, current_owner
 from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
 from .errors import TemplatesWait, TextTooLarge, TextTooLong

@@ -7,7 +7,7 @@ import msgspec
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
 from stentor.protocols.ipc.steps import TokenLogprobs
 
-from ..overload.turns import SLICE_ENTRIES
+from ..common.loop_turns import SLICE_ENTRIES
 
 EngineEvent = PromptDone | ChoiceTokens | Finished
 

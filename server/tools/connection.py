@@ -25,7 +25,7 @@ from mcp_types import (
 )
 from pydantic import TypeAdapter, ValidationError
 
-from ..app.task_scope import TaskScope
+from ..common.task_scope import TaskScope
 from .errors import TIMED_OUT, Fault, http_fault, protocol_fault
 from .results import cut, text_of_result
 from .servers import Server

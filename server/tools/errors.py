@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..http.errors import ServerError
+from ..common.errors import ServerError
 
 TIMED_OUT = -32001
 """The protocol's own word for a request that was not answered in time."""

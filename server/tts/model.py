@@ -26,7 +26,7 @@ from stentor.engine.speech.voices import Voices
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.speech import SpeechPiece
 
-from ..http.errors import Overloaded, ServerError, Unavailable
+from ..common.errors import Overloaded, ServerError, Unavailable
 from ..http.listening import StartError
 from .fairness import Turns
 from .speaking import Speaking, Spoken

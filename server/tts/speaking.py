@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Self
 
 import anyio
 
-from ..app.task_scope import TaskScope
+from ..common.task_scope import TaskScope
 from .sentences import SentenceSplitter, weight
 
 AHEAD: Final = 3

@@ -22,10 +22,10 @@ import pytest
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.config import OverloadConfig
-from stentor.server.app.state import ServerState
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.observability.metrics import Metrics
 from stentor.server.overload.slow_readers import ReaderLimits
+from stentor.server.state.state import ServerState
 from stentor.server.text.number_tokenizer import number_tokenizer
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
 from stentor.tests.server.harness import on_loopback, until

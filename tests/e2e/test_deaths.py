@@ -13,7 +13,7 @@ import pytest
 
 from stentor.loadtest.processes import alive, tree
 from stentor.loadtest.server_process import ServerProcess
-from stentor.server.main.exit_codes import FAILED
+from stentor.server.common.exit_codes import FAILED
 from stentor.tests.e2e.processes import below, eventually
 
 pytestmark = pytest.mark.alone

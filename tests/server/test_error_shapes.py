@@ -13,11 +13,11 @@ import pytest
 
 from stentor.protocols.common.limits import Limits
 from stentor.server.app.config import ConnectionLimits, OverloadConfig
-from stentor.server.app.state import ServerState
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.origins import Origins
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, on_loopback, until
 from stentor.tests.server.middleware.keyrings import keyring

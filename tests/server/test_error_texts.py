@@ -19,7 +19,7 @@ from starlette.routing import Route
 from stentor.engine.client.client import EngineUnavailable
 from stentor.engine.processes.logs import set_up_logging
 from stentor.server.app.application import create_app
-from stentor.server.http.errors import INTERNAL
+from stentor.server.http.error_responses import INTERNAL
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.origins import Origins
 from stentor.server.observability.request import current_request_id

@@ -13,14 +13,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from stentor.server.app.reload import Reloadable, reload_on_hangup
-from stentor.server.middleware.files import FileRefused
-from stentor.server.middleware.keys import Keyring
+from stentor.server.common.files import FileRefused, Reloadable, reload_on_hangup
+from stentor.server.common.keys import Keyring
 from stentor.tests.server.harness import until
 
 IN_A_TERMINAL = """
 import os, sys, anyio
-from stentor.server.app.reload import reload_on_hangup
+from stentor.server.common.reload import reload_on_hangup
 
 async def main():
     async with anyio.create_task_group() as tasks:

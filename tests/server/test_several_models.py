@@ -3,9 +3,9 @@
 import pytest
 from openai.types import Model
 
-from stentor.server.app.model_registry import Kind, ModelRegistry, ServedModel
-from stentor.server.app.state import ServerState
 from stentor.server.observability.metrics import Metrics
+from stentor.server.state.model_registry import Kind, ModelRegistry, ServedModel
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stentor.server.http.errors import ClientDisconnected
+from stentor.server.common.errors import ClientDisconnected
 from stentor.server.http.sse import EventStream, unless_disconnected
 
 pytestmark = pytest.mark.anyio

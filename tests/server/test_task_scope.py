@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from stentor.server.app.task_scope import TaskScope
+from stentor.server.common.task_scope import TaskScope
 
 pytestmark = pytest.mark.anyio
 

@@ -11,10 +11,10 @@ from starlette.types import Message
 from stentor.protocols.common.bounds import AnswerSize, listed_bytes, ranked_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
-from stentor.server.app.state import ServerState
 from stentor.server.batches.lines import MAX_ANSWER_BYTES, MAX_LINE_BYTES, Answer, BatchRequest, answered
-from stentor.server.encoders import logprobs
-from stentor.server.encoders.logprobs import CompletionLogprobsBuilder
+from stentor.server.common.loop_turns import SLICE_ENTRIES, LoopTurns
+from stentor.server.generation import logprobs
+from stentor.server.generation.logprobs import CompletionLogprobsBuilder
 from stentor.server.http import whole_answer
 from stentor.server.http.whole_answer import (
     PIECE_BYTES,
@@ -26,7 +26,7 @@ from stentor.server.http.whole_answer import (
     without_bound,
 )
 from stentor.server.overload.memory_budget import FREE_BYTES, MemoryBudget, MemoryFull
-from stentor.server.overload.turns import SLICE_ENTRIES, LoopTurns
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, in_memory, on_loopback
 

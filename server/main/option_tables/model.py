@@ -5,7 +5,7 @@ from typing import Final, get_args
 from stentor.protocols.ipc.config import LoadFormat
 
 from ...grammar.whitespace import JsonWhitespace
-from ...rendering.names import RendererName
+from ...text.renderers.names import RendererName
 from .. import option_kinds as kinds
 from ..option import Option
 

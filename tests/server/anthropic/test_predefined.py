@@ -14,7 +14,7 @@ from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.tools import tool_use
-from stentor.server.anthropic.translate import chat_request
+from stentor.server.api.anthropic.translate import chat_request
 from stentor.server.app.config import McpConfig
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.tools.scripted import Script, call, state_of

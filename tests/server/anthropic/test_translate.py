@@ -10,7 +10,7 @@ from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.server.anthropic.translate import chat_request, in_their_names
+from stentor.server.api.anthropic.translate import chat_request, in_their_names
 
 HELLO = {"role": "user", "content": "hello"}
 WEATHER = {"name": "weather", "description": "of a place", "input_schema": {"type": "object", "properties": {}}}

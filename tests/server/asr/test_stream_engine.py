@@ -12,11 +12,11 @@ from transformers import VoxtralRealtimeForConditionalGeneration
 
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig
+from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.asr.opening import open_streaming
 from stentor.server.asr.stream_vocabulary import StreamVocabulary, hears_streams
 from stentor.server.asr.streaming import StreamingTranscriptionModel, stream_whole
-from stentor.server.realtime.hypotheses import Hearing
-from stentor.server.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.tests.engine.local import model_config
 from stentor.tests.engine.tiny_voxtral import features_of, speech, write_voxtral
 from stentor.tests.server.asr.tekken import write_tekken

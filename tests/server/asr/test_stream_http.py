@@ -7,12 +7,12 @@ import pytest
 from openai.types import audio as sdk
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.app.model_registry import ModelRegistry, ServedModel
-from stentor.server.app.state import ServerState
-from stentor.server.middleware.keys import ANYONE
-from stentor.server.realtime.opening import EarOpener
-from stentor.server.realtime.serving import ServedModels
-from stentor.server.realtime.streamed import StreamTranscriber
+from stentor.server.api.realtime.opening import EarOpener
+from stentor.server.api.realtime.serving import ServedModels
+from stentor.server.api.realtime.streamed import StreamTranscriber
+from stentor.server.common.keys import ANYONE
+from stentor.server.state.model_registry import ModelRegistry, ServedModel
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr.streams import STREAMS, HearingEngine, streaming_model
 from stentor.tests.server.asr.test_http import TRANSLATIONS, WavReader, post

@@ -15,7 +15,7 @@ from stentor.server.asr.model import TranscriptionModel
 from stentor.server.asr.options import TEMPERATURE_FALLBACK, Chunking, TranscriptionOptions
 from stentor.server.asr.segments import Segment
 from stentor.server.asr.transcribe import Transcription, transcribe_turn
-from stentor.server.http.errors import GenerationFailed
+from stentor.server.common.errors import GenerationFailed
 from stentor.tests.examples import examples
 from stentor.tests.server.asr.scripted import (
     ENGLISH,

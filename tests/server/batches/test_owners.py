@@ -4,10 +4,10 @@ import anyio
 import openai
 import pytest
 
-from stentor.server.app.state import ServerState
 from stentor.server.batches import runner
+from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.middleware.keys import KeyDigest, Keyring
+from stentor.server.state.state import ServerState
 from stentor.server.storage import batches, files
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.batches.test_batches import begun, ended, lines, served, uploaded

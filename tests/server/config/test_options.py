@@ -9,10 +9,10 @@ import pytest
 
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.config import DEFAULTS, Config, ToolServer
+from stentor.server.common.keys import KeyDigest
 from stentor.server.main.cli import _build_parser
 from stentor.server.main.option_tables import OPTIONS
 from stentor.server.main.options import CONFIG_FILE, ConfigError, read_config
-from stentor.server.middleware.keys import KeyDigest
 
 SAMPLES: dict[str, tuple[str, object]] = {
     "model": ("pypi:other", "pypi:other"),

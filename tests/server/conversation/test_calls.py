@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.conversation.calls import CallFilter, InputText
+from stentor.server.generation.calls import CallFilter, InputText
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Content, Piece
 
 SOME_TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)

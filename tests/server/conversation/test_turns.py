@@ -13,16 +13,16 @@ from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.tools import tool_use
-from stentor.server.app.state import ServerState
-from stentor.server.conversation.constraints import constraints_of
+from stentor.server.generation.constraints import constraints_of
 from stentor.server.grammar.checker import Grammars
 from stentor.server.grammar.limits import GrammarLimits
-from stentor.server.grammar.vocabulary import token_bytes_of
 from stentor.server.grammar.whitespace import JsonWhitespace
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.thinking import thinking_options
 from stentor.server.parsing.tools.registry import TOOL_FORMATS
+from stentor.server.state.state import ServerState
+from stentor.server.text.vocabulary import token_bytes_of
 from stentor.tests.fakes import EOS, FakeEngine, byte_tokenizer, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 from stentor.tests.wire.chat import check_stream

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from stentor.server.conversation.tools import with_functions_as_tools
-from stentor.server.conversation.untrained import example_arguments, speaks_of_tools, told
+from stentor.server.generation.prompt import with_functions_as_tools
+from stentor.server.generation.tool_prompt import example_arguments, speaks_of_tools, told
 from stentor.tests.server.grammar.schemas import SMALL, record
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}

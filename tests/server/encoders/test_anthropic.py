@@ -21,8 +21,8 @@ from stentor.protocols.ipc.deltas import (
     ToolCallEnd,
     ToolCallStart,
 )
-from stentor.server.encoders.anthropic import MessageShape, MessageStream, whole_message
-from stentor.server.http.errors import GenerationFailed
+from stentor.server.api.anthropic.encoder import MessageShape, MessageStream, whole_message
+from stentor.server.common.errors import GenerationFailed
 from stentor.tests.examples import examples
 from stentor.tests.wire.messages import check_stream
 from stentor.tests.wire.validate import assert_same_answer, check_object, frames_of

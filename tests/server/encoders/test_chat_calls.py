@@ -23,13 +23,13 @@ from stentor.protocols.ipc.deltas import (
     ToolCallStart,
 )
 from stentor.protocols.openai.tools import OfferedTool, ToolUse
-from stentor.server.encoders.chat_shape import ChatShape
-from stentor.server.encoders.chat_stream import ChatStream
-from stentor.server.encoders.chat_whole import chat_answer
-from stentor.server.encoders.logprobs import TokenNames
+from stentor.server.api.chat.shape import ChatShape
+from stentor.server.api.chat.stream import ChatStream
+from stentor.server.api.chat.whole import chat_answer
+from stentor.server.common.loop_turns import LoopTurns
+from stentor.server.generation.logprobs import TokenNames
 from stentor.server.http.whole_answer import AnswerRoom
 from stentor.server.overload.memory_budget import MemoryBudget
-from stentor.server.overload.turns import LoopTurns
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer, logprobs_of
 from stentor.tests.wire.chat import check_stream

@@ -8,8 +8,9 @@ import pytest
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.deltas import Delta, Finish
-from stentor.server.encoders.collect import collect
-from stentor.server.http.errors import GenerationFailed, describe, generation_error
+from stentor.server.api.common.collect import collect
+from stentor.server.common.errors import GenerationFailed, generation_error
+from stentor.server.http.error_responses import describe
 
 
 def _ended(fault: Any) -> Finish:

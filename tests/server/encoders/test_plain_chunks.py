@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
 from stentor.protocols.ipc.deltas import Text
-from stentor.server.encoders.chat_shape import ChatShape
-from stentor.server.encoders.chat_stream import ChatStream
-from stentor.server.encoders.completions import CompletionShape, CompletionStream, Prompt, Tally
-from stentor.server.encoders.logprobs import TokenNames
+from stentor.server.api.chat.shape import ChatShape
+from stentor.server.api.chat.stream import ChatStream
+from stentor.server.api.completions.stream import CompletionShape, CompletionStream, Prompt, Tally
+from stentor.server.generation.logprobs import TokenNames
 from stentor.tests.fakes import byte_tokenizer
 
 NAMES = TokenNames(byte_tokenizer(), False)

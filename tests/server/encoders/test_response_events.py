@@ -19,10 +19,10 @@ from stentor.protocols.ipc.deltas import (
 )
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 from stentor.protocols.openai.responses.tools import client_functions
-from stentor.server.encoders.logprobs import TokenNames
-from stentor.server.encoders.response_events import ResponseFrames
-from stentor.server.encoders.responses import ResponseEncoder
-from stentor.server.responses.ids import Ids
+from stentor.server.api.responses.encoder import ResponseEncoder
+from stentor.server.api.responses.events import ResponseFrames
+from stentor.server.api.responses.ids import Ids
+from stentor.server.generation.logprobs import TokenNames
 from stentor.tests.fakes import byte_tokenizer, logprobs_of
 from stentor.tests.server.responses.shapes import EXTENSIONS
 from stentor.tests.wire.responses import check_stream

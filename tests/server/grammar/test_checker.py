@@ -17,6 +17,8 @@ from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.loadtest.processes import alive
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
+from stentor.server.common.errors import Overloaded
+from stentor.server.common.fair_queue import current_owner
 from stentor.server.grammar import checker as checker_module
 from stentor.server.grammar import process
 from stentor.server.grammar.answers import answer_expression, grammar_expression
@@ -26,8 +28,6 @@ from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.limits import GrammarLimits
 from stentor.server.grammar.schema import encoded, prepare
 from stentor.server.grammar.told import told
-from stentor.server.http.errors import Overloaded
-from stentor.server.overload.fair_queue import current_owner
 from stentor.tests.server.grammar.asked import asked
 from stentor.tests.server.grammar.bombs import BOMBS
 

@@ -13,8 +13,8 @@ from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.grammar.compose import compose
 from stentor.server.grammar.lark import Lark
-from stentor.server.grammar.vocabulary import token_bytes_of
 from stentor.server.text.grammar_tokens import tokens_by_id_alone
+from stentor.server.text.vocabulary import token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
 

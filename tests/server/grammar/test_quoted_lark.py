@@ -16,7 +16,7 @@ from stentor.server.grammar.common_terminals import COMMON
 from stentor.server.grammar.lark import Lark
 from stentor.server.grammar.quoted_lark import MAX_LENGTH, quoted_lark
 from stentor.server.grammar.quoted_regex import quoted_text
-from stentor.server.grammar.vocabulary import token_bytes_of
+from stentor.server.text.vocabulary import token_bytes_of
 from stentor.tests.examples import examples
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.grammar.walking import written

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.http.errors import Unavailable
+from stentor.server.common.errors import Unavailable
 from stentor.server.media.fetcher import Fetcher, resolve
 from stentor.tests.server.harness import until
 from stentor.tests.server.media.web import PARAM, answer, fetcher, names, says, serving

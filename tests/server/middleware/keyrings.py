@@ -1,6 +1,6 @@
 """Keyrings for tests, which know the keys."""
 
-from stentor.server.middleware.keys import KeyDigest, Keyring
+from stentor.server.common.keys import KeyDigest, Keyring
 
 
 def keyring(*api: str, admin: tuple[str, ...] = ()) -> Keyring:

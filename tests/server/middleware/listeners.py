@@ -15,11 +15,11 @@ from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.application import create_app
 from stentor.server.app.config import AccessConfig, Config, ConnectionLimits, HttpConfig
 from stentor.server.app.lifecycle import Listener
-from stentor.server.app.state import ServerState
 from stentor.server.http.address import listening
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.http.listening import address_of
+from stentor.server.state.state import ServerState
 from stentor.tests.server.harness import until
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.server.common.keys import ANYONE, Caller
 from stentor.server.middleware import client_secrets as module
 from stentor.server.middleware.client_secrets import ClientSecrets, SecretsFull
-from stentor.server.middleware.keys import ANYONE, Caller
 
 
 def key(name: str) -> Caller:

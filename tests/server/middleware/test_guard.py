@@ -12,10 +12,10 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import Message
 
 from stentor.server.app.application import create_app
+from stentor.server.common.keys import Keyring
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.auth import OPEN_PATHS, PROBES, AdminRoute
 from stentor.server.middleware.hosts import Hosts
-from stentor.server.middleware.keys import Keyring
 from stentor.server.middleware.origins import Origins
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, in_memory

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.middleware.files import FileRefused
-from stentor.server.middleware.keys import ANYONE, Caller, KeyDigest, Keyring, read_key_file
+from stentor.server.common.files import FileRefused
+from stentor.server.common.keys import ANYONE, Caller, KeyDigest, Keyring, read_key_file
 from stentor.tests.server.middleware.keyrings import keyring
 
 Headers = list[tuple[bytes, bytes]]

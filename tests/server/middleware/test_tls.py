@@ -16,12 +16,12 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from stentor.server.app.config import AccessConfig, ConnectionLimits
+from stentor.server.common.files import FileRefused
 from stentor.server.http import tls
 from stentor.server.http.connections import Connections
 from stentor.server.http.tls import ReloadingContext, TlsFiles
 from stentor.server.main.options import ConfigError
 from stentor.server.middleware.access_control import AccessControl, open_door
-from stentor.server.middleware.files import FileRefused
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, until
 from stentor.tests.server.middleware.certificates import Authority, Pair, lock

@@ -10,10 +10,10 @@ import pytest
 
 from stentor.engine.processes.logs import set_up_logging
 from stentor.server.app.config import ObserveConfig
-from stentor.server.app.state import ServerState
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.opening import open_observer
 from stentor.server.observability.request import current_request_id
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, until
 from stentor.tests.server.middleware.keyrings import keyring

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from stentor.server.app.config import ObserveConfig
-from stentor.server.app.state import ServerState
 from stentor.server.observability.export_queue import BATCH, ExportQueue
 from stentor.server.observability.observer import Observer
 from stentor.server.observability.opening import open_observer
 from stentor.server.observability.otlp import traces_url
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, until
 from stentor.tests.server.observability.collector import Collector, attributes, collecting

@@ -10,12 +10,12 @@ import websockets
 from websockets.asyncio.client import connect
 
 from stentor.server.app.config import ObserveConfig
-from stentor.server.app.state import ServerState
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.access_log import log_request, open_access_log
 from stentor.server.observability.observer import Observer
 from stentor.server.observability.opening import open_observer
 from stentor.server.observability.request import MOST_SERVED, RequestRecord, Served
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import until
 from stentor.tests.server.middleware.keyrings import keyring

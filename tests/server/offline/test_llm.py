@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import stentor
-from stentor.server.main.exit_codes import FAILED
+from stentor.server.common.exit_codes import FAILED
 from stentor.server.main.options import ConfigError, read_config
 from stentor.server.offline.in_process_server import RoomClosed
 from stentor.server.offline.llm import LLM, RequestRefused

@@ -9,7 +9,7 @@ import pytest
 
 import stentor
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
-from stentor.server.main.exit_codes import DONE
+from stentor.server.common.exit_codes import DONE
 from stentor.server.main.options import read_config
 from stentor.server.offline import pooling
 from stentor.server.offline.llm import LLM, RequestRefused

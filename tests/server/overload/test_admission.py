@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from stentor.server.app.config import OverloadConfig
-from stentor.server.app.state import ServerState
 from stentor.server.overload.queue_slots import QueueSlot
+from stentor.server.state.state import ServerState
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, events_of, in_memory, on_loopback, until

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.server.overload.fair_queue import FairQueue, FairSemaphore, QueueFull, Shares
+from stentor.server.common.fair_queue import FairQueue, FairSemaphore, QueueFull, Shares
 
 pytestmark = pytest.mark.anyio
 OWNERS = "abcd"

@@ -17,8 +17,7 @@ from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.server.app.config import OverloadConfig
-from stentor.server.app.state import ServerState
-from stentor.server.overload.fair_queue import current_owner
+from stentor.server.common.fair_queue import current_owner
 from stentor.server.overload.memory_budget import (
     FREE_BYTES,
     SMALL,
@@ -28,6 +27,7 @@ from stentor.server.overload.memory_budget import (
     default_budget,
     memory_limit,
 )
+from stentor.server.state.state import ServerState
 from stentor.server.text.errors import TemplateError, TemplatesWait
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.template_process import Job

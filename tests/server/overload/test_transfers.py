@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from stentor.server.app.state import ServerState
 from stentor.server.observability.access_log import log_request, open_access_log
 from stentor.server.observability.observer import Observer
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import on_loopback, until
 

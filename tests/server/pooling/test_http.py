@@ -12,7 +12,7 @@ from openai.types import CreateEmbeddingResponse
 from stentor.engine.models.sentence_config import SentenceModules
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.pooling import Pooling
-from stentor.server.overload.turns import LoopTurns, Slices
+from stentor.server.common.loop_turns import LoopTurns, Slices
 from stentor.server.pooling import encoding
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.pooling.asking import COLBERT, SPARSE, post

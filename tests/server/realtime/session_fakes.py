@@ -14,14 +14,10 @@ from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace
 from stentor.protocols.openai.realtime.client import AnyClientEvent
 from stentor.protocols.openai.realtime.server import ServerEvent
 from stentor.protocols.openai.realtime.session import AudioInput, Session
-from stentor.server.app.model_registry import ModelRegistry, ServedModel
-from stentor.server.app.state import ServerState
-from stentor.server.http.errors import GenerationFailed
-from stentor.server.middleware.keys import ANYONE
-from stentor.server.realtime.connection import Connection
-from stentor.server.realtime.outbox import Current, Dialect, SendQueue
-from stentor.server.realtime.pacing import PlaybackPacer
-from stentor.server.realtime.parts import (
+from stentor.server.api.realtime.connection import Connection
+from stentor.server.api.realtime.outbox import Current, Dialect, SendQueue
+from stentor.server.api.realtime.pacing import PlaybackPacer
+from stentor.server.api.realtime.parts import (
     Heard,
     OnHeard,
     OnPartial,
@@ -30,9 +26,13 @@ from stentor.server.realtime.parts import (
     TimedOut,
     Transcript,
 )
-from stentor.server.realtime.serving import ServedModels
-from stentor.server.realtime.session import SessionRules
-from stentor.server.responses.ids import short_id
+from stentor.server.api.realtime.serving import ServedModels
+from stentor.server.api.realtime.session import SessionRules
+from stentor.server.api.responses.ids import short_id
+from stentor.server.common.errors import GenerationFailed
+from stentor.server.common.keys import ANYONE
+from stentor.server.state.model_registry import ModelRegistry, ServedModel
+from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.tts.model import SpeechModel
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state

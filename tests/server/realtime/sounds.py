@@ -10,9 +10,9 @@ from collections.abc import Callable
 import anyio
 from prometheus_client import CollectorRegistry
 
+from stentor.server.api.realtime.hypotheses import Hearing, Hypothesis
+from stentor.server.api.realtime.parts import TokenProbability
 from stentor.server.observability.realtime_figures import PassFigures
-from stentor.server.realtime.hypotheses import Hearing, Hypothesis
-from stentor.server.realtime.parts import TokenProbability
 
 WORD_MS = 480
 _FRAME = 160

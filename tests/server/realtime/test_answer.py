@@ -1,7 +1,7 @@
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.server import Response, ServerEvent, StatusDetails
-from stentor.server.realtime.answer import Answer
-from stentor.server.realtime.conversation import Conversation
+from stentor.server.api.realtime.answer import Answer
+from stentor.server.api.realtime.conversation import Conversation
 
 
 def test_what_a_model_says_after_its_answer_has_ended_is_told_to_nobody() -> None:

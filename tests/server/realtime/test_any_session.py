@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stentor.server.http.errors import INTERNAL
+from stentor.server.http.error_responses import INTERNAL
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.tools.registry import TOOL_FORMATS
 from stentor.tests.examples import examples

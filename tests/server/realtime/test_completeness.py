@@ -2,8 +2,8 @@
 
 import pytest
 
-from stentor.server.realtime.completeness import Eagerness, Reading, read, wait_ms
-from stentor.server.realtime.turns import SEMANTIC_MAX_MS
+from stentor.server.api.realtime.completeness import Eagerness, Reading, read, wait_ms
+from stentor.server.api.realtime.turns import SEMANTIC_MAX_MS
 
 
 @pytest.mark.parametrize(

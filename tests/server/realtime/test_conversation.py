@@ -8,11 +8,11 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.given import decode_audio, encode_audio
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
-from stentor.server.realtime import conversation as module
-from stentor.server.realtime.asking import chat_request, whole_calls
-from stentor.server.realtime.conversation import Conversation, Entry
-from stentor.server.realtime.machine import Event
-from stentor.server.realtime.parts import Transcript
+from stentor.server.api.realtime import conversation as module
+from stentor.server.api.realtime.asking import chat_request, whole_calls
+from stentor.server.api.realtime.conversation import Conversation, Entry
+from stentor.server.api.realtime.machine import Event
+from stentor.server.api.realtime.parts import Transcript
 from stentor.tests.server.realtime.test_session import BEGUN
 
 

@@ -18,14 +18,14 @@ from stentor.protocols.openai.realtime.session import (
     ServerVad,
     Transcription,
 )
+from stentor.server.api.realtime import input_audio_pipeline as ears_module
+from stentor.server.api.realtime import partial_pace
+from stentor.server.api.realtime.hypotheses import Hearing, Hypothesis
+from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.parts import Heard, SpeechStarted, SpeechStopped, TimedOut, TokenProbability
 from stentor.server.audio.g711 import encode
-from stentor.server.http.errors import GenerationFailed
-from stentor.server.realtime import input_audio_pipeline as ears_module
-from stentor.server.realtime import partial_pace
-from stentor.server.realtime.hypotheses import Hearing, Hypothesis
-from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.realtime.partial_pace import PartialPace
-from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped, TimedOut, TokenProbability
+from stentor.server.common.errors import GenerationFailed
 from stentor.tests.examples import examples
 from stentor.tests.server.realtime.sounds import WORD_MS, LoudnessDetector, Model, silence, until, words
 

@@ -8,13 +8,13 @@ import anyio
 import pytest
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.http.errors import GenerationFailed
-from stentor.server.realtime import partial_pace
-from stentor.server.realtime.formats import to_ticks
-from stentor.server.realtime.hypotheses import Hearing
-from stentor.server.realtime.incremental_transcriber import MAX_WINDOW_MS, SETTLE_MS, IncrementalTranscriber
-from stentor.server.realtime.partial_pace import PartialPace
-from stentor.server.realtime.parts import TokenProbability
+from stentor.server.api.realtime import partial_pace
+from stentor.server.api.realtime.formats import to_ticks
+from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.incremental_transcriber import MAX_WINDOW_MS, SETTLE_MS, IncrementalTranscriber
+from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.parts import TokenProbability
+from stentor.server.common.errors import GenerationFailed
 from stentor.tests.server.realtime.sounds import WORD_MS, Model, silence, until, word, words
 
 pytestmark = pytest.mark.anyio

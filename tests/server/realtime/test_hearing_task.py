@@ -3,10 +3,10 @@
 import anyio
 import pytest
 
-from stentor.server.realtime.audio_budget import HeldAudio
-from stentor.server.realtime.hypotheses import Hearing
-from stentor.server.realtime.partial_pace import PartialPace
-from stentor.server.realtime.streamed import StreamTranscriber, hear_turn
+from stentor.server.api.realtime.audio_budget import HeldAudio
+from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.streamed import StreamTranscriber, hear_turn
 from stentor.tests.server.asr.streams import HearingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import Model, passes, words
 

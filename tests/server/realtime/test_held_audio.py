@@ -20,18 +20,18 @@ from stentor.protocols.openai.realtime.session import (
     ServerVad,
     Transcription,
 )
+from stentor.server.api.realtime.audio_budget import RESERVED, AudioFull, AudioShare, HeldAudio
+from stentor.server.api.realtime.conversation import Conversation
+from stentor.server.api.realtime.incremental_transcriber import IncrementalTranscriber
+from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.input_buffer import InputBuffer
+from stentor.server.api.realtime.machine import State
+from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.streamed import AnyHearing, AnyTranscriber, StreamedTurn, StreamTranscriber
+from stentor.server.api.realtime.vllm import VllmSession
 from stentor.server.app.config import RealtimeConfig
-from stentor.server.app.model_registry import ModelRegistry, ServedModel
-from stentor.server.app.state import ServerState
-from stentor.server.realtime.audio_budget import RESERVED, AudioFull, AudioShare, HeldAudio
-from stentor.server.realtime.conversation import Conversation
-from stentor.server.realtime.incremental_transcriber import IncrementalTranscriber
-from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.realtime.input_buffer import InputBuffer
-from stentor.server.realtime.machine import State
-from stentor.server.realtime.partial_pace import PartialPace
-from stentor.server.realtime.streamed import AnyHearing, AnyTranscriber, StreamedTurn, StreamTranscriber
-from stentor.server.realtime.vllm import VllmSession
+from stentor.server.state.model_registry import ModelRegistry, ServedModel
+from stentor.server.state.state import ServerState
 from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr.scripted import Said, model_of, says

@@ -10,13 +10,13 @@ from stentor.loadtest.voice.clips import spoken
 from stentor.loadtest.voice.realtime import Speech, speech_of
 from stentor.loadtest.voice.sentences import SENTENCES
 from stentor.protocols.openai.realtime.session import AudioInput, AudioPcma, AudioPcmu, ServerVad
+from stentor.server.api.realtime.hypotheses import Hearing, Hypothesis
+from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.parts import Heard, SpeechStarted, SpeechStopped
 from stentor.server.audio.g711 import Law, encode
 from stentor.server.audio.resample import resample
 from stentor.server.audio.vad import SpeechProbabilities
-from stentor.server.realtime.hypotheses import Hearing, Hypothesis
-from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.realtime.partial_pace import PartialPace
-from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped
 from stentor.tests.server.realtime.sounds import silence
 
 pytest.importorskip("piper", reason="what is heard here is read out by a voice of Piper's")

@@ -15,11 +15,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from stentor.server.app.config import RealtimeConfig
-from stentor.server.app.state import ServerState
+from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.middleware import client_secrets
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.client_secrets import ClientSecrets
-from stentor.server.middleware.keys import KeyDigest, Keyring
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
 from stentor.tests.server.realtime.session_fakes import voice_state

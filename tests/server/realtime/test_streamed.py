@@ -11,15 +11,15 @@ import anyio
 import pytest
 
 from stentor.protocols.openai.realtime.session import AudioInput, SemanticVad, ServerVad, Transcription
-from stentor.server.http.errors import GenerationFailed, ServerError, Unavailable
-from stentor.server.realtime import streamed as streamed_module
-from stentor.server.realtime.formats import to_ticks
-from stentor.server.realtime.hypotheses import Hearing
-from stentor.server.realtime.input_audio_pipeline import InputAudioPipeline
-from stentor.server.realtime.partial_pace import PartialPace
-from stentor.server.realtime.parts import Heard, SpeechStarted, SpeechStopped, TokenProbability
-from stentor.server.realtime.streamed import StreamedTurn, StreamTranscriber
-from stentor.server.realtime.vllm import VllmSession
+from stentor.server.api.realtime import streamed as streamed_module
+from stentor.server.api.realtime.formats import to_ticks
+from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
+from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.parts import Heard, SpeechStarted, SpeechStopped, TokenProbability
+from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
+from stentor.server.api.realtime.vllm import VllmSession
+from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
 from stentor.tests.server.asr.streams import STEP, STREAMS, HearingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import LoudnessDetector, passes, silence, until, words
 

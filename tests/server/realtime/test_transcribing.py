@@ -5,11 +5,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.client.client import EngineUnavailable
-from stentor.server.http.errors import GenerationFailed, ServerError, Unavailable
+from stentor.server.api.realtime.hypotheses import Hearing
+from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
+from stentor.server.api.realtime.transcribing import ModelTranscriber
+from stentor.server.common.errors import GenerationFailed, ServerError, Unavailable
 from stentor.server.observability.realtime_figures import PassFigures
-from stentor.server.realtime.hypotheses import Hearing
-from stentor.server.realtime.streamed import StreamedTurn, StreamTranscriber
-from stentor.server.realtime.transcribing import ModelTranscriber
 from stentor.tests.server.asr.scripted import Asked, Said, engine_of, model_of, says, sound
 from stentor.tests.server.asr.streams import HearingEngine, streaming_model
 from stentor.tests.server.realtime.sounds import words

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.server.realtime.turns import (
+from stentor.server.api.realtime.turns import (
     STRETCH_MS,
     Paused,
     Resumed,

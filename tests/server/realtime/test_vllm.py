@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.http.errors import GenerationFailed
-from stentor.server.realtime import partial_pace, vllm
-from stentor.server.realtime.partial_pace import PartialPace
-from stentor.server.realtime.vllm import VllmSession, speaks_vllm
+from stentor.server.api.realtime import partial_pace, vllm
+from stentor.server.api.realtime.partial_pace import PartialPace
+from stentor.server.api.realtime.vllm import VllmSession, speaks_vllm
+from stentor.server.common.errors import GenerationFailed
 from stentor.tests.server.realtime.sounds import WORD_MS, Model, silence, until, words
 
 pytestmark = pytest.mark.anyio

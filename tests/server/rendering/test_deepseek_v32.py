@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from stentor.server.rendering.deepseek_v32 import write
-from stentor.server.rendering.interface import Conversation
 from stentor.server.text.errors import TemplateError
+from stentor.server.text.renderers.deepseek_v32 import write
+from stentor.server.text.renderers.interface import Conversation
 
 WEATHER = {
     "type": "function",

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stentor.server.rendering.harmony import HarmonyRenderer, to_harmony
-from stentor.server.rendering.interface import Conversation
-from stentor.server.rendering.mistral import RendererError
 from stentor.server.text.errors import TemplateError
+from stentor.server.text.renderers.harmony import HarmonyRenderer, to_harmony
+from stentor.server.text.renderers.interface import Conversation
+from stentor.server.text.renderers.mistral import RendererError
 from stentor.tests.fakes import byte_pool
 
 openai_harmony = pytest.importorskip("openai_harmony")

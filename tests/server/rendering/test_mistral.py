@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from stentor.server.rendering.interface import Conversation
-from stentor.server.rendering.mistral import MistralRenderer, RendererError, find_file
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.number_tokenizer import number_tokenizer
 from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.renderers.interface import Conversation
+from stentor.server.text.renderers.mistral import MistralRenderer, RendererError, find_file
 from stentor.tests.fakes import byte_pool
 
 mistral_common = pytest.importorskip("mistral_common")

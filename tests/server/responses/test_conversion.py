@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.responses.items import read_items
-from stentor.server.responses.conversion import droppable, messages_of
-from stentor.server.responses.encrypted_content import EncryptedContent
-from stentor.server.responses.ids import Ids, random_id
+from stentor.server.api.responses.conversion import droppable, messages_of
+from stentor.server.api.responses.encrypted_content import EncryptedContent
+from stentor.server.api.responses.ids import Ids, random_id
 
 
 def messages(*items: dict[str, Any], unseal: Any = None) -> list[dict[str, Any]]:

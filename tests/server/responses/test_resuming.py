@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from stentor.server.api.responses import resuming
+from stentor.server.api.responses.resuming import resume_unfinished
 from stentor.server.app.config import OverloadConfig, StoreConfig
-from stentor.server.app.state import ServerState
+from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.middleware.keys import KeyDigest, Keyring
 from stentor.server.parsing.output import settle_output
-from stentor.server.responses import resuming
-from stentor.server.responses.resuming import resume_unfinished
+from stentor.server.state.state import ServerState
 from stentor.server.storage.opening import opened_store
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until

@@ -15,15 +15,15 @@ from openai.types.responses.response_steer_failed_event import ResponseSteerFail
 from openai.types.responses.responses_server_event import ResponsesServerEvent
 from websockets.asyncio.client import ClientConnection, connect
 
+from stentor.server.api.responses import socket as socket_module
+from stentor.server.api.responses.socket import MAX_PENDING
 from stentor.server.app.config import AccessConfig, ConnectionLimits, OverloadConfig
 from stentor.server.app.lifecycle import make_listener
-from stentor.server.app.state import ServerState
+from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.http.address import listening
 from stentor.server.http.listening import address_of
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.middleware.keys import KeyDigest, Keyring
-from stentor.server.responses import socket as socket_module
-from stentor.server.responses.socket import MAX_PENDING
+from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
 from stentor.tests.server.middleware.listeners import config_of

@@ -10,12 +10,13 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
 
-from stentor.server.encoders.response_events import ResponseFrames
-from stentor.server.http.errors import ShutDown
+from stentor.server.api.responses import running
+from stentor.server.api.responses.events import ResponseFrames
+from stentor.server.common.errors import ShutDown
+from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.middleware.access_control import AccessControl
-from stentor.server.middleware.keys import KeyDigest, Keyring
-from stentor.server.responses import log, running
-from stentor.server.responses.live import LiveResponses
+from stentor.server.state import event_log
+from stentor.server.state.live_responses import LiveResponses
 from stentor.server.storage import responses as table
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
@@ -228,7 +229,7 @@ async def test_a_client_that_goes_away_leaves_a_cancelled_response() -> None:
 async def test_a_client_that_goes_away_while_its_response_is_written_leaves_one_that_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log, "FULL_BYTES", 500)
+    monkeypatch.setattr(event_log, "FULL_BYTES", 500)
     engine = FakeEngine(delay=0.001)
     state = fake_state(engine)
     write, written, gone = state.store.write, asyncio.Event(), asyncio.Event()

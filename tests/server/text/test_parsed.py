@@ -14,7 +14,7 @@ from stentor.protocols.ipc.actors import ChoiceTokens
 from stentor.protocols.ipc.deltas import Delta, Finish, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.server.encoders.collect import Generation, collect
+from stentor.server.api.common.collect import Generation, collect
 from stentor.server.parsing.harmony import HarmonyParser
 from stentor.server.parsing.interface import Tool
 from stentor.server.parsing.output import OutputFormat

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from stentor.server.app.config import McpConfig
-from stentor.server.app.state import ServerState
 from stentor.server.parsing.output import settle_output
+from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.tools.gateway import Gateway
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state, says

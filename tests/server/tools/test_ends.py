@@ -9,10 +9,10 @@ import httpx
 import pytest
 from openai.types.responses import Response
 
+from stentor.server.api.responses import running
+from stentor.server.api.responses.resuming import resume_unfinished
 from stentor.server.app.config import McpConfig, StoreConfig
-from stentor.server.app.state import ServerState
-from stentor.server.responses import running
-from stentor.server.responses.resuming import resume_unfinished
+from stentor.server.state.state import ServerState
 from stentor.server.storage.opening import opened_store
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES

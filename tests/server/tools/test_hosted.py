@@ -10,9 +10,9 @@ from openai.types.conversations import ConversationItemList
 from openai.types.responses import Response, ResponseCodeInterpreterToolCall, ResponseFunctionWebSearch
 from openai.types.responses.response_item_list import ResponseItemList
 
+from stentor.server.api.responses.hosted_calls import action_of, code_of
+from stentor.server.api.responses.replay import Replay
 from stentor.server.app.config import McpConfig, ToolServer
-from stentor.server.encoders.hosted_calls import action_of, code_of
-from stentor.server.responses.replay import Replay
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.server.tools.scripted import Script, call, state_of

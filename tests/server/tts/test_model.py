@@ -16,7 +16,7 @@ from stentor.engine.speech.client import SpeechClient
 from stentor.engine.speech.voices import Voices
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
-from stentor.server.http.errors import Overloaded, Unavailable
+from stentor.server.common.errors import Overloaded, Unavailable
 from stentor.server.http.listening import StartError
 from stentor.server.tts import model as module
 from stentor.server.tts.fairness import FIRSTS_IN_A_ROW

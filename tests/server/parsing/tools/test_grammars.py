@@ -13,9 +13,8 @@ from stentor.engine.core.grammar.matcher import Compiler
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.tools import CUSTOM_INPUT
-from stentor.server.conversation.calls import CallFilter
+from stentor.server.generation.calls import CallFilter
 from stentor.server.grammar.lark import Lark
-from stentor.server.grammar.vocabulary import special_tokens_of, token_bytes_of
 from stentor.server.grammar.whitespace import WHITESPACE, JsonWhitespace
 from stentor.server.parsing.harmony_grammar import HARMONY_TOOLS
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Piece, Tool
@@ -24,6 +23,7 @@ from stentor.server.parsing.tools.gemma import GemmaCalls
 from stentor.server.parsing.tools.layout import MOST_CALLS
 from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.server.text.loading import load_tokenizer
+from stentor.server.text.vocabulary import special_tokens_of, token_bytes_of
 from stentor.tests.server.grammar.walking import KeepingCompiler, written
 from stentor.tests.server.parsing.tools.reading import Reading, cut, read
 

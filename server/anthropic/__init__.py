@@ -1,1 +1,0 @@
-"""From Anthropic's messages to a request for chat."""

@@ -1,0 +1,1 @@
+"""The families of endpoints: each translates its requests, asks for deltas, and encodes them."""

@@ -1,0 +1,1 @@
+"""Messages of Anthropic's API, by way of a request for chat."""

@@ -1,0 +1,104 @@
+"""``POST /v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's protocol."""
+
+import uuid
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.anthropic.objects import Message, TokensCount
+from stentor.protocols.anthropic.request import (
+    CountTokensRequest,
+    MessagesRequest,
+    Thinking,
+    ThinkingAdaptive,
+    ThinkingDisabled,
+    ThinkingEnabled,
+    count_tokens_decoder,
+    messages_decoder,
+)
+from stentor.protocols.common.decoding import decode
+
+from ...generation.prepare import Turn, begin_turn, prompt_of
+from ...http.error_responses import error_frame
+from ...http.error_shapes import ANTHROPIC
+from ...http.sse import EventStream
+from ...middleware.auth import caller_of
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint, json_response
+from .blocks import ThinkingShown
+from .encoder import PING, MessageShape, MessageStream, whole_message
+from .translate import chat_request, in_their_names, prompt_request
+
+OPERATIONS: Final[Operations] = {
+    "/v1/messages": Operation(
+        "Answer a conversation, as Anthropic's clients have it",
+        Message,
+        MessagesRequest,
+        streams=True,
+        generates=True,
+        finds=True,
+        anthropic=True,
+    ),
+    "/v1/messages/count_tokens": Operation(
+        "The tokens of such a conversation", TokensCount, CountTokensRequest, generates=True, finds=True, anthropic=True
+    ),
+}
+_BETWEEN_CALLS: Final = "interleaved-thinking"
+"""The beginning of a beta's name."""
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/v1/messages", GenerationEndpoint(state, messages), methods=["POST"]),
+        Route("/v1/messages/count_tokens", GenerationEndpoint(state, count_tokens), methods=["POST"]),
+    ]
+
+
+async def messages(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+    body = decode(messages_decoder, content, state.limits)
+    body.check(thinks_between_calls=any(_BETWEEN_CALLS in value for value in request.headers.getlist("anthropic-beta")))
+    with in_their_names(body):
+        turn = await begin_turn(state, chat_request(body), caller_of(request.scope), ticket, fill_context=True)
+    shape = _shape(body, turn)
+    if body.stream:
+        to_frame = partial(error_frame, shape=ANTHROPIC)
+        return EventStream(
+            turn.batches, MessageStream(shape), state.keep_alive, ticket.bounded, to_frame, sign_of_life=PING
+        )
+    async with aclosing(turn.batches):
+        return json_response(await whole_message(shape, turn.batches))
+
+
+async def count_tokens(state: ServerState, _request: Request, content: bytes, _ticket: RequestContext) -> Response:
+    body = decode(count_tokens_decoder, content, state.limits)
+    body.check_conversation()
+    with in_their_names(body):
+        return json_response(TokensCount(len(await prompt_of(state, prompt_request(body)))))
+
+
+def _shape(body: MessagesRequest, turn: Turn) -> MessageShape:
+    return MessageShape(
+        message_id=f"msg_{uuid.uuid4().hex}",
+        model=turn.model,
+        prompt_tokens=len(turn.prompt),
+        in_context=turn.max_tokens < body.max_tokens,
+        thinking=_shown(body.thinking),
+        warm_up=body.max_tokens == 0,
+    )
+
+
+def _shown(thinking: Thinking | None) -> ThinkingShown:
+    match thinking:
+        case ThinkingDisabled():
+            return "never"  # also of a model that cannot but think
+        case ThinkingEnabled(display="omitted") | ThinkingAdaptive(display="omitted"):
+            return "empty"
+        case _:
+            return "whole"

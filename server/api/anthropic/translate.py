@@ -1,0 +1,179 @@
+"""An Anthropic request as the chat request that means the same."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, assert_never
+
+from stentor.protocols.anthropic.content import InputMessage, TextBlock
+from stentor.protocols.anthropic.request import (
+    AnyChoice,
+    AutoChoice,
+    ConversationFields,
+    MessagesRequest,
+    NamedChoice,
+    NoChoice,
+    ThinkingAdaptive,
+    ThinkingDisabled,
+    ThinkingEnabled,
+    Tool,
+    ToolChoice,
+)
+from stentor.protocols.common.decoding import converted
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.chat import ChatRequest
+
+from ...generation.error_fields import renamed
+from .conversation import BLOCKS_JOIN, chat_messages
+
+_LEAST_TOP_P: Final = 1e-6
+"""Chat has none of 0; either keeps the likeliest token alone."""
+_ATTRIBUTION: Final = "x-anthropic-billing-header:"
+"""A line that Claude Code writes in front of its system prompt. It is another in each request, so that nothing behind
+it would ever be found in the prefix cache."""
+_NAMES: Final = {
+    "stop": "stop_sequences",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "tool_choice.function": "tool_choice",
+    "tools[].function": "tools[]",
+    "tools[].function.parameters": "tools[].input_schema",
+    "chat_template_kwargs": "thinking",
+}
+
+
+def chat_request(body: MessagesRequest) -> ChatRequest:
+    """Raises BadRequest."""
+    fields = _conversation(body)
+    fields["max_tokens"] = max(1, body.max_tokens)
+    fields["stream"] = body.stream
+    fields["stop"] = body.stop_sequences or None
+    fields["temperature"] = body.temperature
+    fields["top_p"] = None if body.top_p is None else max(body.top_p, _LEAST_TOP_P)
+    fields["top_k"] = body.top_k
+    fields["cache_salt"] = body.cache_salt
+    return _made(fields)
+
+
+def prompt_request(body: ConversationFields) -> ChatRequest:
+    """What renders to the same prompt; it cannot be generated from. Raises BadRequest."""
+    return _made(_conversation(body))
+
+
+@contextmanager
+def in_their_names(body: ConversationFields) -> Iterator[None]:
+    """Refusals of a chat request that was made of ``body`` name the fields of ``body``."""
+    answer = body.answer_format
+    field = "output_config.format" if answer is None else answer[0]
+    names = {**_NAMES, "response_format": field, "response_format.json_schema": field}
+    if body.chat_template_kwargs:
+        del names["chat_template_kwargs"]
+    with renamed(names):
+        yield
+
+
+def _made(fields: dict[str, Any]) -> ChatRequest:
+    request: ChatRequest = converted(
+        {name: value for name, value in fields.items() if value is not None}, ChatRequest, ""
+    )
+    return request
+
+
+def _conversation(body: ConversationFields) -> dict[str, Any]:
+    messages = chat_messages(body.messages)
+    system = [text for text in (*_system(body.system), *_hoisted(body.messages)) if text]
+    if not messages:
+        raise BadRequest("`messages` must hold a message of role `user`.", "messages")
+    prefill = messages[-1]["role"] == "assistant"
+    if prefill and not messages[-1]["content"]:
+        # nothing to go on from: as if it were not there
+        messages.pop()
+        prefill = False
+    if system:
+        messages.insert(0, {"role": "system", "content": BLOCKS_JOIN.join(system)})
+    answer = body.answer_format
+    return {
+        "model": body.model,
+        "messages": messages,
+        "add_generation_prompt": not prefill,
+        "continue_final_message": prefill,
+        "response_format": None if answer is None else _response_format(answer[1].schema),
+        "reasoning_effort": None if body.output_config is None else body.output_config.effort,
+        **_tools(body.tools, body.tool_choice),
+        **_thinking(body.thinking, body.chat_template_kwargs),
+    }
+
+
+def _system(system: str | list[TextBlock] | None) -> list[str]:
+    texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
+    return [text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text for text in texts]
+
+
+def _hoisted(messages: Sequence[InputMessage]) -> list[str]:
+    """Texts of the messages whose role is ``system``, which belong in front. Raises BadRequest for other blocks."""
+    texts = []
+    for place, message in enumerate(messages):
+        if message.role != "system":
+            continue
+        for index, block in enumerate(message.blocks):
+            if not isinstance(block, TextBlock):
+                where = f"messages[{place}].content[{index}]"
+                raise BadRequest(f"`{where}.type` must be `text`: a system message is text.", f"{where}.type")
+            texts.append(block.text)
+    return texts
+
+
+def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+def _tools(tools: list[Tool] | None, choice: ToolChoice | None) -> dict[str, Any]:
+    if not tools:
+        return {}
+    fields: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}
+    match choice:
+        case None | AutoChoice():
+            fields["tool_choice"] = "auto"
+        case AnyChoice():
+            fields["tool_choice"] = "required"
+        case NamedChoice(name=name):
+            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
+        case NoChoice():
+            fields["tool_choice"] = "none"
+        case other:
+            assert_never(other)
+    if isinstance(choice, AutoChoice | AnyChoice | NamedChoice) and choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    if (known := tool.predefined) is not None:
+        # strict: clients run what is asked for without a look at it
+        described = {"description": known.description, "parameters": known.input_schema, "strict": True}
+        return {"type": "function", "function": {"name": known.name, **described}}
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _thinking(
+    thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None, kwargs: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Without a word of the client's, the model does as it does by itself. ``kwargs`` are its own for the template."""
+    fields: dict[str, Any] = {}
+    switch: dict[str, Any] = {}
+    match thinking:
+        case None:
+            pass
+        case ThinkingEnabled(budget_tokens=budget):
+            switch["enable_thinking"] = True
+            fields["thinking_token_budget"] = budget
+        case ThinkingAdaptive():
+            switch["enable_thinking"] = True
+        case ThinkingDisabled():
+            switch["enable_thinking"] = False
+    return {**fields, "chat_template_kwargs": {**switch, **(kwargs or {})} or None}

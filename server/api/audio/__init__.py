@@ -1,0 +1,1 @@
+"""Transcription, translation and speech."""

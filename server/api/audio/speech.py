@@ -1,0 +1,99 @@
+"""``POST /v1/audio/speech`` and ``GET /v1/audio/voices``."""
+
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.openai.speech import SpeechRequest, VoiceCard, VoiceList, decoder
+
+from ...audio.encode import MEDIA_TYPES, encoded
+from ...http.sse import EventStream
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ...tts.model import SpeechModel
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint, json_response
+from .speech_encoder import Heard, SpeechBytes, SpeechEvents
+
+OPERATIONS: Final[Operations] = {
+    "/v1/audio/speech": Operation(
+        "Say a text",
+        str,
+        SpeechRequest,
+        media_type="audio/*",
+        streams=True,
+        generates=True,
+        finds=True,
+    ),
+    "/v1/audio/voices": Operation("Who can speak", VoiceList),
+}
+
+_SAMPLE_BYTES: Final = 2
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/v1/audio/speech", GenerationEndpoint(state, speak, "speech"), methods=["POST"]),
+        Route("/v1/audio/voices", partial(voices, state), methods=["GET"]),
+    ]
+
+
+async def speak(state: ServerState, _request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, state.limits)
+    body.check()
+    state.catalogue.resolve(body.model, "speech")
+    model = state.speech
+    assert model is not None, "the catalogue has it"
+    voice = model.voice(body.voice_name)
+    heard = Heard()
+    sound = _sound(model, body, voice, ticket, heard)
+    if body.stream_format == "sse":
+        tokens = await state.pool.encode(body.input, False, field="input")
+        return EventStream(sound, SpeechEvents(len(tokens), heard), state.keep_alive, ticket.bounded)
+    return EventStream(
+        sound,
+        SpeechBytes(),
+        math.inf,  # there is nothing that could be sent and not be heard
+        ticket.bounded,
+        to_frame=_break_off,
+        media_type=MEDIA_TYPES[body.response_format],
+    )
+
+
+async def voices(state: ServerState, _request: Request) -> Response:
+    """Empty where no model speaks."""
+    names = () if state.speech is None else state.speech.voices
+    return json_response(VoiceList([VoiceCard(name, name) for name in names]))
+
+
+async def _sound(
+    model: SpeechModel, body: SpeechRequest, voice: str, ticket: RequestContext, heard: Heard
+) -> AsyncGenerator[bytes, None]:
+    """The file, piece by piece."""
+
+    async def pcm() -> AsyncGenerator[bytes, None]:
+        # begun here, where what is begun is closed: a response that is never sent begins nothing
+        async with aclosing(model.speak(body.input, voice=voice, speed=body.speed)) as speaking:
+            async for spoken in speaking:
+                ticket.permit.processed(0)  # it waits no more
+                heard.seconds += len(spoken.pcm) / _SAMPLE_BYTES / model.sample_rate
+                second = _SAMPLE_BYTES * model.sample_rate
+                for start in range(0, len(spoken.pcm), second):
+                    yield spoken.pcm[start : start + second]
+
+    async with aclosing(pcm()) as pieces, aclosing(encoded(pieces, body.response_format, model.sample_rate)) as file:
+        async for piece in file:
+            yield piece
+
+
+def _break_off(error: Exception) -> bytes:
+    """A file has no place for an error: the connection ends before the file does, which the client notices."""
+    raise error

@@ -1,0 +1,72 @@
+"""A transcript of a model that hears while it is spoken to, which knows no times: as JSON, as text, or as events."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stentor.protocols.openai.transcription import (
+    DurationUsage,
+    InputTokens,
+    Logprob,
+    TextDelta,
+    TextDone,
+    TokenUsage,
+    Transcription,
+)
+
+from ...asr.streaming import Piece
+from ...http.sse import DONE
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def whole_json(pieces: Sequence[Piece], seconds: float, *, logprobs: bool) -> bytes:
+    usage = DurationUsage(math.ceil(seconds))
+    return _encode(Transcription(_text_of(pieces), usage, _logprobs(pieces) if logprobs else UNSET))
+
+
+def whole_text(pieces: Sequence[Piece]) -> bytes:
+    return (_text_of(pieces) + "\n").encode()
+
+
+class PieceStream:
+    """Each piece as an event, as soon as it is there."""
+
+    def __init__(self, positions: int, *, logprobs: bool) -> None:
+        """``positions`` are what the model makes of the audio: the tokens that it reads."""
+        self._positions = positions
+        self._logprobs = logprobs
+        self._pieces: list[Piece] = []
+        self.failed: Final = False
+
+    def encode(self, batch: Piece) -> bytes:
+        """The frame of one piece."""
+        self._pieces.append(batch)
+        return _frame(TextDelta(batch.text, self._of([batch])))
+
+    def end(self) -> bytes:
+        read, written = self._positions, sum(len(piece.tokens) for piece in self._pieces)
+        usage = TokenUsage(read, written, read + written, InputTokens(read, 0))
+        return _frame(TextDone(_text_of(self._pieces), usage, self._of(self._pieces))) + DONE
+
+    def _of(self, pieces: Sequence[Piece]) -> list[Logprob] | UnsetType:
+        return _logprobs(pieces) if self._logprobs else UNSET
+
+
+def _frame(event: msgspec.Struct) -> bytes:
+    return b"data: " + _encode(event) + b"\n\n"
+
+
+def _text_of(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def _logprobs(pieces: Sequence[Piece]) -> list[Logprob]:
+    return [
+        Logprob(said.bytes.decode(errors="replace"), said.logprob or 0.0, list(said.bytes))
+        for piece in pieces
+        for said in piece.tokens
+    ]

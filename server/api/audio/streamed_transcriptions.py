@@ -1,0 +1,77 @@
+"""``/v1/audio/transcriptions`` of a model that hears while it is spoken to: a file is heard as if it were spoken."""
+
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.transcription import TranscriptionForm
+
+from ...asr.accounts import accounts
+from ...asr.streaming import BYTES_A_SECOND, StreamingTranscriptionModel, stream_whole
+from ...http.sse import EventStream
+from ...middleware.auth import caller_of
+from ...observability.request import current_record, current_request_id
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from .streamed_transcript_encoder import PieceStream, whole_json, whole_text
+from .transcription_encoder import JSON, TEXT
+
+
+@dataclass(frozen=True)
+class StreamAsked:
+    """What a form asks of such a model."""
+
+    form: TranscriptionForm
+    model: StreamingTranscriptionModel
+
+
+def asked_of_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> StreamAsked:
+    """Raises BadRequest for what only a model can answer that knows when a word is said."""
+    if form.response_format not in ("json", "text"):
+        raise BadRequest(
+            f"`response_format`: `{model.served_names[0]}` hears words and no times, so there is no "
+            f"{form.response_format} of it; use json or text.",
+            "response_format",
+            "unsupported_value",
+        )
+    return StreamAsked(form, model)
+
+
+def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
+    return BadRequest(
+        f"`{model.served_names[0]}` translates nothing; /v1/audio/transcriptions writes down what is said.",
+        "model",
+        "model_not_supported",
+    )
+
+
+async def answer_streamed(
+    state: ServerState, request: Request, data: bytes, ticket: RequestContext, asked: StreamAsked
+) -> ASGIApp:
+    assert state.audio is not None, "it comes with the model that hears"
+    sound = await state.audio.decode(data, "file")
+    del data
+    form, model = asked.form, asked.model
+    pieces = stream_whole(
+        model,
+        sound.pcm,
+        salt=caller_of(request.scope).cache_salt(None),
+        name=current_request_id(),
+        logprobs=form.wants_logprobs,
+        open_account=accounts(current_record.get(), ticket.permit),
+        owner=sound,
+    )
+    if form.stream:
+        positions = -(-len(sound.pcm) // model.vocabulary.step_bytes)
+        return EventStream(
+            pieces, PieceStream(positions, logprobs=form.wants_logprobs), state.keep_alive, ticket.bounded
+        )
+    async with aclosing(pieces):
+        found = [piece async for piece in pieces]
+    if form.response_format == "text":
+        return Response(whole_text(found), media_type=TEXT)
+    return Response(whole_json(found, len(sound.pcm) / BYTES_A_SECOND, logprobs=form.wants_logprobs), media_type=JSON)

@@ -1,0 +1,181 @@
+"""Segments of a transcript as each format that a client may ask for."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stentor.protocols.openai.transcription import (
+    DurationUsage,
+    InputTokens,
+    Logprob,
+    ResponseFormat,
+    TextDelta,
+    TextDone,
+    TokenUsage,
+    TranscribedSegment,
+    TranscribedWord,
+    Transcription,
+    VerboseTranscription,
+)
+
+from ...asr.languages import name_of
+from ...asr.segments import Segment
+from ...asr.vocabulary import Vocabulary
+from ...http.sse import DONE
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
+VTT: Final = "text/vtt; charset=utf-8"
+SRT: Final = "application/x-subrip; charset=utf-8"
+
+_POSITIONS_A_SECOND: Final = 50
+"""What the model makes of a second of audio, as tokens that were read."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class TranscriptShape:
+    """What the answer to one request looks like."""
+
+    format: ResponseFormat
+    seconds: float
+    """Of the audio."""
+    vocabulary: Vocabulary
+    task: Literal["transcribe", "translate"] = "transcribe"
+    segments: bool = True
+    """In ``verbose_json``, as the next."""
+    words: bool = False
+    logprobs: bool = False
+    prompt_tokens: int = 0
+
+
+def transcript(shape: TranscriptShape, segments: Sequence[Segment], language: str) -> tuple[bytes, str]:
+    """The whole answer and its media type; ``language`` by its code."""
+    match shape.format:
+        case "text":
+            return (_text_of(segments) + "\n").encode(), TEXT
+        case "srt":
+            return _subtitles(segments, head="", numbered=True, point=","), SRT
+        case "vtt":
+            return _subtitles(segments, head="WEBVTT\n\n", numbered=False, point="."), VTT
+        case "verbose_json":
+            return _encode(_verbose(shape, segments, language)), JSON
+        case _:
+            usage = UNSET if shape.task == "translate" else _duration(shape)
+            return _encode(Transcription(_text_of(segments), usage, _logprobs(shape, segments))), JSON
+
+
+class TranscriptStream:
+    """The same as events: each segment as soon as it is certain."""
+
+    def __init__(self, shape: TranscriptShape) -> None:
+        self._shape = shape
+        self._segments: list[Segment] = []
+        self._text = ""
+        self._held = ""
+        """White space that may turn out to be the last, which is no part of the text."""
+        self.failed: Final = False
+
+    def encode(self, batch: Segment) -> bytes:
+        """The frame of one segment."""
+        self._segments.append(batch)
+        told = self._held + batch.text
+        if not self._text:
+            told = told.lstrip()
+        delta = told.rstrip()
+        self._held = told[len(delta) :]
+        self._text += delta
+        return _frame(TextDelta(delta, _logprobs(self._shape, [batch])))
+
+    def end(self) -> bytes:
+        shape = self._shape
+        audio, spoken = math.ceil(shape.seconds * _POSITIONS_A_SECOND), sum(map(len, self._spoken()))
+        read = audio + shape.prompt_tokens
+        usage = TokenUsage(read, spoken, read + spoken, InputTokens(audio, shape.prompt_tokens))
+        return _frame(TextDone(self._text, usage, _logprobs(shape, self._segments))) + DONE
+
+    def _spoken(self) -> list[list[int]]:
+        eot = self._shape.vocabulary.eot
+        return [[token for token in segment.tokens if token < eot] for segment in self._segments]
+
+
+def _frame(event: msgspec.Struct) -> bytes:
+    return b"data: " + _encode(event) + b"\n\n"
+
+
+def _text_of(segments: Sequence[Segment]) -> str:
+    return "".join(segment.text for segment in segments).strip()
+
+
+def _duration(shape: TranscriptShape) -> DurationUsage:
+    return DurationUsage(math.ceil(shape.seconds))
+
+
+def _verbose(shape: TranscriptShape, segments: Sequence[Segment], language: str) -> VerboseTranscription:
+    translated = shape.task == "translate"
+    return VerboseTranscription(
+        shape.task,
+        name_of("en" if translated else language),
+        round(shape.seconds, 2),
+        _text_of(segments),
+        [_segment(segment) for segment in segments] if shape.segments else UNSET,
+        [
+            TranscribedWord(word.word.strip(), round(word.start, 2), round(word.end, 2))
+            for segment in segments
+            for word in segment.words or ()
+        ]
+        if shape.words
+        else UNSET,
+        UNSET if translated else _duration(shape),
+    )
+
+
+def _segment(segment: Segment) -> TranscribedSegment:
+    return TranscribedSegment(
+        segment.id,
+        segment.seek,
+        round(segment.start, 2),
+        round(segment.end, 2),
+        segment.text,
+        segment.tokens,
+        segment.temperature,
+        segment.avg_logprob,
+        segment.compression_ratio,
+        segment.no_speech_prob,
+    )
+
+
+def _logprobs(shape: TranscriptShape, segments: Sequence[Segment]) -> list[Logprob] | UnsetType:
+    """Of the tokens that are text."""
+    if not shape.logprobs:
+        return UNSET
+    vocabulary = shape.vocabulary
+    found = []
+    for segment in segments:
+        for one in segment.logprobs or ():
+            if one.token < vocabulary.eot:
+                data = vocabulary.tokenizer.token_bytes(one.token)
+                found.append(Logprob(data.decode(errors="replace"), one.logprob, list(data)))
+    return found
+
+
+def _subtitles(segments: Sequence[Segment], *, head: str, numbered: bool, point: str) -> bytes:
+    blocks = [head]
+    for number, segment in enumerate(segments, 1):
+        text = segment.text.strip().replace("-->", "->")
+        if numbered:
+            blocks.append(f"{number}\n")
+        blocks.append(f"{_clock(segment.start, point)} --> {_clock(segment.end, point)}\n{text}\n\n")
+    return "".join(blocks).encode()
+
+
+def _clock(seconds: float, point: str) -> str:
+    milliseconds = round(seconds * 1000)
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes:02d}:{milliseconds // 1000:02d}{point}{milliseconds % 1000:03d}"

@@ -1,0 +1,234 @@
+"""``/v1/audio/transcriptions`` and ``/v1/audio/translations``."""
+
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai import transcription as answers
+from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
+
+from ...asr.accounts import accounts
+from ...asr.languages import code_of
+from ...asr.model import TranscriptionModel
+from ...asr.options import (
+    MAX_PROMPT_TOKENS,
+    MAX_TOKENS,
+    TEMPERATURE_FALLBACK,
+    Chunking,
+    Drawing,
+    TranscriptionOptions,
+)
+from ...asr.streaming import StreamingTranscriptionModel
+from ...asr.transcribe import Transcription
+from ...generation.admission import draw_seeds
+from ...http.sse import EventStream, unless_disconnected
+from ...middleware.auth import caller_of
+from ...observability.request import current_record, current_request_id
+from ...overload.request_context import RequestContext, timeout_of
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.forms import too_large, upload_form
+from .streamed_transcriptions import StreamAsked, answer_streamed, asked_of_stream, refuse_translation
+from .transcription_encoder import TranscriptShape, TranscriptStream, transcript
+
+OPERATIONS: Final[Operations] = {
+    "/v1/audio/transcriptions": Operation(
+        "What is said in a file",
+        answers.Transcription,
+        takes_file=True,
+        form=TranscriptionForm,
+        streams=True,
+        generates=True,
+        finds=True,
+    ),
+    "/v1/audio/translations": Operation(
+        "What is said in a file, in English",
+        answers.Transcription,
+        takes_file=True,
+        form=TranslationForm,
+        streams=True,
+        generates=True,
+        finds=True,
+    ),
+}
+
+_MOST_FIELDS: Final = 256
+_PROMPT_CHARS: Final = 4096
+"""The end of a longer prompt holds more tokens than the model is told."""
+
+_SHOWN_CHARS: Final = 64
+
+Read = Callable[[ServerState, FormData], "Asked | StreamAsked"]
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/v1/audio/transcriptions", FormEndpoint(state, _transcription), methods=["POST"]),
+        Route("/v1/audio/translations", FormEndpoint(state, _translation), methods=["POST"]),
+    ]
+
+
+class FormEndpoint:
+    """As :class:`..common.endpoint.GenerationEndpoint`, for a form with a file. What was decoded is held until the last
+    byte of the response; the file is not."""
+
+    def __init__(self, state: ServerState, read: Read) -> None:
+        self._state = state
+        self._read = read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = self._state
+        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), "transcription") as ticket:
+            with ticket.bounded():
+                request = Request(scope, receive, send)
+                with state.memory.share() as share:
+                    most = state.limits.max_body_bytes if state.audio is None else state.audio.max_bytes
+                    async with upload_form(state, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
+                        asked, data = self._read(state, form), await _file_of(form, most)
+                    answering = _answer(state, request, data, ticket, asked)
+                    del data  # or it would be held for as long as its answer takes
+                    response = await unless_disconnected(receive, answering)
+                del answering
+            await response(scope, receive, send)
+
+
+async def _file_of(form: FormData, most: int) -> bytes:
+    given = form.get("file")
+    if not isinstance(given, UploadFile):
+        raise BadRequest("`file` is required.", "file", "missing_required_parameter")
+    if (given.size or 0) > most:
+        raise too_large(most)
+    return await given.read()
+
+
+async def _answer(
+    state: ServerState, request: Request, data: bytes, ticket: RequestContext, asked: "Asked | StreamAsked"
+) -> ASGIApp:
+    if isinstance(asked, StreamAsked):
+        return await answer_streamed(state, request, data, ticket, asked)
+    assert state.audio is not None, "it comes with the model that hears"
+    sound = await state.audio.decode(data, "file")
+    del data
+    options = msgspec.structs.replace(
+        asked.options, salt=caller_of(request.scope).cache_salt(None), name=current_request_id()
+    )
+    account = accounts(current_record.get(), ticket.permit)
+    heard = Transcription(asked.model, sound.pcm, options, account, owner=sound)
+    shape = _shape(asked, sound.seconds)
+    if asked.form.stream:
+        return EventStream(heard.segments(), TranscriptStream(shape), state.keep_alive, ticket.bounded)
+    async with aclosing(heard.segments()) as segments:
+        found = [segment async for segment in segments]
+    content, media_type = transcript(shape, found, heard.language)
+    return Response(content, media_type=media_type)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a form asks for."""
+
+    form: TranslationForm
+    model: TranscriptionModel
+    options: TranscriptionOptions
+
+
+def _transcription(state: ServerState, fields: FormData) -> Asked | StreamAsked:
+    form = TranscriptionForm.of(_texts(fields))
+    model = _model(state, form)
+    if isinstance(model, StreamingTranscriptionModel):
+        return asked_of_stream(form, model)
+    chunking = form.chunking
+    options = msgspec.structs.replace(
+        _options(form),
+        language=_language(model, form.language, "language") if form.language else None,
+        languages=tuple(
+            _language(model, language, f"languages[{place}]") for place, language in enumerate(form.languages or ())
+        ),
+        word_times=form.wants_words,
+        logprobs=form.wants_logprobs,
+        chunking=None
+        if chunking is None
+        else Chunking(chunking.threshold, chunking.prefix_padding_ms, chunking.silence_duration_ms),
+    )
+    return Asked(form, model, options)
+
+
+def _translation(state: ServerState, fields: FormData) -> Asked:
+    form = TranslationForm.of(_texts(fields))
+    model = _model(state, form)
+    if isinstance(model, StreamingTranscriptionModel):
+        raise refuse_translation(model)
+    if not model.multilingual:
+        raise BadRequest(
+            f"`{model.served_names[0]}` hears English alone and translates nothing; /v1/audio/transcriptions writes "
+            "down what is said.",
+            "model",
+            "model_not_supported",
+        )
+    return Asked(form, model, msgspec.structs.replace(_options(form), task="translate"))
+
+
+def _texts(fields: FormData) -> list[tuple[str, str]]:
+    # some charsets have halves of characters
+    return [
+        (name, value.encode("utf-8", "replace").decode())
+        for name, value in fields.multi_items()
+        if isinstance(value, str)
+    ]
+
+
+def _model(state: ServerState, form: TranslationForm) -> TranscriptionModel | StreamingTranscriptionModel:
+    state.catalogue.resolve(form.model, "transcription")
+    assert state.transcription is not None, "the catalogue has it"
+    return state.transcription
+
+
+def _language(model: TranscriptionModel, given: str, field: str) -> str:
+    code = code_of(given)
+    if code is not None and code in model.languages:
+        return code
+    hears = "English alone" if not model.multilingual else f"{len(model.languages)} languages, by their ISO 639-1 codes"
+    shown = given if len(given) <= _SHOWN_CHARS else given[:_SHOWN_CHARS] + "…"
+    raise BadRequest(f"`{field}`: the model does not hear `{shown}`; it hears {hears}.", field, "invalid_value")
+
+
+def _options(form: TranslationForm) -> TranscriptionOptions:
+    return TranscriptionOptions(
+        prompt=form.prompt[-_PROMPT_CHARS:],
+        temperatures=(form.temperature,) if form.temperature else TEMPERATURE_FALLBACK,
+        max_tokens=form.max_completion_tokens or MAX_TOKENS,
+        drawing=Drawing(
+            form.top_p,
+            max(0, form.top_k),
+            form.min_p,
+            form.repetition_penalty,
+            form.presence_penalty,
+            form.frequency_penalty,
+            None if form.seed is None else draw_seeds(form.seed, 1)[0],
+        ),
+    )
+
+
+def _shape(asked: Asked, seconds: float) -> TranscriptShape:
+    form, options, vocabulary = asked.form, asked.options, asked.model.vocabulary
+    prompt = vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+    segments = not isinstance(form, TranscriptionForm) or form.wants_segments
+    return TranscriptShape(
+        form.response_format,
+        seconds,
+        vocabulary,
+        options.task,
+        segments=segments,
+        words=options.word_times,
+        logprobs=options.logprobs,
+        prompt_tokens=len(prompt[-MAX_PROMPT_TOKENS:]),
+    )

@@ -1,0 +1,64 @@
+"""``POST /v1/chat/completions``."""
+
+import time
+from contextlib import aclosing
+from typing import Final
+
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
+
+from ...generation.prepare import Turn, begin_turn
+from ...http.sse import EventStream
+from ...http.whole_answer import AnswerRoom
+from ...middleware.auth import caller_of
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint, response_id
+from .shape import ChatShape
+from .stream import ChatStream
+from .whole import chat_answer
+
+OPERATIONS: Final[Operations] = {
+    "/v1/chat/completions": Operation(
+        "Answer a conversation", ChatResponse, ChatRequest, streams=True, generates=True, finds=True
+    ),
+}
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [Route("/v1/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"])]
+
+
+async def chat_completions(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, state.limits)
+    turn = await begin_turn(state, body, caller_of(request.scope), ticket, whole=not body.stream)
+    shape = _shape(body, request, turn)
+    if body.stream:
+        return EventStream(turn.batches, ChatStream(shape), state.keep_alive, ticket.bounded)
+    async with aclosing(turn.batches):
+        room = AnswerRoom(state.limits.max_answer_bytes, ticket.permit.memory)
+        return await chat_answer(shape, turn.batches, room, state.turns)
+
+
+def _shape(body: ChatRequest, request: Request, turn: Turn) -> ChatShape:
+    options = body.stream_options
+    return ChatShape(
+        response_id=response_id("chatcmpl", request, body.request_id),
+        created=int(time.time()),
+        model=turn.model,
+        prompt=turn.prompt,
+        n=turn.n,
+        names=turn.names,
+        top_logprobs=body.wanted_logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        token_ids=bool(body.return_token_ids),
+        include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),
+        continuous_usage=options is not None and options.continuous_usage_stats,
+        include_reasoning=body.include_reasoning,
+        tools=turn.tools,
+    )

@@ -1,0 +1,184 @@
+"""Deltas as the chunks of a streamed chat completion."""
+
+from stentor.protocols.ipc.deltas import (
+    Delta,
+    Finish,
+    PromptProcessed,
+    Reasoning,
+    Text,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from stentor.protocols.openai.usage import Usage
+
+from ...common.errors import generation_error
+from ...generation.logprobs import chat_logprobs
+from ...http.error_responses import error_frame
+from ...http.sse import DONE
+from ..common.chunks import NULL, ChunkFrame, encode
+from .shape import ChatShape, call_id
+
+
+class ChatStream:
+    """Turns the batches of one generation into frames; one object per response.
+
+    Each choice gets a chunk with its role, chunks of reasoning, content and calls, and one with its finish reason.
+    After ``failed`` has become true nothing more may be sent.
+    """
+
+    def __init__(self, shape: ChatShape) -> None:
+        self._shape = shape
+        self._frame = ChunkFrame.of(
+            "chat.completion.chunk",
+            shape.response_id,
+            shape.created,
+            shape.model,
+            shape.include_usage,
+            shape.continuous_usage,
+        )
+        self._heads = [self._frame.head + b'{"index":%d,"delta":' % index for index in range(shape.n)]
+        self._content_heads = [head + b'{"content":' for head in self._heads]
+        self._plain = not (shape.continuous_usage or shape.token_ids or shape.top_logprobs is not None)
+        self._plain_tail = b'},"logprobs":null,"finish_reason":null}' + self._frame.tail(self._usage_of(0, 0, 0))
+        # a message that only calls tools has no content, and nobody knows yet
+        self._role = b'{"role":"assistant","content":' + (NULL if shape.tools.mode != "none" else b'""') + b"}"
+        self._called: set[int] = set()
+        """Choices with a call."""
+        self._unfinished: set[int] = set()
+        """Those whose last call has not come to its end."""
+        self._custom_calls: set[tuple[int, int]] = set()
+        """Choice and number of each call of a custom tool."""
+        self._completion_tokens = 0
+        self._reasoning_tokens = 0
+        self._cached_tokens = 0
+        self._opened = False
+        self.failed = False
+
+    def encode(self, batch: list[Delta]) -> bytes:
+        """The frames of one batch, joined; empty while everything is held back."""
+        frames = []
+        for delta in batch:
+            if type(delta) is Text:
+                self._completion_tokens += len(delta.tokens)
+                if not self._opened:
+                    frames.append(self._open())
+                if self._plain:
+                    if delta.text:
+                        frames.append(self._content_heads[delta.index] + encode(delta.text) + self._plain_tail)
+                elif delta.text or delta.tokens:
+                    content = b'{"content":' + encode(delta.text) if delta.text else b"{"
+                    frames.append(self._rich(delta, content))
+            elif type(delta) is Reasoning:
+                frames.append(self._reason(delta))
+            elif type(delta) is ToolCallStart:
+                frames.append(self._begin_call(delta))
+            elif type(delta) is ToolCallArguments:
+                frames.append(self._continue_call(delta))
+            elif type(delta) is ToolCallEnd:
+                self._unfinished.discard(delta.index)
+            elif type(delta) is Finish:
+                if not self._opened:
+                    frames.append(self._open())
+                if delta.reason not in ("stop", "length"):
+                    self.failed = True
+                    frames.append(error_frame(generation_error(delta)))
+                    break
+                frames.append(self._finish(delta))
+            elif type(delta) is PromptProcessed:
+                self._cached_tokens = delta.cached_tokens
+                frames.append(self._open())
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        """What follows the last choice's end."""
+        return self._frame.last(self._usage()) + DONE
+
+    def _open(self) -> bytes:
+        if self._opened:
+            return b""
+        self._opened = True
+        tail = self._frame.tail(self._usage())
+        if self._shape.token_ids:
+            tail = tail.replace(b"]", b'],"prompt_token_ids":' + encode(self._shape.prompt), 1)
+        role = self._role + b',"logprobs":null,"finish_reason":null}'
+        return b"".join(head + role + tail for head in self._heads)
+
+    def _reason(self, delta: Reasoning) -> bytes:
+        self._completion_tokens += len(delta.tokens)
+        self._reasoning_tokens += len(delta.tokens)
+        opening = self._open()
+        if not self._shape.include_reasoning:
+            return opening
+        shown = b"{"
+        if delta.text:
+            text = encode(delta.text)
+            shown = b'{"reasoning":' + text + b',"reasoning_content":' + text
+        if self._plain:
+            return opening + self._heads[delta.index] + shown + self._plain_tail if len(shown) > 1 else opening
+        return opening + self._rich(delta, shown) if len(shown) > 1 or delta.tokens else opening
+
+    def _begin_call(self, delta: ToolCallStart) -> bytes:
+        opening = self._open()
+        self._called.add(delta.index)
+        self._unfinished.add(delta.index)
+        name = encode(delta.name)
+        if self._shape.tools.legacy:
+            if delta.call:
+                return opening
+            return opening + self._chunk(delta.index, b'"function_call":{"name":' + name + b',"arguments":""}')
+        kind, field = self._kind(delta.index, delta.call, delta.name in self._shape.tools.custom)
+        start = b'{"index":%d,"id":' % delta.call + encode(call_id(delta.id)) + b',"type":"' + kind + b'","' + kind
+        call = start + b'":{"name":' + name + b',"' + field + b'":""}}'
+        return opening + self._chunk(delta.index, b'"tool_calls":[' + call + b"]")
+
+    def _continue_call(self, delta: ToolCallArguments) -> bytes:
+        text = encode(delta.text)
+        if self._shape.tools.legacy:
+            return b"" if delta.call else self._chunk(delta.index, b'"function_call":{"arguments":' + text + b"}")
+        kind, field = self._kind(delta.index, delta.call)
+        call = b'{"index":%d,"' % delta.call + kind + b'":{"' + field + b'":' + text + b"}}"
+        return self._chunk(delta.index, b'"tool_calls":[' + call + b"]")
+
+    def _kind(self, index: int, call: int, custom: bool | None = None) -> tuple[bytes, bytes]:
+        """The type of a call, and what its arguments are called."""
+        if custom:
+            self._custom_calls.add((index, call))
+        return (b"custom", b"input") if (index, call) in self._custom_calls else (b"function", b"arguments")
+
+    def _chunk(self, index: int, delta: bytes) -> bytes:
+        """A chunk of no tokens; those of a call come beside it."""
+        body = b"{" + delta + b'},"logprobs":null,"finish_reason":null}'
+        return self._heads[index] + body + self._frame.tail(self._usage())
+
+    def _rich(self, delta: Text | Reasoning, shown: bytes) -> bytes:
+        """A chunk with whatever else was asked for: log-probabilities, token ids, usage so far."""
+        shape = self._shape
+        logprobs = NULL
+        if shape.top_logprobs is not None and delta.tokens:
+            logprobs = encode(chat_logprobs(delta.logprobs or (), shape.names, shape.top_logprobs))
+        ids = b',"token_ids":' + encode(delta.tokens) if shape.token_ids else b""
+        return b"".join(
+            (
+                self._heads[delta.index],
+                shown,
+                b'},"logprobs":',
+                logprobs,
+                b',"finish_reason":null',
+                ids,
+                b"}",
+                self._frame.tail(self._usage()),
+            )
+        )
+
+    def _finish(self, delta: Finish) -> bytes:
+        index = delta.index
+        reason = encode(self._shape.finish_reason(delta, index in self._called, index not in self._unfinished))
+        body = b'{},"logprobs":null,"finish_reason":' + reason + b',"stop_reason":' + encode(delta.stop_reason) + b"}"
+        return self._heads[delta.index] + body + self._frame.tail(self._usage())
+
+    def _usage(self) -> Usage:
+        return self._usage_of(self._completion_tokens, self._cached_tokens, self._reasoning_tokens)
+
+    def _usage_of(self, completion: int, cached: int, reasoning: int) -> Usage:
+        return Usage.of(len(self._shape.prompt), completion, cached, reasoning)

@@ -1,0 +1,101 @@
+"""A generation as one chat completion."""
+
+from collections.abc import AsyncIterable, Sequence
+
+from msgspec import UNSET
+
+from stentor.protocols.ipc.deltas import Delta
+from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.protocols.openai.chat import (
+    AssistantMessage,
+    CalledCustom,
+    CalledFunction,
+    ChatChoice,
+    ChatResponse,
+    ChoiceLogprobs,
+    CustomToolCall,
+    FunctionToolCall,
+)
+from stentor.protocols.openai.usage import Usage
+
+from ...common.loop_turns import LoopTurns, Slices
+from ...generation.logprobs import chat_logprobs, prompt_logprobs
+from ...http.whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
+from ..common.chunks import encode
+from ..common.collect import Call, Choice, collect
+from .shape import ChatShape, call_id
+
+
+async def chat_answer(
+    shape: ChatShape, batches: AsyncIterable[list[Delta]], room: AnswerRoom, turns: LoopTurns
+) -> WholeAnswer:
+    """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerRoom.add` do."""
+    written = _Logprobs(shape, room)
+    generation = await collect(
+        batches, shape.n, thoughts=shape.include_reasoning, token_ids=shape.token_ids, logprobs=written
+    )
+    parts, slices = AnswerParts(room), Slices(turns)
+    choices = []
+    for index, choice in enumerate(generation.choices):
+        message = encode(_message(shape, choice))
+        token_ids = encode(choice.tokens) if shape.token_ids else b""
+        room.add(len(message) + len(token_ids))
+        await slices.did(len(message) + len(token_ids))
+        finish = choice.finish
+        assert finish is not None
+        called = bool(choice.calls)
+        choices.append(
+            ChatChoice(
+                index=index,
+                message=parts.place([message]),
+                logprobs=ChoiceLogprobs(parts.place(array(written.choices[index]))) if written.choices else None,
+                finish_reason=shape.finish_reason(finish, called, called and choice.calls[-1].ended),
+                stop_reason=finish.stop_reason,
+                token_ids=parts.place([token_ids]) if shape.token_ids else UNSET,
+            )
+        )
+    usage = Usage.of(
+        len(shape.prompt), generation.completion_tokens, generation.cached_tokens, generation.reasoning_tokens
+    )
+    response = ChatResponse(
+        id=shape.response_id,
+        created=shape.created,
+        model=shape.model,
+        choices=choices,
+        usage=usage,
+        prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(array(written.prompt)),
+        prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
+    )
+    return parts.answer(response)
+
+
+class _Logprobs:
+    def __init__(self, shape: ChatShape, room: AnswerRoom) -> None:
+        self._shape = shape
+        self.prompt = JsonList(room)
+        self.choices = [] if shape.top_logprobs is None else [JsonList(room) for _ in range(shape.n)]
+        """Where they were asked for."""
+
+    def of_prompt(self, entries: Sequence[TokenLogprobs | None]) -> None:
+        self.prompt.extend(prompt_logprobs(entries, self._shape.names, self._shape.prompt_logprobs or 0))
+
+    def of_choice(self, index: int, _tokens: Sequence[int], entries: Sequence[TokenLogprobs]) -> None:
+        if self.choices:
+            self.choices[index].extend(chat_logprobs(entries, self._shape.names, self._shape.top_logprobs or 0).content)
+
+
+def _message(shape: ChatShape, choice: Choice) -> AssistantMessage:
+    text, calls = choice.text, choice.calls
+    content = text if text or not calls else None
+    reasoning = choice.thoughts or UNSET
+    if calls and shape.tools.legacy:
+        called = CalledFunction(calls[0].name, calls[0].arguments)
+        return AssistantMessage(content, reasoning=reasoning, reasoning_content=reasoning, function_call=called)
+    tool_calls = [_call(shape, call) for call in calls] or UNSET
+    return AssistantMessage(content, reasoning=reasoning, reasoning_content=reasoning, tool_calls=tool_calls)
+
+
+def _call(shape: ChatShape, call: Call) -> FunctionToolCall | CustomToolCall:
+    if call.name in shape.tools.custom:
+        return CustomToolCall(call_id(call.id), CalledCustom(call.name, call.arguments))
+    return FunctionToolCall(call_id(call.id), CalledFunction(call.name, call.arguments))

@@ -1,0 +1,137 @@
+"""A whole generation gathered from its deltas, for responses that are not streamed."""
+
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, assert_never
+
+from stentor.protocols.ipc.deltas import (
+    Delta,
+    Finish,
+    PromptLogprobs,
+    PromptProcessed,
+    Reasoning,
+    Text,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from stentor.protocols.ipc.steps import TokenLogprobs
+
+from ...common.errors import GenerationFailed, generation_error
+
+
+@dataclass
+class Call:
+    """One call of a tool."""
+
+    name: str
+    id: str | None
+    """Where the model gave it one."""
+    pieces: list[str] = field(default_factory=list)
+    ended: bool = False
+    """Not where the output was cut off in it."""
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+
+@dataclass
+class Choice:
+    pieces: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    finish: Finish | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def thoughts(self) -> str:
+        return "".join(self.reasoning)
+
+
+@dataclass
+class Generation:
+    """All choices over one prompt."""
+
+    choices: list[Choice]
+    cached_tokens: int = 0
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(choice.completion_tokens for choice in self.choices)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of the completion tokens, those that were thought."""
+        return sum(choice.reasoning_tokens for choice in self.choices)
+
+
+class LogprobsWriter(Protocol):
+    """Writes log-probabilities down as they come: as objects they would take several times the room."""
+
+    def of_prompt(self, entries: Sequence[TokenLogprobs | None], /) -> None:
+        """Of the prompt's next tokens."""
+
+    def of_choice(self, index: int, tokens: Sequence[int], entries: Sequence[TokenLogprobs], /) -> None:
+        """Of a choice's next tokens."""
+
+
+async def collect(
+    batches: AsyncIterable[list[Delta]],
+    n: int,
+    *,
+    thoughts: bool = True,
+    token_ids: bool = True,
+    logprobs: LogprobsWriter | None = None,
+) -> Generation:
+    """Reads ``batches`` to their end. Raises as ``generation_error`` says, and what ``logprobs`` does.
+
+    Without ``thoughts``, reasoning and its tokens are counted and dropped; without ``token_ids`` all tokens are.
+    """
+    generation = Generation([Choice() for _ in range(n)])
+    async for batch in batches:
+        for delta in batch:
+            match delta:
+                case Text() | Reasoning():
+                    choice = generation.choices[delta.index]
+                    choice.completion_tokens += len(delta.tokens)
+                    if isinstance(delta, Reasoning):
+                        choice.reasoning_tokens += len(delta.tokens)
+                        if not thoughts:
+                            continue
+                    if token_ids:
+                        choice.tokens.extend(delta.tokens)
+                    if logprobs is not None and delta.logprobs:
+                        logprobs.of_choice(delta.index, delta.tokens, delta.logprobs)
+                    if isinstance(delta, Reasoning):
+                        choice.reasoning.append(delta.text)
+                    else:
+                        choice.pieces.append(delta.text)
+                case ToolCallStart():
+                    generation.choices[delta.index].calls.append(Call(delta.name, delta.id))
+                case ToolCallArguments():
+                    generation.choices[delta.index].calls[delta.call].pieces.append(delta.text)
+                case ToolCallEnd():
+                    generation.choices[delta.index].calls[delta.call].ended = True
+                case Finish():
+                    if delta.reason not in ("stop", "length"):
+                        raise generation_error(delta)
+                    generation.choices[delta.index].finish = delta
+                case PromptProcessed():
+                    generation.cached_tokens = delta.cached_tokens
+                    if logprobs is not None and delta.logprobs:
+                        logprobs.of_prompt(delta.logprobs)
+                case PromptLogprobs():
+                    if logprobs is not None:
+                        logprobs.of_prompt(delta.logprobs)
+                case other:
+                    assert_never(other)
+    if any(choice.finish is None for choice in generation.choices):
+        raise GenerationFailed
+    return generation

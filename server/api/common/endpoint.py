@@ -1,0 +1,134 @@
+"""What every endpoint does first: read the body within its bound, count the request as live."""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+import anyio
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stentor.protocols.common.decoding import decoded_bytes
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import Limits
+
+from ...http.sse import unless_disconnected
+from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
+from ...overload.memory_budget import MemoryShare
+from ...overload.request_context import RequestContext, timeout_of
+from ...state.model_registry import Kind
+from ...state.state import ServerState
+
+Handler = Callable[[ServerState, Request, bytes, RequestContext], Awaitable[ASGIApp]]
+"""From a request and its body to what answers it."""
+
+_LENGTH_DIGITS: Final = 19
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class GenerationEndpoint:
+    """An ASGI app around a handler; the request is live until the last byte of its response.
+
+    The handler is cut short at the request's deadline, and given up as soon as the client goes away: while it waits
+    for the tokenizer, or for a whole answer. A response that goes on after it sees to both by itself.
+    """
+
+    def __init__(self, state: ServerState, handler: Handler, kind: Kind = "chat") -> None:
+        """``kind`` is that of the model which must have been loaded."""
+        self._state = state
+        self._handler = handler
+        self._kind = kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = self._state
+        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), self._kind) as ticket:
+            with ticket.bounded():
+                request = Request(scope, receive, send)
+                with state.memory.share() as share:
+                    body = await read_body(request, state.limits, share)
+                    handling = self._handler(state, request, body, ticket)
+                    del body  # or it would be held for as long as its answer takes to be read
+                    response = await unless_disconnected(receive, handling)
+                del handling
+            await response(scope, receive, send)
+
+
+Transfer = Callable[[ServerState, Request], Awaitable[ASGIApp]]
+"""From a request that brings or wants a file to what answers it."""
+
+
+class TransferEndpoint:
+    """An ASGI app around a transfer, which is live until the last byte of its response: a server that drains waits."""
+
+    def __init__(self, state: ServerState, transfer: Transfer) -> None:
+        self._state = state
+        self._transfer = transfer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._state.transfer() as ticket, ticket.bounded():
+            response = await self._transfer(self._state, Request(scope, receive, send))
+            await response(scope, receive, send)
+
+
+async def read_body(request: Request, limits: Limits, share: MemoryShare) -> bytes:
+    """The whole body, counted in ``share`` with what decoding it will take.
+
+    Raises BadRequest for one that is encoded (415), as soon as it is known to be too long (413), and
+    when it has not come in whole in time (408); and MemoryFull.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise BadRequest(
+            "The body must be sent as it is, without `Content-Encoding`.",
+            code="unsupported_encoding",
+            status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        )
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and (len(declared) > _LENGTH_DIGITS or int(declared) > limits.max_body_bytes):
+        raise _too_large(limits.max_body_bytes)
+    chunks = []
+    try:
+        with anyio.fail_after(limits.body_timeout):
+            async for chunk in request.stream():
+                if share.add(len(chunk)) > limits.max_body_bytes:
+                    raise _too_large(limits.max_body_bytes)
+                chunks.append(chunk)
+    except TimeoutError:
+        raise BadRequest(
+            f"The body did not come in whole within {limits.body_timeout:g} seconds.",
+            code="request_timeout",
+            status=HTTPStatus.REQUEST_TIMEOUT,
+        ) from None
+    body = b"".join(chunks)
+    share.add(decoded_bytes(body, limits))
+    return body
+
+
+def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:
+    return Response(_encode(value), status, media_type="application/json")
+
+
+def _too_large(limit: int) -> BadRequest:
+    return BadRequest(
+        f"The body is larger than the {limit} bytes that this server reads.",
+        code="request_too_large",
+        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    )
+
+
+def response_id(prefix: str, request: Request, wanted: str | None) -> str:
+    """``prefix`` and the request's id; a sane ``request_id`` in the body names the request anew."""
+    name_anew(request, wanted)
+    named: str = request.scope.get(SCOPE_KEY) or new_request_id()
+    return f"{prefix}-{named}"
+
+
+def name_anew(request: Request, wanted: str | None) -> None:
+    """Gives the request the id that its body wishes for, if that is sane."""
+    if wanted is not None and SANE_ID.fullmatch(wanted.encode()):
+        request.scope[SCOPE_KEY] = wanted
+        if (record := current_record.get()) is not None:
+            record.request_id = wanted

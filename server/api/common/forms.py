@@ -1,0 +1,86 @@
+"""A form with a file, within its bounds while it comes in."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Final
+
+import anyio
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message, Receive
+
+from stentor.protocols.common.errors import BadRequest
+
+from ...overload.memory_budget import MemoryShare
+from ...state.state import ServerState
+from ...storage.database import DiskFull, is_disk_full
+
+logger = logging.getLogger(__name__)
+
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what clients send
+
+FORM_BYTES: Final = 64 << 10
+"""Of an upload beside the file."""
+
+
+@contextlib.asynccontextmanager
+async def upload_form(
+    state: ServerState, request: Request, share: MemoryShare, max_file_bytes: int, max_fields: int, wanted: str
+) -> AsyncIterator[FormData]:
+    """What ``request`` brings, counted in ``share``; what it holds is let go of at the end.
+
+    Raises BadRequest for what is no form (``wanted`` says what one must hold), is longer than ``max_file_bytes`` and
+    a little, or slower than other bodies may be; :class:`...overload.memory_budget.MemoryFull`; and DiskFull where the
+    disk that a large file is written to meanwhile has no room for it.
+    """
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise BadRequest(f"A file is brought as multipart/form-data, with {wanted}.", "file")
+    most = max_file_bytes + FORM_BYTES
+    # at the rate at which other bodies must come
+    seconds = state.limits.body_timeout * max(1.0, most / state.limits.max_body_bytes)
+    bounded = Request(request.scope, _bounded(request.receive, most, share))
+    try:
+        with anyio.fail_after(seconds):
+            form = await bounded.form(max_files=1, max_fields=max_fields, max_part_size=FORM_BYTES)
+    except HTTPException as error:
+        raise BadRequest(f"The form cannot be read: {error.detail}", "file") from None
+    except UnicodeError:
+        raise BadRequest("The form cannot be read: its names are no text in its charset; use UTF-8.", "file") from None
+    except TimeoutError:
+        raise BadRequest(
+            f"The form did not come in whole within {seconds:g} seconds.",
+            "file",
+            "request_timeout",
+            HTTPStatus.REQUEST_TIMEOUT,
+        ) from None
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        logger.warning("an upload was refused: the disk of the temporary files is full")
+        raise DiskFull from None
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+def too_large(most: int) -> BadRequest:
+    """For a file of more than ``most`` bytes."""
+    return BadRequest(
+        f"The file is larger than the {most} bytes that this server keeps of one.", "file", "file_too_large", status=413
+    )
+
+
+def _bounded(receive: Receive, most: int, share: MemoryShare) -> Receive:
+    """The same, until too much has come."""
+
+    async def bounded() -> Message:
+        message = await receive()
+        if share.add(len(message.get("body", b""))) > most:
+            raise too_large(most - FORM_BYTES)
+        return message
+
+    return bounded

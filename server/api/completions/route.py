@@ -1,0 +1,281 @@
+"""``POST /v1/completions``."""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+import msgspec
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.bounds import TOKEN_ID_BYTES, TOKEN_TEXT_BYTES, AnswerSize, listed_bytes, ranked_bytes
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.openai.completions import CompletionRequest, CompletionResponse, decoder
+from stentor.protocols.openai.completions import Prompt as RawPrompt
+from stentor.protocols.openai.structured import wanted_answer
+
+from ...common.keys import Caller
+from ...common.loop_turns import LoopTurns
+from ...generation.admission import (
+    Budget,
+    check_prompt,
+    context_length,
+    most_prompt_tokens,
+    output_room,
+    resolve_sampling,
+    too_long,
+    truncate,
+)
+from ...generation.bad_words import with_bad_words
+from ...generation.constraints import Constraints, answer_constraints
+from ...generation.logprobs import TokenNames
+from ...generation.stream import Observed, generation_request
+from ...http.sse import Batches, EventStream
+from ...http.whole_answer import AnswerRoom, WholeAnswer
+from ...middleware.auth import caller_of
+from ...overload.memory_budget import params_bytes
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ...text.errors import TextTooLong
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint, response_id
+from ..common.merging import merge
+from .stream import CompletionShape, CompletionStream, MergedCompletionStream, Prompt
+from .whole import CollectedPrompt, completion_answer
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Job:
+    prompt: Prompt
+    max_tokens: int
+    """That are delivered, for each choice."""
+    batches: Batches[list[Delta]]
+
+
+OPERATIONS: Final[Operations] = {
+    "/v1/completions": Operation(
+        "Continue one prompt or several",
+        CompletionResponse,
+        CompletionRequest,
+        streams=True,
+        generates=True,
+        finds=True,
+    ),
+}
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [Route("/v1/completions", GenerationEndpoint(state, completions), methods=["POST"])]
+
+
+async def completions(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, state.limits)
+    body.check(state.limits)
+    model = state.resolve_model(body.model)
+    raw = body.prompts
+    encoded = await _encode(state, body, raw)
+    caller = caller_of(request.scope)
+    constraints = await answer_constraints(state, wanted_answer(body, state.limits))
+    shared = _SharedParams(state, body, ticket)
+    jobs = [
+        await _job(state, body, index, raw[index], tokens, ticket, caller, constraints, shared)
+        for index, tokens in enumerate(encoded)
+    ]
+    _check_answer(state, body, jobs)
+    shape = _shape(state, body, request, model)
+    if body.stream:
+        prompts = [job.prompt for job in jobs]
+        if len(jobs) == 1:
+            alone = CompletionStream.alone(shape, prompts[0])
+            return EventStream(jobs[0].batches, alone, state.keep_alive, ticket.bounded)
+        batches = merge([job.batches for job in jobs])
+        return EventStream(batches, MergedCompletionStream(shape, prompts), state.keep_alive, ticket.bounded)
+    return await _respond(shape, jobs, AnswerRoom(state.limits.max_answer_bytes, ticket.permit.memory), state.turns)
+
+
+async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
+    """Token ids of every prompt, as the client sent them or from its text."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
+    if not texts:
+        return tokens
+    most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
+    try:
+        if len(texts) == 1:
+            return [await state.pool.encode(texts[0], body.add_special_tokens, most_tokens=most_tokens)]
+        return await state.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
+    except TextTooLong as error:
+        raise too_long(f"at least {error.fewest}", state, "prompt") from None
+
+
+def _prompt_logprobs(body: CompletionRequest) -> int | None:
+    """Alternatives for each token of a prompt; None where it is not scored."""
+    if body.echo and body.logprobs is not None:
+        return max(body.logprobs, body.prompt_logprobs or 0)
+    return body.prompt_logprobs
+
+
+def _check_answer(state: ServerState, body: CompletionRequest, jobs: Sequence[Job]) -> None:
+    """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
+    told = 0
+    if body.prompt_logprobs is not None:
+        told += ranked_bytes(body.prompt_logprobs)
+    if body.echo and body.logprobs is not None:
+        told += listed_bytes(body.logprobs)
+    if body.return_token_ids:
+        told += TOKEN_ID_BYTES
+    per_token = TOKEN_TEXT_BYTES + (TOKEN_ID_BYTES if body.return_token_ids else 0)
+    per_token += 0 if body.logprobs is None else listed_bytes(body.logprobs)
+    tokens = sum(len(job.prompt.tokens) for job in jobs)
+    AnswerSize(
+        n=body.choices,
+        prompts=len(jobs),
+        prompt_tokens=tokens,
+        prompt_bytes=told * tokens + sum(len(job.prompt.echo or "") for job in jobs),
+        most_tokens=sum(job.max_tokens for job in jobs),
+        token_bytes=0 if body.stream else per_token,
+        scores=_prompt_logprobs(body) if told else body.logprobs,
+        scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
+    ).check(state.limits.max_answer_bytes)
+
+
+class _SharedParams:
+    """Sampling parameters of one request: one object for all of its prompts that may get as many tokens, and the same
+    lists in all of them. They can be large, and prompts can be a thousand."""
+
+    def __init__(self, state: ServerState, body: CompletionRequest, ticket: RequestContext) -> None:
+        self._state = state
+        self._body = body
+        self._memory = ticket.permit.memory
+        self._made: dict[int, SamplingParams] = {}
+        self._prompts = 0
+
+    async def of(self, max_tokens: int) -> SamplingParams:
+        """For one more prompt. Raises BadRequest and MemoryFull."""
+        self._prompts += 1
+        if max_tokens not in self._made:
+            body = self._body
+            params = resolve_sampling(
+                body, self._state, max_tokens, logprobs=body.logprobs, prompt_logprobs=_prompt_logprobs(body)
+            )
+            first = next(iter(self._made.values()), None)
+            if first is None:
+                params = await with_bad_words(self._state, params, body.bad_words, self._memory)
+            else:
+                params = msgspec.structs.replace(first, max_tokens=max_tokens)
+            self._made[max_tokens] = params
+        params = self._made[max_tokens]
+        if self._prompts > 1:  # the engine is given them with each prompt
+            self._memory.add(params_bytes(params) // 2, "bad_words" if params.banned_sequences else None)
+        return params
+
+
+async def _job(
+    state: ServerState,
+    body: CompletionRequest,
+    index: int,
+    raw: RawPrompt,
+    tokens: list[int],
+    ticket: RequestContext,
+    caller: Caller,
+    constraints: Constraints,
+    shared: _SharedParams,
+) -> Job:
+    budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
+    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(state))
+    check_prompt(prompt, state, "prompt")
+    max_tokens = output_room(len(prompt), budget, state)
+    prompt_logprobs = _prompt_logprobs(body)
+    prompt_only = max_tokens == 0
+    if prompt_only and prompt_logprobs is not None:
+        # The engine scores a prompt on the way to its first token, which is then not delivered.
+        max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), state)
+    params = await shared.of(max_tokens)
+    echo = await _echo(state, raw, prompt, prompt is tokens) if body.echo else None
+    batches: Batches[list[Delta]]
+    if prompt_only and prompt_logprobs is None:
+        batches = _nothing(body.choices)
+    else:
+        wanted = generation_request(body, prompt, params, caller, constraints)
+        batches = Observed(state, wanted, ticket.arrival, ticket.permit, field="prompt")
+        if prompt_only:
+            batches = _only_prompt(batches, body.choices, len(prompt))
+    return Job(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
+
+
+async def _echo(state: ServerState, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
+    """The prompt as text: the client's own where it sent text and nothing was cut off."""
+    if whole and isinstance(raw, str):
+        return raw
+    return await state.pool.decode(prompt, skip_special_tokens=False)
+
+
+async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
+    """A generation of no tokens, for which the engine is not asked."""
+    yield [PromptProcessed(0, None), *_ends(n)]
+
+
+async def _only_prompt(batches: Batches[list[Delta]], n: int, tokens: int) -> AsyncGenerator[list[Delta], None]:
+    """The part of a generation that is of its prompt, which has so many tokens; the rest is given up."""
+    seen = 0
+    async with aclosing(batches):
+        async for batch in batches:
+            for delta in batch:
+                if isinstance(delta, PromptProcessed | PromptLogprobs):
+                    seen += tokens if delta.logprobs is None else len(delta.logprobs)
+                    whole = seen >= tokens
+                    yield [delta, *_ends(n)] if whole else [delta]
+                    if whole:
+                        return
+                if isinstance(delta, Finish):
+                    yield [delta]
+                    return
+
+
+def _ends(n: int) -> list[Delta]:
+    return [Finish(index, "length", None, None) for index in range(n)]
+
+
+async def _respond(shape: CompletionShape, jobs: Sequence[Job], room: AnswerRoom, turns: LoopTurns) -> WholeAnswer:
+    failures: list[Exception] = []
+    collected = [CollectedPrompt(shape, job.prompt, room) for job in jobs]
+
+    async def run(job: Job, into: CollectedPrompt, scope: anyio.CancelScope) -> None:
+        try:
+            async with aclosing(job.batches):
+                await into.collect(job.batches)
+        except Exception as error:
+            failures.append(error)
+            scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for job, into in zip(jobs, collected, strict=True):
+            tasks.start_soon(run, job, into, tasks.cancel_scope)
+    if failures:
+        raise failures[0]
+    return await completion_answer(shape, collected, room, turns)
+
+
+def _shape(state: ServerState, body: CompletionRequest, request: Request, model: str) -> CompletionShape:
+    options = body.stream_options
+    return CompletionShape(
+        response_id=response_id("cmpl", request, body.request_id),
+        created=int(time.time()),
+        model=model,
+        n=body.choices,
+        names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        logprobs=body.logprobs,
+        silent=state.pool.tokenizer.special_ids if body.skip_special_tokens else frozenset(),
+        prompt_logprobs=body.prompt_logprobs,
+        token_ids=bool(body.return_token_ids),
+        include_usage=options is not None and (options.include_usage or options.continuous_usage_stats),
+        continuous_usage=options is not None and options.continuous_usage_stats,
+    )

@@ -1,0 +1,105 @@
+"""Generations over the prompts of a request as one text completion."""
+
+from collections.abc import AsyncIterable, Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from stentor.protocols.ipc.deltas import Delta
+from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
+
+from ...common.loop_turns import LoopTurns, Slices
+from ...generation.logprobs import CompletionLists, CompletionLogprobsBuilder, prompt_logprobs
+from ...http.whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
+from ..common.chunks import encode
+from ..common.collect import Choice, Generation, collect
+from .stream import CompletionShape, EchoedLogprobs, Prompt, Tally
+
+
+class CollectedPrompt:
+    """What comes of one prompt. What all its choices show of the prompt itself is written once."""
+
+    def __init__(self, shape: CompletionShape, prompt: Prompt, room: AnswerRoom) -> None:
+        self._shape = shape
+        self._room = room
+        self._echo = EchoedLogprobs(shape, prompt)
+        self._builders: list[CompletionLogprobsBuilder] = []
+        self.prompt = prompt
+        self.generation = Generation([])
+        self.ranked = JsonList(room)
+        """``prompt_logprobs``."""
+        self.echoed = CompletionLists(room)
+        self.choices: list[CompletionLists] = []
+        """Where log-probabilities were asked for."""
+        if shape.logprobs is not None:
+            before = len(prompt.echo or "")
+            self._builders = [
+                CompletionLogprobsBuilder(shape.names, shape.logprobs, shape.silent, before) for _ in range(shape.n)
+            ]
+            self.choices = [CompletionLists(room) for _ in range(shape.n)]
+
+    async def collect(self, batches: AsyncIterable[list[Delta]]) -> None:
+        """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerRoom.add` do."""
+        shape = self._shape
+        self.generation = await collect(batches, shape.n, token_ids=shape.token_ids, logprobs=self)
+
+    def of_prompt(self, entries: Sequence[TokenLogprobs | None]) -> None:
+        if self._builders and self.prompt.echo is not None:
+            self.echoed.extend(self._echo.add(entries))
+        if self._shape.prompt_logprobs is not None:
+            self.ranked.extend(prompt_logprobs(entries, self._shape.names, self._shape.prompt_logprobs))
+
+    def of_choice(self, index: int, tokens: Sequence[int], entries: Sequence[TokenLogprobs]) -> None:
+        if self._builders:
+            self.choices[index].extend(self._builders[index].add(tokens, entries))
+
+
+async def completion_answer(
+    shape: CompletionShape, collected: Sequence[CollectedPrompt], room: AnswerRoom, turns: LoopTurns
+) -> WholeAnswer:
+    """Of all prompts, in their order. Raises as :meth:`...http.whole_answer.AnswerRoom.add`."""
+    tally = Tally(sum(len(one.prompt.tokens) for one in collected))
+    parts, slices = AnswerParts(room), Slices(turns)
+    choices = []
+    for one in collected:
+        prompt, generation = one.prompt, one.generation
+        tally.completion += generation.completion_tokens
+        tally.cached += generation.cached_tokens
+        echo = encode(prompt.echo or "")[1:-1]
+        ids = encode(prompt.tokens) if shape.token_ids else b""
+        room.add(len(echo) + len(ids))
+        ranked = array(one.ranked)
+        for index, choice in enumerate(generation.choices):
+            text = encode(choice.text)
+            tokens = encode(choice.tokens) if shape.token_ids else b""
+            room.add(len(text) + len(tokens))
+            await slices.did(len(text) + len(tokens))
+            choices.append(
+                CompletionChoice(
+                    index=prompt.index * shape.n + index,
+                    text=parts.place([b'"', echo, text[1:]]),
+                    logprobs=_logprobs(parts, one, index) if one.choices else None,
+                    finish_reason=_reason(choice),
+                    stop_reason=None if choice.finish is None else choice.finish.stop_reason,
+                    prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(ranked),
+                    prompt_token_ids=parts.place([ids]) if shape.token_ids else UNSET,
+                    token_ids=parts.place([tokens]) if shape.token_ids else UNSET,
+                )
+            )
+    return parts.answer(CompletionResponse(shape.response_id, shape.created, shape.model, choices, tally.usage()))
+
+
+def _reason(choice: Choice) -> Any:
+    assert choice.finish is not None
+    return "length" if choice.finish.reason == "length" else "stop"
+
+
+def _logprobs(parts: AnswerParts, one: CollectedPrompt, index: int) -> CompletionLogprobs:
+    echoed, own = one.echoed, one.choices[index]
+    return CompletionLogprobs(
+        parts.place(array(echoed.tokens, own.tokens)),
+        parts.place(array(echoed.token_logprobs, own.token_logprobs)),
+        parts.place(array(echoed.top_logprobs, own.top_logprobs)),
+        parts.place(array(echoed.text_offset, own.text_offset)),
+    )

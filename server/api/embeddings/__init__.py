@@ -1,0 +1,1 @@
+"""Embeddings, pooling, scores and reranking."""

@@ -1,0 +1,90 @@
+"""``POST /v1/embeddings``, and Cohere's ``/v2/embed``."""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.routing import Route
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.ipc.pooling import Pooled
+from stentor.protocols.pooling import cohere
+from stentor.protocols.pooling.common import PoolingFields, Side
+from stentor.protocols.pooling.embeddings import Embedding, EmbeddingRequest, EmbeddingResponse, decoder
+
+from ...http.whole_answer import WholeAnswer
+from ...overload.request_context import RequestContext
+from ...pooling.encoding import FORMAT_BYTES, NumberWriter, floats, integers
+from ...pooling.purposes import prompt_of
+from ...pooling.reading import Room, read_texts
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint
+from .asking import asked, binary_answer, new_id, read_input, room_of, vectors
+
+OPERATIONS: Final[Operations] = {
+    "/v1/embeddings": Operation("Vectors of texts", EmbeddingResponse, EmbeddingRequest, finds=True, generates=True),
+    "/v2/embed": Operation(
+        "Vectors of texts, in Cohere's shape", cohere.EmbedResponse, cohere.EmbedRequest, finds=True, generates=True
+    ),
+}
+
+_SIDES: Final[dict[str, Side | None]] = {"NONE": None, "START": "left", "END": "right"}
+
+_INTEGER_BYTES: Final = 5
+"""Of one number of Cohere's other types."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/v1/embeddings", GenerationEndpoint(state, embeddings, "embedding"), methods=["POST"]),
+        Route("/v2/embed", GenerationEndpoint(state, cohere_embed, "embedding"), methods=["POST"]),
+    ]
+
+
+async def embeddings(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> WholeAnswer:
+    body = decode(decoder, content, state.limits)
+    body.check(state.limits)
+    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
+    prompts = await read_input(state, what.model, body, body.purpose)
+    format, type, order = body.encoding_format, body.embed_dtype, body.endianness
+    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[format])
+    if format in ("bytes", "bytes_only"):
+        return await binary_answer(what, found, body, flat=True)
+    writer = what.writer()
+    data = [
+        Embedding(index, await writer.one(each, format, type, order, flat=True)) for index, each in enumerate(found)
+    ]
+    return writer.answer(EmbeddingResponse(data, what.name, what.usage))
+
+
+async def cohere_embed(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> WholeAnswer:
+    body = decode(cohere.decoder, content, state.limits)
+    texts, field = body.all_texts(state.limits)
+    what = asked(state, request, ticket, body.model, body.priority)
+    model = what.model
+    wanted = vectors(model, body.output_dimension, None, body.input_type, "output_dimension")
+    prompt = prompt_of(model.config, body.input_type, "input_type")
+    most = room_of(state, model, PoolingFields()).most
+    room = Room(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`", "max_tokens")
+    prompts = await read_texts(model, texts, room, field, prompt=prompt)
+    kinds = body.embedding_types or ["float"]
+    number_bytes = sum(FORMAT_BYTES.get(kind, _INTEGER_BYTES) for kind in kinds)
+    found = await what.job.run(prompts, wanted, field, number_bytes)
+    writer = what.writer()
+    made: dict[str, object] = {}
+    for kind in kinds:
+        name = "floats" if kind == "float" else kind
+        made[name] = [await _in_kind(writer, each, kind) for each in found]
+    meta = cohere.EmbedMeta(cohere.BilledUnits(what.job.tokens))
+    by_type = cohere.EmbeddingsByType(**made)  # type: ignore[arg-type]
+    return writer.answer(cohere.EmbedResponse(new_id("embd"), by_type, texts, meta))
+
+
+async def _in_kind(writer: NumberWriter, pooled: Pooled, kind: str) -> Any:
+    if kind == "base64":
+        return await writer.base64(pooled.data)
+    return await writer.written([_encode(floats(pooled) if kind == "float" else integers([pooled], kind)[0])])

@@ -1,0 +1,116 @@
+"""``POST /pooling`` and ``/classify``: whatever a model makes of texts."""
+
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.pooling import Pooled
+from stentor.protocols.pooling.common import check_texts
+from stentor.protocols.pooling.pooling import (
+    Classified,
+    ClassifyRequest,
+    ClassifyResponse,
+    PluginResponse,
+    PooledText,
+    PoolingRequest,
+    PoolingResponse,
+    classify_decoder,
+    pooling_decoder,
+)
+
+from ...overload.request_context import RequestContext
+from ...pooling.encoding import FORMAT_BYTES, floats
+from ...pooling.plugin import answer_of, prompts_of
+from ...pooling.purposes import adapter_of
+from ...pooling.reading import read_texts
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint, json_response
+from .asking import Asked, asked, binary_answer, new_id, now, pooling_of, read_input, room_of
+
+OPERATIONS: Final[Operations] = {
+    "/pooling": Operation(
+        "Vectors or scores of texts, or of their tokens",
+        PoolingResponse,
+        PoolingRequest,
+        finds=True,
+        generates=True,
+    ),
+    "/classify": Operation("Classes of texts", ClassifyResponse, ClassifyRequest, finds=True, generates=True),
+}
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/pooling", GenerationEndpoint(state, pooling, "embedding"), methods=["POST"]),
+        Route("/classify", GenerationEndpoint(state, classify, "embedding"), methods=["POST"]),
+    ]
+
+
+async def pooling(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+    body = decode(pooling_decoder, content, state.limits)
+    body.check(state.limits)
+    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    if body.task == "plugin":
+        return await _through_plugin(state, what, body)
+    task = body.task or what.model.main_task
+    normalize = body.use_activation if body.normalize is None else body.normalize
+    wanted = pooling_of(what.model, task, body.dimensions, normalize, body.use_activation)
+    binary = body.encoding_format in ("bytes", "bytes_only")
+    if task == "sparse" and body.encoding_format != "float":
+        raise BadRequest("`encoding_format`: weights of tokens come as `float` alone.", "encoding_format")
+    purpose = None if body.prompt_name is None else (body.prompt_name, "prompt_name")
+    if body.prompt_name is not None:
+        wanted = msgspec.structs.replace(wanted, adapter=adapter_of(what.model.config, body.prompt_name))
+    format, type, order = body.encoding_format, body.embed_dtype, body.endianness
+    prompts = await read_input(state, what.model, body, purpose)
+    found = await what.job.run(prompts, wanted, number_bytes=FORMAT_BYTES[format])
+    flat = task in ("embed", "classify")
+    if binary:
+        return await binary_answer(what, found, body, flat=flat)
+    writer = what.writer()
+    data = [
+        PooledText(index, await writer.one(each, format, type, order, flat=flat)) for index, each in enumerate(found)
+    ]
+    return writer.answer(PoolingResponse(new_id("pool"), now(), what.name, data, what.usage))
+
+
+async def _through_plugin(state: ServerState, what: Asked, body: PoolingRequest) -> Response:
+    plugin = what.model.plugin
+    if plugin is None:
+        raise BadRequest("`task`: this server has no plugin (--pooling-plugin).", "task", "unsupported")
+    texts = await prompts_of(plugin, body.data)
+    check_texts(texts, state.limits, "data")
+    wanted = pooling_of(what.model, plugin.task or what.model.main_task, None, body.normalize, body.use_activation)
+    prompts = await read_texts(what.model, texts, room_of(state, what.model, body), "data")
+    answer = await answer_of(plugin, body.data, await what.job.run(prompts, wanted))
+    return json_response(PluginResponse(new_id("pool"), now(), answer))
+
+
+async def classify(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+    body = decode(classify_decoder, content, state.limits)
+    body.check(state.limits)
+    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    score = what.model.config.score
+    if score is None or score.pooling is None:
+        raise BadRequest(
+            f"`{what.model.name}` does not classify texts; it serves {', '.join(what.model.tasks)}.",
+            "model",
+            "model_not_supported",
+        )
+    wanted = pooling_of(what.model, "classify", None, None, body.use_activation)
+    found = await what.job.run(await read_input(state, what.model, body), wanted)
+    data = [_classified(index, each, score.labels) for index, each in enumerate(found)]
+    return json_response(ClassifyResponse(new_id("classify"), now(), what.name, data, what.usage))
+
+
+def _classified(index: int, pooled: Pooled, labels: tuple[str, ...]) -> Classified:
+    scores = floats(pooled)
+    best = max(range(len(scores)), key=scores.__getitem__)
+    return Classified(index, labels[best] if best < len(labels) else None, scores, len(scores))

@@ -1,0 +1,79 @@
+"""``POST /score`` and ``/rerank``, under all the paths by which clients look for them."""
+
+from typing import Final
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.pooling.scoring import (
+    Document,
+    Ranked,
+    RerankRequest,
+    RerankResponse,
+    Score,
+    ScoreRequest,
+    ScoreResponse,
+    ScoringFields,
+    rerank_decoder,
+    score_decoder,
+)
+
+from ...overload.request_context import RequestContext
+from ...pooling.model import EmbeddingModel
+from ...pooling.pairs import PairRules
+from ...pooling.scoring import scores_of
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint, json_response
+from .asking import asked, new_id, now, room_of
+
+_SCORE: Final = ("/score", "/v1/score")
+_RERANK: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
+
+OPERATIONS: Final[Operations] = {
+    **dict.fromkeys(_SCORE, Operation("How alike texts are", ScoreResponse, ScoreRequest, finds=True, generates=True)),
+    **dict.fromkeys(
+        _RERANK,
+        Operation("Documents by how well they fit a query", RerankResponse, RerankRequest, finds=True, generates=True),
+    ),
+}
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        *(Route(path, GenerationEndpoint(state, score, "embedding"), methods=["POST"]) for path in _SCORE),
+        *(Route(path, GenerationEndpoint(state, rerank, "embedding"), methods=["POST"]) for path in _RERANK),
+    ]
+
+
+async def score(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+    body = decode(score_decoder, content, state.limits)
+    first, second, fields = body.sides(state.limits)
+    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    rules = _rules(state, what.model, body)
+    activate = body.use_activation is not False
+    scores = await scores_of(what.model, what.job, first, second, rules, fields, activate=activate)
+    data = [Score(index, value) for index, value in enumerate(scores)]
+    return json_response(ScoreResponse(new_id("score"), now(), what.name, data, what.usage))
+
+
+async def rerank(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+    body = decode(rerank_decoder, content, state.limits)
+    query, documents = body.sides(state.limits)
+    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    rules = _rules(state, what.model, body)
+    activate = body.use_activation is not False
+    fields = ("query", "documents")
+    scores = await scores_of(what.model, what.job, [query], documents, rules, fields, activate=activate)
+    best = sorted(range(len(scores)), key=lambda place: -scores[place])[: body.top_n or len(scores)]
+    results = [
+        Ranked(place, scores[place], Document(documents[place]) if body.return_documents else UNSET) for place in best
+    ]
+    return json_response(RerankResponse(new_id("rerank"), what.name, what.usage, results))
+
+
+def _rules(state: ServerState, model: EmbeddingModel, body: ScoringFields) -> PairRules:
+    return PairRules(room_of(state, model, body), body.max_tokens_per_query, body.max_tokens_per_doc or 0, body.told)

@@ -1,0 +1,110 @@
+"""``/v1/batches``."""
+
+import time
+import uuid
+from functools import partial
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.batches import (
+    WINDOW_SECONDS,
+    Batch,
+    BatchCreate,
+    BatchList,
+    batch_decoder,
+    create_decoder,
+)
+
+from ...middleware.auth import caller_of
+from ...state.state import ServerState
+from ...storage import batches, files
+from ..common.described import Operation, Operations
+from ..common.endpoint import json_response, read_body
+from ..common.pages import limit_of, page_of
+
+OPERATIONS: Final[Operations] = {
+    "/v1/batches": Operation("Answer a file of requests", Batch, BatchCreate, keeps=True),
+    "GET /v1/batches": Operation("List the batches", BatchList),
+    "/v1/batches/{id}": Operation("How far a batch is", Batch, finds=True),
+    "/v1/batches/{id}/cancel": Operation("End a batch with the answers that it has", Batch, finds=True),
+}
+_LISTED: Final = 20
+_MOST_LISTED: Final = 100
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/v1/batches", partial(create, state), methods=["POST"]),
+        Route("/v1/batches", partial(listed, state), methods=["GET"]),
+        Route("/v1/batches/{id}", partial(found, state), methods=["GET"]),
+        Route("/v1/batches/{id}/cancel", partial(cancel, state), methods=["POST"]),
+    ]
+
+
+async def create(state: ServerState, request: Request) -> Response:
+    with state.memory.share() as share:
+        body = decode(create_decoder, await read_body(request, state.limits, share), state.limits)
+    body.check()
+    state.check_available()
+    caller = caller_of(request.scope)
+    file = await state.store.read(partial(files.find, owner=caller.owner, file=body.input_file_id))
+    if file is None:
+        raise BadRequest("`input_file_id` names no file.", "input_file_id", "file_not_found")
+    if file.purpose != "batch":
+        raise BadRequest(
+            f"`input_file_id` names a file of purpose `{file.purpose}`; it must be `batch`.", "input_file_id"
+        )
+    now = int(time.time())
+    batch = Batch(
+        id=f"batch_{uuid.uuid4().hex}",
+        endpoint=body.endpoint,
+        input_file_id=file.id,
+        completion_window=body.completion_window,
+        status="validating",
+        created_at=now,
+        expires_at=now + WINDOW_SECONDS,
+        metadata=body.metadata,
+    )
+    row = batches.Stored(batch.id, caller.owner, caller.salt, True, file.id, msgspec.json.encode(batch))
+    await state.batches.add(row)
+    return json_response(batch)
+
+
+async def listed(state: ServerState, request: Request) -> Response:
+    limit = limit_of(request, _LISTED, _MOST_LISTED)
+    after = request.query_params.get("after")
+    rows = await state.store.read(
+        partial(batches.listed, owner=caller_of(request.scope).owner, limit=limit + 1, after=after)
+    )
+    if rows is None:
+        raise BadRequest("`after` names no batch.", "after", "invalid_value")
+    shown, more = page_of([batch_decoder.decode(row) for row in rows], limit)
+    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
+    return json_response(BatchList(shown, first, last, more))
+
+
+async def found(state: ServerState, request: Request) -> Response:
+    owner, name = caller_of(request.scope).owner, request.path_params["id"]
+    row = await state.store.read(partial(batches.find, owner=owner, batch=name))
+    if row is None:
+        raise _missing()
+    return json_response(batch_decoder.decode(row.object))
+
+
+async def cancel(state: ServerState, request: Request) -> Response:
+    batch = await state.batches.cancel(caller_of(request.scope).owner, request.path_params["id"])
+    if batch is None:
+        raise _missing()
+    if batch.status in ("completed", "failed", "expired"):
+        raise BadRequest(f"The batch has ended: it is {batch.status}.", "id", "batch_ended", status=409)
+    return json_response(batch)
+
+
+def _missing() -> BadRequest:
+    return BadRequest("There is no batch of this name.", "id", "batch_not_found", status=404)

@@ -1,0 +1,162 @@
+"""``/v1/files``."""
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.files import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
+
+from ...common.keys import Caller
+from ...middleware.auth import caller_of
+from ...overload.memory_budget import MemoryShare
+from ...state.state import ServerState
+from ...storage import files
+from ...storage.database import StoreFailed
+from ..common.described import Operation, Operations
+from ..common.endpoint import TransferEndpoint, json_response
+from ..common.forms import too_large, upload_form
+from ..common.pages import limit_of, page_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+OPERATIONS: Final[Operations] = {
+    "/v1/files": Operation("Upload a file", File, takes_file=True),
+    "GET /v1/files": Operation("List the files", FileList),
+    "/v1/files/{id}": Operation("One file", File, finds=True),
+    "DELETE /v1/files/{id}": Operation("Delete a file", FileDeleted, finds=True),
+    "/v1/files/{id}/content": Operation("What is in it", str, media_type="application/octet-stream", finds=True),
+}
+
+_MOST_FIELDS: Final = 8
+_MOST_LISTED: Final = 10_000
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/v1/files", TransferEndpoint(state, upload), methods=["POST"]),
+        Route("/v1/files", partial(listed, state), methods=["GET"]),
+        Route("/v1/files/{id}", partial(found, state), methods=["GET"]),
+        Route("/v1/files/{id}", partial(deleted, state), methods=["DELETE"]),
+        Route("/v1/files/{id}/content", TransferEndpoint(state, content), methods=["GET"]),
+    ]
+
+
+async def upload(state: ServerState, request: Request) -> Response:
+    with state.memory.share() as share:
+        return await _upload(state, request, share)
+
+
+async def _upload(state: ServerState, request: Request, share: MemoryShare) -> Response:
+    wanted = "`file` and `purpose`"
+    async with upload_form(state, request, share, state.max_file_bytes, _MOST_FIELDS, wanted) as form:
+        given, purpose = form.get("file"), form.get("purpose")
+        if not isinstance(given, UploadFile):
+            raise BadRequest("`file` is required.", "file", "missing_required_parameter")
+        if purpose not in UPLOADED:
+            raise BadRequest(f"`purpose` must be one of {', '.join(UPLOADED)}.", "purpose", "invalid_value")
+        if (given.size or 0) > state.max_file_bytes:
+            raise too_large(state.max_file_bytes)
+        # some charsets have halves of characters
+        name = (given.filename or "file")[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
+        stored = await _keep(state, caller_of(request.scope), given, str(purpose), name)
+    return json_response(_shown(stored))
+
+
+async def _keep(state: ServerState, caller: Caller, given: UploadFile, purpose: str, name: str) -> files.Stored:
+    file, owner, store, place = f"file-{uuid.uuid4().hex}", caller.owner, state.store, 0
+    begin = partial(files.begin, owner=owner, file=file, purpose=purpose, name=name, size=given.size or 0)
+    await store.write(begin, admitted=owner if caller.salt else "")
+    try:
+        while part := await given.read(files.PART_BYTES):
+            await store.write(partial(files.append, file=file, place=place, data=part))
+            place += 1
+    except BaseException:
+        with anyio.CancelScope(shield=True), contextlib.suppress(StoreFailed):  # which would hide what went wrong
+            await store.delete(partial(files.delete, owner=owner, file=file))
+        raise
+    stored = await store.write(partial(files.finish, file=file))
+    if stored is None:
+        raise BadRequest("The file was deleted while it was being kept.", "file", "file_not_found", status=409)
+    return stored
+
+
+async def listed(state: ServerState, request: Request) -> Response:
+    limit = limit_of(request, _MOST_LISTED, _MOST_LISTED)
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequest("`order` must be asc or desc.", "order", "invalid_value")
+    purpose = request.query_params.get("purpose")
+    if purpose is not None and purpose not in PURPOSES:
+        raise BadRequest(f"`purpose` must be one of {', '.join(PURPOSES)}.", "purpose", "invalid_value")
+    rows = await state.store.read(
+        partial(
+            files.listed,
+            owner=caller_of(request.scope).owner,
+            limit=limit + 1,
+            after=request.query_params.get("after"),
+            purpose=purpose,
+            newest_first=order == "desc",
+        )
+    )
+    if rows is None:
+        raise BadRequest("`after` names no file.", "after", "invalid_value")
+    shown, more = page_of([_shown(row) for row in rows], limit)
+    return json_response(FileList(shown, *_ends(shown), more))
+
+
+async def found(state: ServerState, request: Request) -> Response:
+    return json_response(_shown(await _find(state, request)))
+
+
+async def deleted(state: ServerState, request: Request) -> Response:
+    file = request.path_params["id"]
+    if not await state.store.delete(partial(files.delete, owner=caller_of(request.scope).owner, file=file)):
+        raise _missing()
+    return json_response(FileDeleted(file))
+
+
+async def content(state: ServerState, request: Request) -> Response:
+    file = await _find(state, request)
+    with contextlib.suppress(StoreFailed):  # a full disk can still be read
+        await state.store.write(partial(files.touch, file=file.id))
+
+    async def parts() -> AsyncIterator[bytes]:
+        place = 0
+        while part := await state.store.read(partial(files.part, file=file.id, place=place)):
+            yield part
+            place += 1
+
+    headers = {"content-length": str(file.size), "x-content-type-options": "nosniff"}
+    return StreamingResponse(parts(), headers=headers, media_type="application/octet-stream")
+
+
+async def _find(state: ServerState, request: Request) -> files.Stored:
+    def work(db: "sqlite3.Connection") -> files.Stored | None:
+        return files.find(db, caller_of(request.scope).owner, request.path_params["id"])
+
+    file = await state.store.read(work)
+    if file is None:
+        raise _missing()
+    return file
+
+
+def _shown(file: files.Stored) -> File:
+    return File(file.id, file.size, file.created, file.name, file.purpose)
+
+
+def _ends(shown: list[File]) -> tuple[str | None, str | None]:
+    return (shown[0].id, shown[-1].id) if shown else (None, None)
+
+
+def _missing() -> BadRequest:
+    return BadRequest("There is no file of this name.", "id", "file_not_found", status=404)

@@ -1,0 +1,1 @@
+"""Health, metrics, models, tokens and the page."""

@@ -1,0 +1,61 @@
+"""Probes, version and metrics."""
+
+from functools import partial
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import stentor
+
+from ...observability.metrics import CONTENT_TYPE
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import json_response
+
+
+class Status(msgspec.Struct, frozen=True):
+    status: str
+
+
+class Version(msgspec.Struct, frozen=True):
+    version: str
+
+
+OPERATIONS: Final[Operations] = {
+    "/health": Operation("Whether the model can run", Status, unavailable=True),
+    "/ping": Operation("Whether the server lives", Status, unavailable=True),
+    "/version": Operation("The server's version", Version),
+    "/metrics": Operation("Figures for Prometheus", str, media_type="text/plain"),
+}
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/health", partial(health, state), methods=["GET"]),
+        Route("/ping", partial(ping, state), methods=["GET", "POST"]),
+        Route("/version", version, methods=["GET"]),
+        Route("/metrics", partial(metrics, state), methods=["GET"]),
+    ]
+
+
+async def health(state: ServerState, _request: Request) -> Response:
+    """Readiness: 200 once the model has completed a real step, 503 while it cannot run."""
+    state.check_ready()
+    return json_response(Status("ready"))
+
+
+async def ping(state: ServerState, _request: Request) -> Response:
+    """Liveness: 200 while the server answers, 503 once it has given up its engine and is about to end."""
+    state.check_alive()
+    return json_response(Status("alive"))
+
+
+async def version(_request: Request) -> Response:
+    return json_response(Version(stentor.__version__))
+
+
+async def metrics(state: ServerState, _request: Request) -> Response:
+    return Response(state.metrics.render(), headers={"content-type": CONTENT_TYPE})

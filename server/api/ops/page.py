@@ -1,0 +1,68 @@
+"""``/``: the playground (:mod:`.page`)."""
+
+import hashlib
+import html
+from functools import cache, partial
+from importlib.resources import files
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ...state.state import ServerState
+from ...web import INDEX, PATHS, TEXT_TYPES
+from ..common.described import Operation, Operations
+
+OPERATIONS: Final[Operations] = {
+    path: Operation(
+        "The playground, for a browser" if name == INDEX else f"A part of the playground: {name}",
+        str,
+        media_type=TEXT_TYPES[name.rpartition(".")[2]].partition(";")[0],
+    )
+    for path, name in PATHS.items()
+}
+
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self'",
+        "media-src 'self' blob:",
+        "base-uri 'self'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "permissions-policy": "microphone=(self), camera=(), geolocation=()",
+    "cache-control": "no-cache",
+}
+_BASE: Final = b'<base href="/">'
+"""What all addresses of the page are relative to."""
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [Route(path, partial(page, state.door.root_path, name), methods=["GET"]) for path, name in PATHS.items()]
+
+
+async def page(root_path: str, name: str, request: Request) -> Response:
+    body, tag = _file(root_path, name)
+    headers = {**_HEADERS, "etag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers={**headers, "content-type": TEXT_TYPES[name.rpartition(".")[2]]})
+
+
+@cache
+def _file(root_path: str, name: str) -> tuple[bytes, str]:
+    """What it holds, and a tag that names that."""
+    body = files("stentor.server.web").joinpath(name).read_bytes()
+    if name == INDEX:
+        body = body.replace(_BASE, f'<base href="{html.escape(root_path)}/">'.encode())
+    return body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'

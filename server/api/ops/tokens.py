@@ -1,0 +1,92 @@
+"""``POST /tokenize`` and ``/detokenize``."""
+
+from array import array
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.openai.sampling import check_token_ids
+from stentor.protocols.openai.tokens import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+    detokenize_decoder,
+    tokenize_decoder,
+)
+
+from ...generation.admission import context_length
+from ...generation.prepare import prompt_of
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint, json_response
+
+_PIECE: Final = 4096
+"""Tokens of an answer that are encoded at a time."""
+_encode: Final = msgspec.json.Encoder().encode
+
+OPERATIONS: Final[Operations] = {
+    "/tokenize": Operation(
+        "Token ids of a text or a conversation", TokenizeResponse, TokenizeRequest, finds=True, generates=True
+    ),
+    "/detokenize": Operation(
+        "The text of token ids", DetokenizeResponse, DetokenizeRequest, finds=True, generates=True
+    ),
+}
+
+
+def routes(state: ServerState) -> list[Route]:
+    return [
+        Route("/tokenize", GenerationEndpoint(state, tokenize), methods=["POST"]),
+        Route("/detokenize", GenerationEndpoint(state, detokenize), methods=["POST"]),
+    ]
+
+
+async def tokenize(state: ServerState, _request: Request, content: bytes, ticket: RequestContext) -> Response:
+    body = decode(tokenize_decoder, content, state.limits)
+    body.check(state.limits)
+    state.resolve_model(body.model)
+    if body.messages is not None:
+        tokens = array("I", await prompt_of(state, body.chat()))
+    else:
+        special = body.add_special_tokens is not False
+        tokens = await state.pool.encode_packed(body.prompt or "", special)
+    ticket.permit.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
+    if len(tokens) > _PIECE:
+        pieces = _pieces(state, tokens, context_length(state), bool(body.return_token_strs))
+        return StreamingResponse(pieces, media_type="application/json")
+    ids = tokens.tolist()
+    strings = await state.pool.token_texts(ids) if body.return_token_strs else None
+    return json_response(TokenizeResponse(len(ids), context_length(state), ids, strings))
+
+
+async def _pieces(state: ServerState, tokens: "array[int]", context: int, strings: bool) -> AsyncGenerator[bytes, None]:
+    """The JSON of a :class:`TokenizeResponse`, so that no more of it is there than a piece."""
+    yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (len(tokens), context)
+    for start in range(0, len(tokens), _PIECE):
+        yield _items(tokens[start : start + _PIECE].tolist(), start)
+    if not strings:
+        yield b'],"token_strs":null}'
+        return
+    yield b'],"token_strs":['
+    for start in range(0, len(tokens), _PIECE):
+        yield _items(await state.pool.token_texts(tokens[start : start + _PIECE]), start)
+    yield b"]}"
+
+
+def _items(values: list[int] | list[str], start: int) -> bytes:
+    """As they stand in a list, behind ``start`` others."""
+    return (b"," if start else b"") + _encode(values)[1:-1]
+
+
+async def detokenize(state: ServerState, _request: Request, content: bytes, _ticket: RequestContext) -> Response:
+    body = decode(detokenize_decoder, content, state.limits)
+    state.resolve_model(body.model)
+    check_token_ids(body.tokens, state.vocab_size, "tokens")
+    return json_response(DetokenizeResponse(await state.pool.decode(body.tokens, skip_special_tokens=False)))

@@ -1,0 +1,157 @@
+"""What the model is asked: items and the session's settings as a chat request, and what is left out where there is
+no room for all."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from stentor.protocols.common.decoding import converted
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCallOutputItem, MessageItem
+from stentor.protocols.openai.realtime.session import RealtimeSession, RetentionRatio
+from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
+
+from ...common.keys import Caller
+from ...generation.admission import context_length, most_prompt_tokens
+from ...generation.prepare import Turn, begin_turn, prompt_of
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ..responses.conversion import messages_of
+from ..responses.naming import in_our_words
+from .conversation import Conversation, Entry, text_of
+
+ANSWER_SHARE: Final = 4
+"""At least one part in so many of the context is the answer's, or as many tokens as it may have."""
+RETAINED: Final = 0.8
+"""Of the room for the conversation, kept where the server chooses: what is left out changes the beginning of every
+prompt after it, which then has to be read anew."""
+
+
+def chat_request(session: RealtimeSession, entries: Sequence[Entry]) -> ChatRequest:
+    messages = messages_of([_told(entry) for entry in whole_calls(entries)], _unsealed)
+    if session.instructions:
+        messages.insert(0, {"role": "system", "content": session.instructions})
+    fields: dict[str, Any] = {
+        "model": session.model,
+        "messages": messages or [{"role": "user", "content": ""}],
+        "max_completion_tokens": None if session.max_output_tokens == "inf" else session.max_output_tokens,
+    }
+    if session.tools:
+        fields["tools"] = chat_tools(session.tools)
+        fields["tool_choice"] = chat_choice(session.tool_choice, session.tools)
+        if session.parallel_tool_calls is not UNSET:
+            fields["parallel_tool_calls"] = session.parallel_tool_calls
+    if session.reasoning:
+        fields["reasoning_effort"] = session.reasoning.effort
+    given = {name: value for name, value in fields.items() if value is not None}
+    chat: ChatRequest = converted(given, ChatRequest, "")
+    return chat
+
+
+def _unsealed(_text: str) -> str:
+    raise AssertionError("nothing is sealed in these conversations")
+
+
+def whole_calls(entries: Sequence[Entry]) -> list[Entry]:
+    """What the model can be told of: no message without words, no call that was cut off, no output without its call."""
+    kept = []
+    calls: set[str] = set()
+    for entry in entries:
+        match entry.item:
+            case MessageItem():
+                if not text_of(entry).strip():
+                    continue
+            case FunctionCallItem(status="completed", call_id=call_id):
+                calls.add(call_id)
+            case FunctionCallOutputItem(call_id=call_id) if call_id in calls:
+                pass
+            case _:
+                continue
+        kept.append(entry)
+    return kept
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    """In the words of the Responses API."""
+    match entry.item:
+        case MessageItem(role=role):
+            kind = "output_text" if role == "assistant" else "input_text"
+            return {"type": "message", "role": role, "content": [{"type": kind, "text": text_of(entry)}]}
+        case FunctionCallItem() as call:
+            return {
+                "type": "function_call",
+                "call_id": call.call_id,
+                "name": call.name,
+                "arguments": call.arguments or "{}",
+            }
+        case FunctionCallOutputItem() as output:
+            return {"type": "function_call_output", "call_id": output.call_id, "output": output.output}
+
+
+class Asking:
+    """Asks for one answer, with as much of the conversation as there is room for."""
+
+    def __init__(self, state: ServerState, caller: Caller, session: RealtimeSession) -> None:
+        self._state = state
+        self._caller = caller
+        self._session = session
+
+    async def turn(self, entries: list[Entry], conversation: Conversation | None, ticket: RequestContext) -> Turn:
+        """``conversation`` is told what was left out, which it is for good. Raises as :func:`begin_turn` does."""
+        session = self._session
+        with in_our_words():
+            limited = isinstance(session.truncation, RetentionRatio) and session.truncation.token_limits is not None
+            if not limited:
+                try:
+                    turn = await self._begin(entries, ticket)
+                except BadRequest as error:
+                    if error.code != "context_length_exceeded" or session.truncation == "disabled":
+                        raise
+                else:
+                    if session.truncation == "disabled" or len(turn.prompt) <= self._room:
+                        return turn
+                    await turn.batches.aclose()
+                    ticket.permit.processed(len(turn.prompt))
+            kept = await self._fitting(entries)
+            if conversation is not None:
+                conversation.drop(entries[: len(entries) - len(kept)])
+            return await self._begin(kept, ticket)
+
+    async def _begin(self, entries: Sequence[Entry], ticket: RequestContext) -> Turn:
+        chat = chat_request(self._session, entries)
+        return await begin_turn(self._state, chat, self._caller, ticket, fill_context=True)
+
+    @property
+    def _room(self) -> int:
+        """Tokens that a prompt may have, so that there is room for an answer."""
+        context = context_length(self._state)
+        wanted = self._session.max_output_tokens
+        answer = context // ANSWER_SHARE
+        if wanted != "inf":
+            answer = min(answer, wanted)
+        return min(most_prompt_tokens(self._state), context - max(1, answer))
+
+    async def _fitting(self, entries: list[Entry]) -> list[Entry]:
+        """The end of the conversation that there is room for; the last item is always part of it."""
+        ratio, room = RETAINED, self._room
+        if isinstance(self._session.truncation, RetentionRatio):
+            ratio = self._session.truncation.retention_ratio
+            limits = self._session.truncation.token_limits
+            if limits is not None and limits.post_instructions is not None:
+                room = min(room, await self._count([]) + limits.post_instructions)
+        if len(entries) < 2 or await self._count(entries) <= room:
+            return entries
+        room = int(room * ratio)
+        low, high = 1, len(entries) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if await self._count(entries[middle:]) <= room:
+                high = middle
+            else:
+                low = middle + 1
+        return entries[low:]
+
+    async def _count(self, entries: Sequence[Entry]) -> int:
+        return len(await prompt_of(self._state, chat_request(self._session, entries)))

@@ -1,0 +1,113 @@
+"""The bytes of audio that all realtime sessions hold together: what callers have said, until nobody needs it any more.
+
+::
+
+    HeldAudio          of the server
+      AudioShare       of one session: whatever it holds is given back when it ends, however it does
+        AudioHold      of one thing that holds audio, which says how much whenever that changes
+
+What one session may hold is bounded, but as many as there may be can hold more than a machine has memory for. Audio is
+counted where it lies: in the input buffer as it came and as it is heard, again in the turn that is heard, and in the
+items that keep it.
+"""
+
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from ...common.errors import Overloaded
+
+RESERVED: Final = 0.25
+"""Of all, for sessions that hold no more than their part of it: who fills the room does not keep others out."""
+_RETRY_SECONDS: Final = 5
+
+
+class AudioFull(Overloaded):
+    """What would be held is not taken; what is held is kept."""
+
+    def __init__(self, most: float) -> None:
+        message = (
+            f"`audio`: the realtime sessions of this server hold as much audio as they may (of "
+            f"{most / (1 << 20):.0f} MiB). Commit or clear what is yours, or send this again later."
+        )
+        super().__init__(message, "realtime_audio_full", _RETRY_SECONDS)
+
+
+class HeldAudio:
+    """Only its shares change it."""
+
+    def __init__(self, most: float = math.inf, on_refused: Callable[[], object] = lambda: None) -> None:
+        """``most`` in bytes; ``on_refused`` is told whenever a session is refused more."""
+        self._most = most
+        self._on_refused = on_refused
+        self.bytes = 0
+        """Held, or promised to what is being taken."""
+        self._sessions = 0
+
+    def share(self) -> "AudioShare":
+        """For one session, until the block around it ends."""
+        return AudioShare(self)
+
+    def _check(self, size: int, own: int) -> None:
+        small = (own + size) * self._sessions <= self._most * RESERVED
+        if self.bytes + size > self._most * (1 if small else 1 - RESERVED):
+            self._on_refused()
+            raise AudioFull(self._most)
+
+
+class AudioShare:
+    """What one session holds."""
+
+    def __init__(self, held: HeldAudio) -> None:
+        self._held = held
+        self._closed = False
+        self.bytes = 0
+        held._sessions += 1
+
+    def check(self, size: int) -> None:
+        """Raises AudioFull where there is no room for so many bytes more."""
+        self._held._check(size, self.bytes)
+
+    def hold(self) -> "AudioBudget":
+        return AudioBudget(self)
+
+    def close(self) -> None:
+        """The session is over. May be called again; what its holds say afterwards counts no more."""
+        if not self._closed:
+            self._change(-self.bytes)
+            self._closed = True
+            self._held._sessions -= 1
+
+    def _change(self, by: int) -> None:
+        if not self._closed:
+            self.bytes += by
+            self._held.bytes += by
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AudioBudget:
+    """Owned by what holds the audio, which must say 0 before it is given up."""
+
+    __slots__ = ("_share", "bytes")
+
+    def __init__(self, share: AudioShare) -> None:
+        self._share = share
+        self.bytes = 0
+
+    def set(self, size: int) -> None:
+        """So many bytes are held now."""
+        self._share._change(size - self.bytes)
+        self.bytes = size
+
+
+def unbounded() -> AudioShare:
+    """For a session that shares nothing."""
+    return HeldAudio().share()

@@ -1,0 +1,430 @@
+"""One connection: an actor that owns a session, reads what its client sends, and tells it what happens.
+
+::
+
+    reader ── handles one event after the other ──► machine, session, conversation, ears
+    responses ── a task each ─────────────────────► events
+    hearing ── a task for each turn ──────────────► transcripts            all end with the connection
+    ears ── runs beside ──────────────────────────► partial transcripts
+    writer ◄── outbox, bounded: whoever fills it waits until the client has read
+
+Everything runs on one event loop, and nothing is awaited between a change and the events that tell of it, so what
+clients are told is in the order in which it happened.
+"""
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+
+from stentor.protocols.common.decoding import decoded_bytes
+from stentor.protocols.common.errors import BadRequest, ErrorBody
+from stentor.protocols.openai.realtime import server as told
+from stentor.protocols.openai.realtime.client import (
+    AnyClientEvent,
+    BufferAppend,
+    BufferClear,
+    BufferCommit,
+    ItemCreate,
+    ItemDelete,
+    ItemRetrieve,
+    ItemTruncate,
+    OutputClear,
+    ResponseCancel,
+    ResponseCreate,
+    SessionUpdate,
+    TranscriptionSessionUpdate,
+    event_id_of,
+)
+from stentor.protocols.openai.realtime.given import decode_audio, read_item
+from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, MessageItem
+from stentor.protocols.openai.realtime.server import (
+    ServerEvent,
+)
+from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSession, Session
+
+from ...common.keys import Caller
+from ...http.error_responses import describe
+from ...observability.realtime_figures import SessionFigures
+from ...state.state import ServerState
+from ..responses.ids import short_id
+from .audio_budget import AudioShare
+from .conversation import Conversation, Entry
+from .machine import Event, SessionMachine, State
+from .outbox import Dialect, SendQueue
+from .parts import (
+    Ears,
+    Heard,
+    MakePacer,
+    OpenEars,
+    SpeechStarted,
+    SpeechStopped,
+    TimedOut,
+    TokenProbability,
+    Transcript,
+    Turn,
+)
+from .response_manager import ResponseManager
+from .session import SessionRules
+
+APPENDS: Final = 4
+"""So many appends count as one message: what they bring is bounded by itself."""
+
+Receive = Callable[[], Awaitable[bytes | None]]
+"""The next message; None once the client has gone."""
+
+
+class Connection:
+    """One session of OpenAI's protocol. :meth:`serve` lasts as long as it does."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        caller: Caller,
+        rules: SessionRules,
+        session: Session,
+        dialect: Dialect,
+        outbox: SendQueue,
+        *,
+        open_ears: OpenEars,
+        make_pacer: MakePacer,
+        keeps_type: bool = False,
+        audio: AudioShare | None = None,
+    ) -> None:
+        """``keeps_type``: it cannot become a session of the other type, as others can before anything has happened.
+
+        ``audio`` is the session's share of what all may hold; whoever has opened it closes it.
+        """
+        self._state = state
+        self._rules = rules
+        self._session: Session = session
+        self._dialect = dialect
+        self._outbox = outbox
+        self._open_ears = open_ears
+        realtime = isinstance(session, RealtimeSession)
+        self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
+        self._conversation = Conversation(short_id("conv"), state.limits, audio)
+        self._ears: Ears | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._pristine = not keeps_type
+        self._answering = ResponseManager(
+            state,
+            caller,
+            rules,
+            self._machine,
+            self._conversation,
+            emit=self._emit,
+            start=self._start,
+            hear=self._hear,
+            room=outbox.room,
+            make_pacer=make_pacer,
+            ears=lambda: self._ears,
+            ears_now=self._ears_now,
+        )
+        self.figures: Final = SessionFigures(state.metrics.realtime)
+
+    @property
+    def state(self) -> State:
+        return self._machine.state
+
+    @property
+    def conversation(self) -> Conversation:
+        return self._conversation
+
+    async def serve(self, receive: Receive, first: bytes | None = None) -> None:
+        """Until the client has gone. ``first`` is a message that has been received already."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            if first is not None:
+                await self.take(first)
+            interval = 1 / self._state.socket_messages if self._state.socket_messages else 0.0
+            next_read = anyio.current_time()
+            while (message := await receive()) is not None:
+                is_append = await self.take(message)
+                await self._outbox.room()
+                next_read = max(next_read + (interval / APPENDS if is_append else interval), anyio.current_time())
+                await anyio.sleep_until(next_read)
+            self._machine.take(Event.END)
+            tasks.cancel_scope.cancel()
+
+    async def take(self, message: bytes) -> bool:
+        """Handles one message; what is wrong with it is told. Returns whether it brought audio."""
+        event_id = None
+        try:
+            with self._state.memory.share() as share:
+                share.add(len(message) + decoded_bytes(message, self._state.limits))
+                event = self._dialect.decode(message, self._state.limits)
+                event_id = event.event_id
+                await self._handle(event)
+                return isinstance(event, BufferAppend)
+        except Exception as error:
+            self._tell_error(error, event_id or event_id_of(message))
+            return False
+
+    async def _handle(self, event: AnyClientEvent) -> None:
+        match event:
+            case BufferAppend():
+                await self._append(event)
+            case SessionUpdate():
+                self._update(event)
+            case ItemCreate():
+                await self._room_to_hear()
+                self._create_item(event)
+            case ItemRetrieve():
+                self._machine.take(Event.RETRIEVE_ITEM)
+                self._emit(told.ItemRetrieved(item=self._conversation.retrieved(event.item_id)))
+            case ItemDelete():
+                self._machine.check(Event.DELETE_ITEM)
+                self._conversation.delete(event.item_id)
+                self._emit(told.ItemDeleted(item_id=event.item_id))
+            case ItemTruncate():
+                self._truncate(event)
+            case ResponseCreate():
+                await self._room_to_hear()
+                self._answering.respond_as_asked(self._session, event)
+                self._pristine = False
+            case ResponseCancel():
+                self._answering.cancel_as_asked(event)
+            case BufferCommit():
+                self._commit()
+            case BufferClear():
+                self._clear()
+            case OutputClear():
+                self._answering.clear_output()
+            case TranscriptionSessionUpdate():
+                raise BadRequest("`type`: there is no event `transcription_session.update`.", "type", "invalid_value")
+
+    # ---- the session
+
+    def _update(self, event: SessionUpdate) -> None:
+        self._machine.check(Event.UPDATE)
+        if not isinstance(event.session, dict):
+            raise BadRequest("`session` is required.", "session", "missing_required_parameter")
+        before = self._session
+        session = self._rules.updated(
+            before, event.session, pristine=self._pristine, has_spoken=self._answering.has_spoken
+        )
+        if self._ears is not None:
+            self._ears.check(session.audio.input)
+        if type(session) is not type(before):
+            into = Event.BECOME_REALTIME if isinstance(session, RealtimeSession) else Event.BECOME_TRANSCRIPTION
+            self._machine.take(into)
+        self._session = session
+        if self._ears is not None:
+            self._configure(self._ears)
+        self._emit(told.SessionUpdated(session=session))
+
+    @property
+    def _input(self) -> AudioInput:
+        return self._session.audio.input
+
+    @property
+    def _tells_transcripts(self) -> bool:
+        return self._input.transcription is not None
+
+    def _configure(self, ears: Ears) -> None:
+        ears.configure(self._input, logprobs=bool(self._session.include))
+
+    def _ears_now(self) -> Ears:
+        """Raises BadRequest where nothing hears."""
+        if self._ears is None:
+            ears = self._open_ears(self._tell_partial, self._take_notice)
+            self._configure(ears)
+            self._ears = ears
+            self._start(ears.run)
+        return self._ears
+
+    async def _room_to_hear(self) -> None:
+        if self._ears is not None:
+            await self._ears.room()
+
+    # ---- items
+
+    def _create_item(self, event: ItemCreate) -> None:
+        self._machine.check(Event.CREATE_ITEM)
+        given = read_item(event.item, "item", self._state.limits)
+        given.item.id = given.item.id or short_id("item")
+        if isinstance(given.item, FunctionCallItem):
+            given.item.call_id = given.item.call_id or short_id("call")
+        entry = Entry(given.item)
+        if given.audio is not None:
+            self._conversation.check_insert(entry, event.previous_item_id)  # or it would be heard for nothing
+            entry.turn = self._ears_now().turn_of(entry.item.id, given.audio)
+        before = self._conversation.insert(entry, event.previous_item_id)
+        self._pristine = False
+        self._emit(told.ItemAdded(previous_item_id=before, item=entry.item))
+        self._emit(told.ItemDone(previous_item_id=before, item=entry.item))
+        self._begin_hearing(entry)
+
+    def _truncate(self, event: ItemTruncate) -> None:
+        self._machine.check(Event.TRUNCATE_ITEM)
+        entry = self._conversation.check_truncate(event.item_id, event.content_index)
+        end_ms = event.audio_end_ms
+        if entry.open:
+            # by its own clock the client may have played a little more of it than has been sent
+            end_ms = min(end_ms, math.ceil(entry.spoken.duration_ms))
+            self._answering.cancel_making(entry)
+        self._conversation.truncate(event.item_id, event.content_index, end_ms)
+        self._emit(told.ItemTruncated(item_id=event.item_id, content_index=event.content_index, audio_end_ms=end_ms))
+
+    # ---- what is heard
+
+    async def _append(self, event: BufferAppend) -> None:
+        self._machine.take(Event.APPEND)
+        audio = decode_audio(event.audio, "audio")
+        ears = self._ears_now()
+        self._pristine = False
+        for heard in await ears.append(audio):
+            self._take_notice(heard)
+
+    def _commit(self) -> None:
+        self._machine.check(Event.COMMIT)
+        self._conversation.check_room()
+        turn = self._ears_now().commit()
+        self._machine.take(Event.COMMIT)
+        self._add_turn(turn)
+
+    def _clear(self) -> None:
+        self._machine.take(Event.CLEAR)
+        if self._ears is not None:
+            self._ears.clear()
+        self._emit(told.BufferCleared())
+
+    def _take_notice(self, heard: Heard) -> None:
+        """What is wrong with it is told, whatever else was found."""
+        try:
+            self._notice(heard)
+        except Exception as error:
+            self._tell_error(error, None)
+
+    def _notice(self, heard: Heard) -> None:
+        detection = self._input.turn_detection
+        match heard:
+            case SpeechStarted():
+                self._machine.take(Event.SPEECH_STARTED)
+                self._emit(told.SpeechStartedEvent(audio_start_ms=heard.audio_start_ms, item_id=heard.item_id))
+                interrupts = detection is not None and detection.interrupt_response
+                if interrupts and self._answering.interrupt():
+                    self.figures.interrupted()
+            case SpeechStopped():
+                self._machine.take(Event.SPEECH_STOPPED)
+                self.figures.turn_ended(heard.spoke_until)
+                self._emit(told.SpeechStoppedEvent(audio_end_ms=heard.audio_end_ms, item_id=heard.item_id))
+                self._add_turn(heard.turn)
+                if detection is not None and detection.create_response:
+                    self._answering.respond_to_speech(self._session, answers_speech=True)
+            case TimedOut():
+                self._machine.take(Event.TIMED_OUT)
+                self._emit(
+                    told.TimeoutTriggered(
+                        audio_start_ms=heard.audio_start_ms, audio_end_ms=heard.audio_end_ms, item_id=heard.item_id
+                    )
+                )
+                self._add_turn(heard.turn)
+                self._answering.respond_to_speech(self._session, answers_speech=False)
+
+    def _add_turn(self, turn: Turn) -> None:
+        """Audio that has been committed becomes an item at the end of the conversation."""
+        entry = Entry(MessageItem(turn.item_id, "user", [Content("input_audio", transcript=None)]), turn)
+        before = self._conversation.append(entry)
+        self._emit(told.BufferCommitted(previous_item_id=before, item_id=turn.item_id))
+        self._emit(told.ItemAdded(previous_item_id=before, item=entry.item))
+        self._emit(told.ItemDone(previous_item_id=before, item=entry.item))
+        self._begin_hearing(entry)
+
+    def _begin_hearing(self, entry: Entry) -> None:
+        if entry.turn is not None:
+            self._start(self._hear_and_tell, entry, self._tells_transcripts)
+
+    async def _hear_and_tell(self, entry: Entry, tells: bool) -> None:
+        id = entry.item.id
+        try:
+            transcript = await self._transcript(entry)
+        except Exception as error:
+            _, body = describe(error)
+            if tells:
+                failure = told.TranscriptionError(body.type, body.code, body.message, body.param)
+                self._emit(told.TranscriptionFailed(item_id=id, content_index=_place(entry), error=failure))
+            return
+        finally:
+            self._conversation.forget_audio()
+        if tells and transcript is not None:
+            event = told.TranscriptionCompleted(
+                item_id=id,
+                content_index=_place(entry),
+                transcript=transcript.text,
+                usage=told.DurationUsage(transcript.seconds),
+            )
+            if self._session.include and transcript.logprobs is not None:
+                event.logprobs = _logprobs(transcript.logprobs)
+            item = entry.item
+            assert isinstance(item, MessageItem)
+            item.content[_place(entry)].transcript = transcript.text
+            self._emit(event)
+
+    async def _transcript(self, entry: Entry) -> Transcript | None:
+        """What was said in an item, which is noted there; None where nothing needs to be heard."""
+        if entry.turn is None:
+            return None
+        try:
+            transcript = await entry.turn.transcript()
+        except Exception as error:
+            entry.failure = error
+            raise
+        entry.heard = transcript.text
+        self._conversation.count(entry)
+        return transcript
+
+    async def _hear(self, entry: Entry) -> None:
+        """Until it is known what was said in it. Raises what :meth:`parts.Turn.transcript` does."""
+        if entry.failure is not None:
+            raise entry.failure
+        if entry.waits:
+            await self._transcript(entry)
+
+    def _tell_partial(self, item_id: str, delta: str, logprobs: list[TokenProbability] | None) -> None:
+        if self._tells_transcripts and delta:
+            event = told.TranscriptionDelta(item_id=item_id, delta=delta)
+            if self._session.include and logprobs is not None:
+                event.logprobs = _logprobs(logprobs)
+            self._emit(event)
+
+    # ---- telling
+
+    def begin(self, *, foreign: bool = False) -> None:
+        """Tells of the session; ``foreign``: in a way that other dialects understand as well."""
+        event = told.SessionCreated(session=self._session)
+        if foreign:
+            event.id, event.created = self._session.id, int(time.time())
+        self._emit(event)
+
+    def expire(self) -> None:
+        """Tells that the session has lasted as long as it may."""
+        message = "The session has lasted as long as it may; open another one."
+        self._outbox.tell(ErrorBody(message, "invalid_request_error", None, "session_expired"))
+
+    def _tell_error(self, error: Exception, event_id: str | None) -> None:
+        self._outbox.tell(describe(error)[1], event_id)
+
+    def _emit(self, event: ServerEvent) -> None:
+        if type(event) is told.AudioDelta:
+            self.figures.audio_sent()
+        self._outbox.put(event)
+
+    def _start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(task, *args)
+
+
+def _place(entry: Entry) -> int:
+    """Of the part that is heard."""
+    item = entry.item
+    assert isinstance(item, MessageItem)
+    return next(place for place, part in enumerate(item.content) if part.type == "input_audio")
+
+
+def _logprobs(tokens: list[TokenProbability]) -> list[told.TokenLogprob]:
+    return [told.TokenLogprob(one.token, one.logprob, one.bytes) for one in tokens if math.isfinite(one.logprob)]

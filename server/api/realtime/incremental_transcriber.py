@@ -1,0 +1,262 @@
+"""One turn, heard while it is spoken.
+
+The audio that is not settled yet, the window, is heard again and again: from time to time while the caller speaks, and
+as soon as a pause begins, so that the transcript is there when the pause has lasted long enough to end the turn. Words
+on which two hypotheses agree are told and never taken back. A window that has grown long is settled, at a pause or
+where it is quietest, and what follows is heard by itself: so the cost is bounded however long the turn is.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import anyio
+
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+
+from ...audio.quiet import quietest
+from ...common.errors import ServerError
+from .agreement import LocalAgreement, Word
+from .audio_budget import AudioShare, unbounded
+from .formats import HEARD, to_ms, to_ticks
+from .hearing_task import HearingTask
+from .hypotheses import Hearing, Hypothesis, Reading, Told, Transcribe
+from .input_buffer import Track
+from .partial_pace import PartialPace
+from .parts import TokenProbability, Transcript
+
+logger = logging.getLogger(__name__)
+
+MAX_WINDOW_MS: Final = 26_000
+"""Is settled where it is quietest in its last :data:`QUIET_MS`."""
+QUIET_MS: Final = 8_000
+SETTLE_MS: Final = 14_000
+"""A window so long is settled at the next pause."""
+MIN_NEW_MS: Final = 300
+"""Of audio between two hypotheses; less is not worth another."""
+MIN_HEARD_MS: Final = 100
+"""What is shorter holds no words."""
+
+Tell = Callable[[str, list[TokenProbability]], None]
+"""Is told each piece of the transcript once."""
+OnGuess = Callable[[str], None]
+"""Is told what has been said up to the pause that goes on."""
+
+
+class IncrementalTranscriber:
+    """Owned by the task that feeds it; :meth:`run` is for another task."""
+
+    def __init__(
+        self,
+        begin: int,
+        transcribe: Transcribe,
+        hearing: Hearing,
+        pace: PartialPace,
+        tell: Tell = lambda text, tokens: None,
+        on_guess: OnGuess = lambda text: None,
+        share: AudioShare | None = None,
+    ) -> None:
+        """``begin`` is the position of the turn's first sample."""
+        self._transcribe = transcribe
+        self._hearing = hearing
+        self._pace = pace
+        self._tell = tell
+        self._on_guess = on_guess
+        self._window = Track(HEARD, begin, (share or unbounded()).hold())
+        self._begin = begin
+        self._told = Told()
+        self._settled = ""
+        """What was told of windows before this one."""
+        self._agreement = LocalAgreement()
+        self._pauses = 0
+        """Grows when a pause begins and when one ends; odd within one."""
+        self._guess: tuple[int, Reading] | None = None
+        """Made in that pause."""
+        self._tried = 0
+        """The pause in which one was last tried."""
+        self._guessed_at = begin
+        self._task = HearingTask()
+        self._flight: tuple[int, anyio.CancelScope] | None = None
+        """What is being made that may be given up, and :attr:`_pauses` when it was begun."""
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds from :meth:`finish` to the transcript."""
+        return self._task.lag
+
+    @property
+    def waiting_ms(self) -> int:
+        """Of audio of a complete turn that has not been settled."""
+        return self._length_ms if self._task.catches_up else 0
+
+    async def room(self, most_ms: int) -> None:
+        """Returns once less than so much is not settled, or nothing is any more."""
+        await self._task.until(lambda: self._length_ms <= most_ms)
+
+    # ---- the feeding task
+
+    def push(self, pcm: bytes) -> None:
+        """More of the turn's audio."""
+        if self._task.over:
+            return
+        self._window.append(pcm)
+        self._task.notify()
+
+    def pause(self) -> None:
+        """The caller is silent: a transcript of what was said may soon be wanted."""
+        if not self._paused:
+            self._pauses += 1
+            self._drop_stale()
+            self._task.notify()
+
+    def resume(self) -> None:
+        """The caller goes on after all."""
+        if self._paused:
+            self._pauses += 1
+            if not self._hearing.partials:
+                self._drop_stale()
+            self._task.notify()
+
+    def finish(self, end: int | None = None) -> None:
+        """There is no more audio, nor any after position ``end``."""
+        if end is not None and end < self._window.end:
+            self._window.cut(end)
+        self._drop_stale()
+        self._task.finish()
+
+    def give_up(self) -> None:
+        """Nobody wants to know any more."""
+        self._task.give_up()
+        self._drop()
+
+    async def transcript(self) -> Transcript:
+        """Waits until all is settled. Raises ``BadRequest`` or ``ServerError``."""
+        await self._task.ended()
+        tokens = list(self._told.tokens) if self._hearing.logprobs else None
+        return Transcript(self._told.text, (self._window.end - self._begin) / to_ticks(1000), tokens)
+
+    def _drop(self) -> None:
+        self._window.forget(self._window.end)
+
+    @property
+    def _paused(self) -> bool:
+        return self._pauses % 2 == 1
+
+    def _drop_stale(self) -> None:
+        """Only what was begun in the pause that lasts is of use for what comes next."""
+        if self._flight is not None and not (self._paused and self._flight[0] == self._pauses):
+            self._flight[1].cancel()
+
+    # ---- the hearing task
+
+    async def run(self) -> None:
+        """Until everything is settled, or the turn is given up."""
+        await self._task.run(self._hear, self._drop)
+
+    async def _hear(self) -> None:
+        with contextlib.ExitStack() as at_end:
+            if self._hearing.partials:
+                self._pace.join()
+                at_end.callback(self._pace.leave)
+            began = anyio.current_time()
+            while True:
+                due = began + self._pace.interval
+                if self._length_ms > MAX_WINDOW_MS:
+                    await self._settle(self._quietest())
+                    self._guess, self._tried = None, 0
+                elif self._task.complete:
+                    await self._settle_rest()
+                    return
+                elif self._paused and self._tried != self._pauses:
+                    await self._guess_at_pause()
+                elif self._may_guess and anyio.current_time() >= due:
+                    self._pace.observe(anyio.current_time() - began)
+                    began = anyio.current_time()
+                    await self._guess_while_speaking()
+                else:
+                    await self._task.news(due if self._may_guess else float("inf"))
+
+    @property
+    def _length_ms(self) -> int:
+        return to_ms(self._window.end - self._window.begin)
+
+    @property
+    def _may_guess(self) -> bool:
+        fresh = to_ms(self._window.end - self._guessed_at) >= MIN_NEW_MS
+        return self._hearing.partials and fresh and not self._paused
+
+    def _quietest(self) -> int:
+        window = self._window
+        pcm = window.between(window.begin, window.begin + to_ticks(MAX_WINDOW_MS))
+        samples = len(pcm) // HEARD.sample_bytes
+        return window.begin + quietest(pcm, samples - QUIET_MS * SAMPLE_RATE // 1000, samples) * HEARD.ticks
+
+    async def _guess_at_pause(self) -> None:
+        pause = self._tried = self._pauses
+        end = self._window.end
+        with self._may_be_dropped():
+            reading = await self._read(end, final=True)
+            self._learn(reading)
+            if pause != self._pauses:
+                return
+            self._guess = pause, reading
+            self._on_guess((self._settled + reading.text).strip())
+            if not self._task.complete and to_ms(end - self._window.begin) >= SETTLE_MS:
+                self._settle_as(reading, end)
+                self._guess = pause, Reading("", Hypothesis(""))  # nothing has been said since
+
+    async def _guess_while_speaking(self) -> None:
+        with self._may_be_dropped():
+            async with self._pace.place():
+                reading = await self._read(self._window.end, final=False)
+            self._learn(reading)
+
+    @contextlib.contextmanager
+    def _may_be_dropped(self) -> Iterator[None]:
+        """What is within ends early when something happens that makes it stale; nobody is told if it fails."""
+        with anyio.CancelScope() as scope:
+            self._flight = self._pauses, scope
+            try:
+                yield
+            except ServerError as error:
+                logger.info("a guess at a turn failed: %s", error)
+            finally:
+                self._flight = None
+
+    def _learn(self, reading: Reading) -> None:
+        """Tells the words that are settled by it."""
+        if self._hearing.partials:
+            self._say(self._agreement.add(reading.text), reading)
+
+    async def _settle_rest(self) -> None:
+        if self._guess is not None and self._paused and self._guess[0] == self._pauses:
+            self._settle_as(self._guess[1], self._window.end)
+        else:
+            await self._settle(self._window.end)
+
+    async def _settle(self, end: int) -> None:
+        """Hears the window up to ``end`` for the last time."""
+        self._settle_as(await self._read(end, final=True), end)
+
+    def _settle_as(self, reading: Reading, end: int) -> None:
+        self._say(self._agreement.finish(reading.text), reading)
+        self._agreement = LocalAgreement()
+        self._settled = self._told.text
+        self._window.forget(end)
+        self._guessed_at = end
+        self._task.heard()
+
+    def _say(self, words: list[Word], reading: Reading) -> None:
+        text, tokens = self._told.add(words, reading)
+        if text:
+            self._tell(text, tokens)
+
+    async def _read(self, end: int, *, final: bool) -> Reading:
+        self._guessed_at = end
+        before = self._agreement.text
+        pcm = self._window.between(self._window.begin, end)
+        if len(pcm) < MIN_HEARD_MS * SAMPLE_RATE // 1000 * HEARD.sample_bytes:
+            return Reading(before, Hypothesis(""))
+        with self._pace.awaited() if final else contextlib.nullcontext():
+            return Reading(before, await self._transcribe(pcm, self._hearing, continued=before, final=final))

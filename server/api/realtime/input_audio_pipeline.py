@@ -1,0 +1,433 @@
+"""What one session hears: its input audio buffer, who speaks when, and what is said.
+
+Owned by the connection's task. Transcription runs in tasks below :meth:`InputAudioPipeline.run`; what it finds comes
+back on the same event loop.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.realtime.session import (
+    AudioInput,
+    SemanticVad,
+    ServerVad,
+    Transcription,
+    TurnDetection,
+)
+
+from ...audio.prompt_resample import PromptResampler
+from ..responses.ids import short_id
+from . import turns
+from .audio_budget import AudioBudget, AudioShare, unbounded
+from .completeness import wait_ms
+from .formats import HEARD, Wire, to_ms, to_ticks
+from .hypotheses import Hearing
+from .input_buffer import MAX_SECONDS, Clip, InputBuffer
+from .partial_pace import PartialPace
+from .parts import Heard, OnHeard, OnPartial, SpeechStarted, SpeechStopped, TimedOut, TokenProbability, Transcript
+from .streamed import COPIES, AnyHearing, AnyTranscriber, hear_turn
+from .turns import TurnDetector, TurnRules
+
+KEPT_MS: Final = 15_000
+"""Of silence, for a client that commits although the server looks for turns."""
+_PROMPT_CHARS: Final = 2000
+"""Of what a session says about its words; the model takes some 220 tokens."""
+BACKLOG_MS: Final = 1_200_000
+"""Of audio that waits to be transcribed; the next is not taken before there is less."""
+PIECE_SECONDS: Final = 1.0
+"""Of audio that is looked at in one go; in between the session's other tasks run."""
+
+
+class Probabilities(Protocol):
+    """A voice detector with the audio that it has been pushed."""
+
+    def push(self, pcm: bytes) -> list[float]:
+        """Of speech in each stretch of 32 ms that is whole by now."""
+
+
+class HeardTurn:
+    """A turn that has been taken out of the buffer."""
+
+    def __init__(self, item_id: str, clip: Clip, hearing: AnyHearing) -> None:
+        self.item_id: Final = item_id
+        self.audio = clip.audio
+        self.duration_ms: Final = clip.end_ms - clip.start_ms
+        self._hearing = hearing
+
+    def forget_audio(self) -> None:
+        self.audio = b""
+
+    async def transcript(self) -> Transcript:
+        return await self._hearing.transcript()
+
+
+class _Growing(NamedTuple):
+    """The turn to which the next audio belongs."""
+
+    item_id: str
+    hearing: AnyHearing
+
+
+class _Arriving(NamedTuple):
+    """Audio that came whole and has not reached its turn, in the session's format."""
+
+    audio: bytes
+    hold: AudioBudget
+    """For it, and for what it will be in its turn."""
+
+
+def new_item_id() -> str:
+    return short_id("item")
+
+
+class InputAudioPipeline:
+    """An implementation of :class:`.parts.Ears`."""
+
+    def __init__(
+        self,
+        transcribe: AnyTranscriber,
+        make_voice: Callable[[], Probabilities],
+        pace: PartialPace,
+        on_partial: OnPartial = lambda item_id, text, tokens: None,
+        on_heard: OnHeard = lambda heard: None,
+        *,
+        on_lag: Callable[[float], object] = lambda seconds: None,
+        max_seconds: float = MAX_SECONDS,
+        new_id: Callable[[], str] = new_item_id,
+        share: AudioShare | None = None,
+    ) -> None:
+        """``on_lag`` is told the seconds from the end of a turn to its transcript; ``share`` is of what is held."""
+        self._transcribe = transcribe
+        self._make_voice = make_voice
+        self._pace = pace
+        self._on_partial = on_partial
+        self._on_heard = on_heard
+        self._on_lag = on_lag
+        self._new_id = new_id
+        self._max_ms = int(min(max_seconds, MAX_SECONDS) * 1000)
+        self._input = AudioInput(turn_detection=None)
+        self._hearing = Hearing()
+        self._share = share or unbounded()
+        self._taken = self._share.hold()
+        """Promised to what is being appended."""
+        self._buffer = InputBuffer(Wire.of(self._input.format), max_seconds, self._share)
+        self._growing: _Growing | None = None
+        self._voice: Probabilities | None = None
+        self._detector: TurnDetector | None = None
+        self._longest_pause = 0
+        self._unsettled: list[AnyHearing] = []
+        self._arriving: dict[AnyHearing, _Arriving] = {}
+        self._unstarted: list[tuple[AnyHearing, Wire]] = []
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._settled = anyio.Event()
+
+    @property
+    def received_ms(self) -> int:
+        """Of audio since the session began."""
+        return to_ms(self._buffer.received)
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            for hearing, wire in self._unstarted:
+                self._tasks.start_soon(self._hear, hearing, wire)
+            self._unstarted.clear()
+            await anyio.sleep_forever()
+
+    # ---- what the session says
+
+    def check(self, input: AudioInput) -> None:
+        self._buffer.check_change(Wire.of(input.format))
+
+    def configure(self, input: AudioInput, *, logprobs: bool) -> None:
+        self._input = input
+        self._hearing = _hearing_of(input.transcription, logprobs=logprobs)
+        rest = self._buffer.change(Wire.of(input.format))
+        if self._growing is not None:
+            self._growing.hearing.push(rest)
+        rules = self._rules()
+        if rules is None:
+            self._voice = self._detector = None
+        elif self._detector is None:
+            if self._growing is not None:  # what was to be one turn may now be any number
+                self._growing.hearing.give_up()
+                self._growing = None
+            self._watch(rules)
+        else:
+            self._detector.change(rules)
+
+    def responded(self, audio_ms: float) -> None:
+        if self._detector is not None:
+            self._detector.await_speech(self.received_ms + math.ceil(audio_ms))
+
+    def responding(self) -> None:
+        if self._detector is not None:
+            self._detector.stop_waiting()
+
+    # ---- audio
+
+    async def room(self) -> None:
+        while self._backlog_ms > BACKLOG_MS:
+            await self._settled.wait()
+
+    @property
+    def _backlog_ms(self) -> float:
+        coming = sum(len(one.audio) for one in self._arriving.values()) * 1000 / self._buffer.wire.bytes_a_second
+        return coming + sum(hearing.waiting_ms for hearing in self._unsettled)
+
+    async def append(self, audio: bytes) -> list[Heard]:
+        await self.room()
+        voice = self._voice
+        if voice is None:
+            self._buffer.check_append(audio)
+        wire, rest = self._buffer.wire, len(audio)
+        self._share.check(_most_held(wire, rest))
+        try:
+            for piece in _pieces(wire, audio):
+                rest -= len(piece)
+                self._taken.set(_most_held(wire, rest))
+                await self._take(piece, voice)
+        finally:
+            self._taken.set(0)
+        return []
+
+    async def _take(self, piece: bytes, voice: Probabilities | None) -> None:
+        pcm = self._buffer.append(piece)
+        if voice is None:
+            self._feed(pcm)
+        else:
+            if self._growing is not None:
+                self._growing.hearing.push(pcm)
+            for probability in voice.push(pcm):
+                for heard in self._look(probability):
+                    self._on_heard(heard)  # at once, before anything else can be told of the turn
+            self._forget()
+        await anyio.lowlevel.checkpoint()
+
+    def commit(self) -> HeardTurn:
+        buffer = self._buffer
+        if self._detector is not None and self._detector.speaking:
+            buffer.forget(to_ticks(self._detector.keep_from_ms))
+        buffer.check_commit()
+        if self._growing is None:
+            self._share.check(COPIES * buffer.heard_bytes)
+        rest = buffer.flush()
+        if self._growing is None:
+            growing = self._open(buffer.begin)
+        else:
+            growing, self._growing = self._growing, None
+            growing.hearing.push(rest)
+        clip = buffer.take(buffer.begin, buffer.received)
+        growing.hearing.finish()
+        self._restart()
+        return HeardTurn(growing.item_id, clip, growing.hearing)
+
+    def clear(self) -> None:
+        self._buffer.clear()
+        if self._growing is not None:
+            self._growing.hearing.give_up()
+            self._growing = None
+        self._restart()
+
+    def turn_of(self, item_id: str, audio: bytes) -> HeardTurn:
+        wire = self._buffer.wire
+        audio = audio[: len(audio) - len(audio) % wire.sample_bytes]
+        ms = len(audio) * 1000 // wire.bytes_a_second
+        if ms > self._max_ms:
+            raise BadRequest(
+                f"`audio` lasts {ms / 1000:.0f} s; at most {self._max_ms / 1000:.0f} s are taken at once.",
+                "audio",
+                "audio_too_long",
+            )
+        self._share.check(_most_held(wire, len(audio)))
+        wanted = replace(self._hearing, partials=False)
+        hearing = hear_turn(0, self._transcribe, wanted, self._pace, share=self._share)
+        arriving = self._arriving[hearing] = _Arriving(audio, self._share.hold())
+        arriving.hold.set(_most_held(wire, len(audio)))
+        self._start(hearing)
+        return HeardTurn(item_id, Clip(0, ms, audio, b""), hearing)
+
+    def _feed(self, pcm: bytes) -> None:
+        """Audio in which nobody looks for turns."""
+        if self._growing is not None:
+            self._growing.hearing.push(pcm)
+        elif pcm:
+            self._growing = self._open(self._buffer.begin)
+
+    def _forget(self) -> None:
+        """Silence that will belong to no turn."""
+        if self._detector is not None:
+            keep = self._detector.keep_from_ms
+            if not self._detector.speaking:
+                keep = min(keep, self.received_ms - min(KEPT_MS, self._max_ms // 2))
+            self._buffer.forget(to_ticks(keep))
+
+    # ---- turns
+
+    def _watch(self, rules: TurnRules) -> None:
+        """Looks for turns in what comes from now on."""
+        self._voice = self._make_voice()
+        self._detector = TurnDetector(rules, to_ms(self._buffer.heard))
+
+    def _rules(self) -> TurnRules | None:
+        """With room in the buffer for what comes between the end of a turn and its being found."""
+        rules = _rules_of(self._input.turn_detection)
+        return rules and replace(rules, max_turn_ms=min(rules.max_turn_ms, max(self._max_ms - 2000, 500)))
+
+    def _restart(self) -> None:
+        rules = self._rules()
+        if rules is not None:
+            self._watch(rules)
+
+    def _look(self, probability: float) -> list[Heard]:
+        if self._detector is None:
+            return []
+        found: list[Heard] = []
+        for event in self._detector.push(probability):
+            match event:
+                case turns.SpeechStarted():
+                    self._growing = self._open(to_ticks(event.start_ms))
+                    found.append(SpeechStarted(self._growing.item_id, event.start_ms))
+                case turns.Paused():
+                    self._longest_pause = event.longest_ms
+                    if self._growing is not None:
+                        self._growing.hearing.pause()
+                case turns.Resumed():
+                    if self._growing is not None:
+                        self._growing.hearing.resume()
+                case turns.SpeechStopped():
+                    found.append(self._stopped(event))
+                case turns.TimedOut():
+                    found.append(self._timed_out(event))
+        return found
+
+    def _stopped(self, event: turns.SpeechStopped) -> SpeechStopped:
+        begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
+        growing, self._growing = self._growing or self._open(begin), None
+        growing.hearing.finish(end)
+        since = (self.received_ms - event.voiced_end_ms) / 1000
+        turn = HeardTurn(growing.item_id, self._buffer.take(begin, end), growing.hearing)
+        return SpeechStopped(growing.item_id, event.end_ms, turn, time.monotonic() - since)
+
+    def _timed_out(self, event: turns.TimedOut) -> TimedOut:
+        begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
+        growing = self._open(begin)
+        growing.hearing.finish(end)
+        turn = HeardTurn(growing.item_id, self._buffer.take(begin, end), growing.hearing)
+        return TimedOut(growing.item_id, event.start_ms, event.end_ms, turn)
+
+    def _open(self, begin: int) -> _Growing:
+        """A turn that begins at that position, with what is there of it."""
+        item_id, wanted = self._new_id(), self._hearing
+        hearing: AnyHearing
+
+        def tell(text: str, tokens: list[TokenProbability]) -> None:
+            if wanted.partials:
+                self._on_partial(item_id, text, tokens if wanted.logprobs else None)
+
+        def on_guess(text: str) -> None:
+            if self._growing is not None and self._growing.hearing is hearing:
+                self._judge(text)
+
+        begin = max(begin, self._buffer.begin)
+        hearing = hear_turn(begin, self._transcribe, wanted, self._pace, tell, on_guess, self._share)
+        hearing.push(self._buffer.look(begin, self._buffer.heard).pcm)
+        self._start(hearing)
+        return _Growing(item_id, hearing)
+
+    def _judge(self, said: str) -> None:
+        """How long this pause must be to end the turn, by what has been said before it."""
+        detection = self._input.turn_detection
+        if self._detector is None or not isinstance(detection, SemanticVad):
+            return
+        stopped = self._detector.judge(wait_ms(said, detection.eagerness, self._longest_pause))
+        if stopped is not None:
+            self._on_heard(self._stopped(stopped))
+
+    # ---- transcription
+
+    def _start(self, hearing: AnyHearing) -> None:
+        self._unsettled.append(hearing)
+        if self._tasks is None:
+            self._unstarted.append((hearing, self._buffer.wire))
+        else:
+            self._tasks.start_soon(self._hear, hearing, self._buffer.wire)
+
+    async def _bring(self, hearing: AnyHearing, wire: Wire) -> None:
+        """What came whole, to its turn; the session's other tasks run meanwhile."""
+        resampler = PromptResampler(wire.rate, HEARD.rate)
+        audio, hold = self._arriving[hearing]
+        rest = len(audio)
+        for piece in _pieces(wire, audio):
+            rest -= len(piece)
+            hold.set(len(audio) + COPIES * _as_heard(wire, rest))
+            hearing.push(resampler.push(wire.decode(piece)))
+            await anyio.lowlevel.checkpoint()
+        hearing.push(resampler.finish())
+        hearing.finish()
+
+    async def _hear(self, hearing: AnyHearing, wire: Wire) -> None:
+        try:
+            if hearing in self._arriving:
+                await self._bring(hearing, wire)
+                self._arriving.pop(hearing).hold.set(0)
+            await hearing.run()
+            if hearing.lag is not None:
+                self._on_lag(hearing.lag)
+        finally:
+            self._unsettled.remove(hearing)
+            self._settled.set()
+            self._settled = anyio.Event()
+
+
+def _pieces(wire: Wire, audio: bytes) -> Iterator[bytes]:
+    """Each takes a moment to resample; nothing else runs meanwhile."""
+    step = int(wire.bytes_a_second * PIECE_SECONDS)
+    for begin in range(0, len(audio), step):
+        yield audio[begin : begin + step]
+
+
+def _as_heard(wire: Wire, size: int) -> int:
+    """Bytes of what is so much as it came."""
+    return math.ceil(size / wire.bytes_a_second * HEARD.bytes_a_second)
+
+
+def _most_held(wire: Wire, size: int) -> int:
+    """Bytes that so much of a client's audio takes: as it came, as it is heard, and in its turn."""
+    return size + (1 + COPIES) * _as_heard(wire, size)
+
+
+def _rules_of(detection: TurnDetection | None) -> TurnRules | None:
+    match detection:
+        case None:
+            return None
+        case ServerVad():
+            return TurnRules.server(
+                detection.threshold,
+                detection.prefix_padding_ms,
+                detection.silence_duration_ms,
+                detection.idle_timeout_ms,
+            )
+        case SemanticVad():
+            return TurnRules.semantic(detection.eagerness)
+
+
+def _hearing_of(written: Transcription | None, *, logprobs: bool) -> Hearing:
+    """A text model must be told what was said; without ``written`` nobody else is."""
+    if written is None:
+        return Hearing()
+    prompt = ", ".join(filter(None, (written.prompt, *(written.keywords or ()))))
+    return Hearing(
+        written.language,
+        tuple(written.languages or ()),
+        prompt[-_PROMPT_CHARS:],
+        logprobs=logprobs,
+        partials=True,
+    )

@@ -1,0 +1,206 @@
+"""The input audio buffer: what the client has sent and nobody has taken, as it came and as the models hear it.
+
+Every sample has a position, counted in :data:`.formats.TICKS` from the first sample of the session; clearing and
+committing move nothing. Both forms of the audio are kept: the client may ask for its own again.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+from stentor.protocols.common.errors import BadRequest
+
+from ...audio.prompt_resample import PromptResampler
+from .audio_budget import AudioBudget, AudioShare, unbounded
+from .formats import HEARD, Wire, to_ms
+
+MAX_SECONDS: Final = 600
+"""Of audio in one buffer: 29 MB as it came, and 19 MB as it is heard."""
+MIN_COMMIT_MS: Final = 100
+
+
+class Clip(NamedTuple):
+    """A stretch of the client's audio."""
+
+    start_ms: int
+    end_ms: int
+    audio: bytes
+    """In the session's format."""
+    pcm: bytes
+    """As the models hear it."""
+
+
+class Track:
+    """Samples of one rate from position ``begin`` on; the oldest can be forgotten."""
+
+    def __init__(self, wire: Wire, begin: int = 0, hold: AudioBudget | None = None) -> None:
+        self.wire: Final = wire
+        self._data = bytearray()
+        self._begin = begin
+        self._hold = hold or unbounded().hold()
+
+    @property
+    def begin(self) -> int:
+        return self._begin
+
+    @property
+    def end(self) -> int:
+        return self._begin + len(self._data) // self.wire.sample_bytes * self.wire.ticks
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self._data)
+
+    def append(self, audio: bytes) -> None:
+        self._data += audio
+        self._hold.set(len(self._data))
+
+    def forget(self, until: int) -> None:
+        """What lies before ``until``."""
+        count = min(max(0, until - self._begin) // self.wire.ticks, len(self._data) // self.wire.sample_bytes)
+        del self._data[: count * self.wire.sample_bytes]
+        self._begin += count * self.wire.ticks
+        self._hold.set(len(self._data))
+
+    def cut(self, end: int) -> None:
+        """What lies from ``end`` on is not wanted."""
+        del self._data[self._index(end) :]
+        self._hold.set(len(self._data))
+
+    def move(self, by: int) -> None:
+        """All samples lie so far behind where they were."""
+        self._begin += by
+
+    def between(self, begin: int, end: int) -> bytes:
+        """The samples of [begin, end) that are there."""
+        first, last = self._index(begin), self._index(end)
+        return bytes(self._data[first:last])
+
+    def _index(self, position: int) -> int:
+        return max(0, position - self._begin) // self.wire.ticks * self.wire.sample_bytes
+
+
+class InputBuffer:
+    """Of one session. Bounded: what would exceed ``max_seconds`` is refused."""
+
+    def __init__(self, wire: Wire, max_seconds: float = MAX_SECONDS, share: AudioShare | None = None) -> None:
+        self._max_seconds = max_seconds
+        self._share = share or unbounded()
+        self._half = b""
+        self._sent = Track(wire, 0, self._share.hold())
+        self._heard = Track(HEARD, 0, self._share.hold())
+        self._resampler = PromptResampler(wire.rate, HEARD.rate)
+
+    @property
+    def wire(self) -> Wire:
+        return self._sent.wire
+
+    @property
+    def begin(self) -> int:
+        """Position of the oldest sample that is kept."""
+        return self._sent.begin
+
+    @property
+    def received(self) -> int:
+        """Position after the last sample."""
+        return self._sent.end
+
+    @property
+    def heard(self) -> int:
+        """Position up to which the audio has been resampled: a little behind :attr:`received`."""
+        return self._heard.end
+
+    @property
+    def heard_bytes(self) -> int:
+        """Of what is kept, as the models hear it."""
+        return self._heard.size
+
+    def append(self, audio: bytes) -> bytes:
+        """Keeps more of the client's audio; returns what is new as the models hear it.
+
+        Half a sample waits for the other half. Raises ``BadRequest`` where the buffer would hold too much.
+        """
+        self.check_append(audio)
+        wire = self.wire
+        audio = self._half + audio
+        whole = len(audio) - len(audio) % wire.sample_bytes
+        audio, self._half = audio[:whole], audio[whole:]
+        self._sent.append(audio)
+        return self._keep(self._resampler.push(wire.decode(audio)))
+
+    def check_append(self, audio: bytes) -> None:
+        """Raises ``BadRequest`` where :meth:`append` would."""
+        wire = self.wire
+        whole = (len(self._half) + len(audio)) // wire.sample_bytes * wire.sample_bytes
+        held = (self.received - self.begin) / (wire.rate * wire.ticks)
+        if held + whole / wire.bytes_a_second > self._max_seconds:
+            raise BadRequest(
+                f"`audio`: the input audio buffer holds {held:.0f} s and would exceed {self._max_seconds:.0f} s. "
+                "Commit or clear it first.",
+                "audio",
+                code="input_audio_buffer_full",
+            )
+
+    def flush(self) -> bytes:
+        """What the resampler held back, as the models hear it: all that came has been heard then."""
+        rest = self._keep(self._resampler.finish())
+        self._resampler = PromptResampler(self.wire.rate, HEARD.rate)
+        self._half = b""
+        if self._heard.end != self.received:  # by less than a sample: what follows must not drift
+            self._heard.move(self.received - self._heard.end)
+        return rest
+
+    def check_change(self, wire: Wire) -> None:
+        """Raises ``Overloaded`` where the form that :meth:`change` makes would be more than all sessions may hold."""
+        if not wire.same_as(self.wire):
+            self._share.check(math.ceil(self._sent.size / self.wire.bytes_a_second * wire.bytes_a_second))
+
+    def change(self, wire: Wire) -> bytes:
+        """From here on audio comes in another format: what was there is flushed, and forgotten in its old form."""
+        if wire.same_as(self.wire):
+            return b""
+        rest = self.flush()
+        begin, end = self._sent.begin, self._sent.end
+        self._sent.forget(end)
+        self._resampler = PromptResampler(wire.rate, HEARD.rate)
+        pcm = self._heard.between(begin, end)
+        self._sent = Track(wire, begin if pcm else end, self._share.hold())
+        if pcm:
+            self._sent.append(wire.encode(PromptResampler(HEARD.rate, wire.rate).finish(pcm)))
+            self._sent.move(end - self._sent.end)
+        return rest
+
+    def forget(self, until: int) -> None:
+        """What lies before position ``until``: it will belong to no turn."""
+        self._sent.forget(until)
+        self._heard.forget(until)
+
+    def take(self, begin: int, end: int) -> Clip:
+        """The audio of [begin, end); nothing before ``end`` is kept."""
+        begin = max(begin, self.begin)
+        clip = self.look(begin, end)
+        self.forget(end)
+        return clip
+
+    def look(self, begin: int, end: int) -> Clip:
+        audio, pcm = self._sent.between(begin, end), self._heard.between(begin, end)
+        return Clip(to_ms(begin), to_ms(end), audio, pcm)
+
+    def check_commit(self) -> None:
+        """Raises ``BadRequest`` (``input_audio_buffer_commit_empty``) where less than 100 ms are kept."""
+        held = (self.received - self.begin) * 1000 / (self.wire.rate * self.wire.ticks)
+        if held < MIN_COMMIT_MS:
+            raise BadRequest(
+                "Error committing input audio buffer: buffer too small. Expected at least "
+                f"{MIN_COMMIT_MS}ms of audio, but buffer only has {held:.2f}ms of audio.",
+                code="input_audio_buffer_commit_empty",
+            )
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.flush()
+        self.forget(self.received)
+
+    def _keep(self, pcm: bytes) -> bytes:
+        self._heard.append(pcm)
+        return pcm

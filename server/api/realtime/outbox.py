@@ -1,0 +1,99 @@
+"""What waits to be sent to a client, in the words that it understands."""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import anyio
+import msgspec
+from msgspec import UNSET
+
+from stentor.protocols.common.errors import ErrorBody
+from stentor.protocols.common.limits import Limits
+from stentor.protocols.openai.realtime.client import AnyClientEvent, decode_event
+from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError, ServerEvent
+
+from ...observability.request import current_request_id
+from ..responses.ids import short_id
+
+MAX_EVENTS: Final = 512
+MAX_BYTES: Final = 1 << 20
+"""That wait to be sent, before those who have more to say wait, too; what is told in one step may be beyond it."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Dialect(Protocol):
+    """How events are written."""
+
+    def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
+        """Raises BadRequest."""
+
+    def encode(self, event: ServerEvent) -> bytes | None:
+        """None for what this dialect does not have."""
+
+
+class Current:
+    """As the API is now."""
+
+    def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
+        return decode_event(message, limits)
+
+    def encode(self, event: ServerEvent) -> bytes | None:
+        return _encode(event)
+
+
+class SendQueue:
+    """Filled by the connection and its tasks, emptied by :meth:`write`."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._more = anyio.Event()
+        self._less = anyio.Event()
+        self._closed = False
+
+    def put(self, event: ServerEvent) -> None:
+        """Never waits: it is told as it is now."""
+        event.event_id = short_id("event")
+        message = self._dialect.encode(event)
+        if message is not None:
+            self.put_message(message)
+
+    def put_message(self, message: bytes) -> None:
+        """As it is; never waits."""
+        if not self._closed:
+            self._waiting.append(message)
+            self._bytes += len(message)
+            self._more.set()
+
+    def tell(self, error: ErrorBody, event_id: str | None = None) -> None:
+        """``event_id`` is that of the client's event that is at fault."""
+        told = RealtimeError(error.type, error.code, error.message, error.param, event_id)
+        self.put(ErrorEvent(error=told, request_id=current_request_id() or UNSET))
+
+    async def room(self) -> None:
+        """Returns when more may be put; at once, when nobody reads any more."""
+        while not self._closed and (self._bytes > MAX_BYTES or len(self._waiting) > MAX_EVENTS):
+            await self._less.wait()
+
+    async def write(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Sends until :meth:`close`, and then what is left."""
+        while True:
+            while self._waiting:
+                message = self._waiting.popleft()
+                self._bytes -= len(message)
+                less, self._less = self._less, anyio.Event()
+                less.set()
+                await send(message)
+            if self._closed:
+                return
+            self._more = anyio.Event()
+            await self._more.wait()
+
+    def close(self) -> None:
+        """Nothing more is put."""
+        self._closed = True
+        self._more.set()
+        self._less.set()

@@ -1,0 +1,259 @@
+"""Makes one response: asks the model, and says what it answers, as text or aloud."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, closing
+from typing import Final
+
+import anyio
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.deltas import (
+    Delta,
+    Finish,
+    PromptProcessed,
+    Reasoning,
+    Text,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from stentor.protocols.openai.realtime.items import ItemStatus
+from stentor.protocols.openai.realtime.server import ResponseFailure, ResponseUsage, StatusDetails
+from stentor.protocols.openai.realtime.session import RealtimeSession
+
+from ...common.errors import generation_error
+from ...common.keys import Caller
+from ...http.error_responses import describe
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ...tts.model import SpeechModel
+from .answer import Answer
+from .asking import Asking
+from .conversation import Conversation, Entry, text_of
+from .parts import Pacer
+from .speech_stream import SpeechStream
+
+_WRITTEN_AHEAD: Final = 1024
+"""Pieces of text that wait to be spoken; then the model's next words wait."""
+
+
+class Responding:
+    """One response. :meth:`run` makes it; :meth:`cancel` ends it at once, in the middle of whatever it does."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        caller: Caller,
+        session: RealtimeSession,
+        answer: Answer,
+        entries: list[Entry],
+        conversation: Conversation | None,
+        *,
+        hear: Callable[[Entry], Awaitable[None]],
+        room: Callable[[], Awaitable[None]],
+        make_pacer: Callable[[], Pacer],
+        answers_speech: bool = False,
+    ) -> None:
+        """``entries`` are what it answers; ``session`` has what holds for this response.
+
+        ``hear`` waits until it is known what was said in an item, ``room`` until the client has read enough.
+        ``answers_speech``: nobody asked for it but what was said, so that where nothing was said there is no answer.
+        """
+        self.answer: Final = answer
+        self._state = state
+        self._caller = caller
+        self._session = session
+        self._entries = entries
+        self._unheard = [entry for entry in entries if entry.waits]
+        self._conversation = conversation
+        self._hear = hear
+        self._room = room
+        self._pacer = make_pacer()
+        self._answers_speech = answers_speech
+        self._scope = anyio.CancelScope()
+        self._given = self._cached = self._output = 0
+        self._asked = False
+        self._finish: Finish | None = None
+
+    @property
+    def usage(self) -> ResponseUsage | None:
+        return ResponseUsage.of(self._given, self._cached, self._output) if self._asked else None
+
+    @property
+    def unplayed_ms(self) -> float:
+        """Of its audio that has been sent, and not been played yet."""
+        return self._pacer.unplayed_ms
+
+    @property
+    def speech(self) -> SpeechModel | None:
+        """What says it aloud; None where it is written."""
+        return self._state.speech if self._session.output_modalities == ["audio"] else None
+
+    def cancel(self, details: StatusDetails) -> None:
+        """Tells of its end before this returns."""
+        self.answer.end(details, self.usage)
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Raises nothing but cancellation from outside; the answer has ended in every case."""
+        try:
+            with self._scope:
+                self.answer.end(await self._make(), self.usage)
+        except Exception as error:
+            self.answer.end(_failed(error), self.usage)
+        finally:
+            self.answer.end(StatusDetails("cancelled", "client_cancelled"), self.usage)
+
+    async def _make(self) -> StatusDetails:
+        for entry in self._unheard:
+            await self._hear(entry)
+        if self._answers_speech and not text_of(self._entries[-1]).strip():
+            return StatusDetails("completed")
+        state = self._state
+        with state.live(state.overload.request_timeout) as ticket:
+            await self._say(ticket)
+        if self._finish is None or self._finish.reason not in ("stop", "length"):
+            raise generation_error(self._finish)
+        if self._finish.reason == "length":
+            return StatusDetails("incomplete", "max_output_tokens")
+        return StatusDetails("completed")
+
+    async def _say(self, ticket: RequestContext) -> None:
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            with closing(_Messages(self, tasks)) as messages:
+                try:
+                    with ticket.bounded():  # which is no bound for what is spoken of it
+                        await self._generate(messages, ticket)
+                    cut = self._finish is not None and self._finish.reason == "length"
+                    await messages.leave("incomplete" if cut else "completed")
+                except Exception as error:  # not from within a task group, which would wrap it
+                    failure = error
+                    tasks.cancel_scope.cancel()
+        failure = messages.failure or failure
+        if failure is not None:
+            raise failure
+
+    async def _generate(self, messages: "_Messages", ticket: RequestContext) -> None:
+        asking = Asking(self._state, self._caller, self._session)
+        turn = await asking.turn(self._entries, self._conversation, ticket)
+        self._asked = True
+        self._given = len(turn.prompt)
+        async with aclosing(turn.batches):
+            async for batch in turn.batches:
+                for delta in batch:
+                    await self._take(delta, messages)
+                await self._room()
+
+    async def _take(self, delta: Delta, messages: "_Messages") -> None:
+        answer = self.answer
+        match delta:
+            case Text():
+                self._output += len(delta.tokens)
+                if delta.text:
+                    await messages.write(delta.text)
+            case Reasoning():
+                self._output += len(delta.tokens)
+            case PromptProcessed():
+                self._cached = delta.cached_tokens
+            case ToolCallStart():
+                await messages.leave("completed")
+                answer.call(delta.name, delta.id)
+            case ToolCallArguments():
+                answer.argue(delta.text)
+            case ToolCallEnd():
+                answer.end_call()
+            case Finish():
+                self._finish = delta
+
+    # ---- for what speaks
+
+    async def play(self, entry: Entry, said: str, audio: bytes, ms: float) -> None:
+        """Sends audio of a message; ``said`` is the sentence that begins with it, or empty."""
+        await self._pacer.admit(ms)
+        await self._room()
+        entry.spoken.add(said, ms)
+        if audio:
+            self.answer.play(entry, audio)
+
+    def voicing(self) -> SpeechStream | None:
+        speech = self.speech
+        return None if speech is None else SpeechStream(speech, self._session.audio.output)
+
+
+class _Messages:
+    """The messages of one response: text goes out as it comes, and to what speaks."""
+
+    def __init__(self, responding: Responding, tasks: anyio.abc.TaskGroup) -> None:
+        self._responding = responding
+        self._tasks = tasks
+        self._entry: Entry | None = None
+        self._said: MemoryObjectSendStream[str] | None = None
+        self._before: anyio.Event | None = None
+        """The message before has been spoken to its end."""
+        self._ends: dict[str, ItemStatus] = {}
+        """How items end that are still being spoken."""
+        self.failure: Exception | None = None
+
+    def close(self) -> None:
+        if self._said is not None:
+            self._said.close()
+
+    async def write(self, text: str) -> None:
+        self._entry = self._responding.answer.write(text)
+        voicing = self._responding.voicing() if self._said is None else None
+        if voicing is not None:
+            self._said, heard = anyio.create_memory_object_stream[str](_WRITTEN_AHEAD)
+            done, before = anyio.Event(), self._before
+            self._before = done
+            self._tasks.start_soon(self._speak, voicing, self._entry, heard, before, done)
+        if self._said is not None:
+            await self._said.send(text)
+
+    async def leave(self, status: ItemStatus) -> None:
+        """The message has all its text; it ends at once, or when it has been spoken."""
+        entry, said = self._entry, self._said
+        self._entry = self._said = None
+        if entry is None:
+            return
+        self._responding.answer.leave_message()
+        if said is None:
+            self._responding.answer.close(entry, status)
+        else:
+            self._ends[entry.item.id] = status
+            await said.aclose()
+
+    async def _speak(
+        self,
+        voicing: SpeechStream,
+        entry: Entry,
+        text: MemoryObjectReceiveStream[str],
+        before: anyio.Event | None,
+        done: anyio.Event,
+    ) -> None:
+        try:
+            with text:
+                if before is not None:
+                    await before.wait()
+                async with aclosing(voicing.speak(_texts(text))) as pieces:
+                    async for piece in pieces:
+                        await self._responding.play(entry, piece.said, piece.audio, piece.ms)
+            self._responding.answer.close(entry, self._ends.get(entry.item.id, "completed"))
+        except Exception as error:
+            self.failure = self.failure or error
+            self._tasks.cancel_scope.cancel()
+        finally:
+            done.set()
+
+
+async def _texts(stream: MemoryObjectReceiveStream[str]) -> AsyncIterator[str]:
+    async for text in stream:
+        yield text
+
+
+def _failed(error: Exception) -> StatusDetails:
+    _, body = describe(error)
+    kind = "invalid_request_error" if isinstance(error, BadRequest) else body.type
+    return StatusDetails("failed", error=ResponseFailure(kind, body.code, body.message))

@@ -1,0 +1,254 @@
+"""The responses of one session: the one of its conversation, and those beside it."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.realtime import server as told
+from stentor.protocols.openai.realtime.client import ResponseCancel, ResponseCreate
+from stentor.protocols.openai.realtime.given import read_item, read_reference
+from stentor.protocols.openai.realtime.server import (
+    Reason,
+    Response,
+    ResponseAudio,
+    ResponseAudioOutput,
+    StatusDetails,
+)
+from stentor.protocols.openai.realtime.session import RealtimeSession, Session
+from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
+
+from ...common.keys import Caller
+from ...state.state import ServerState
+from ..responses.ids import short_id
+from .answer import Answer, Emit
+from .conversation import Conversation, Entry
+from .machine import Event, SessionMachine
+from .parts import Ears, MakePacer
+from .responding import Responding
+from .session import SessionRules
+
+MAX_ASIDE: Final = 16
+"""Responses beside the conversation, at the same time."""
+MAX_INPUT: Final = 1024
+"""Items that one response brings of its own."""
+
+
+class ResponseManager:
+    """Belongs to the connection, whose machine and conversation it changes."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        caller: Caller,
+        rules: SessionRules,
+        machine: SessionMachine,
+        conversation: Conversation,
+        *,
+        emit: Emit,
+        start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+        hear: Callable[[Entry], Awaitable[None]],
+        room: Callable[[], Awaitable[None]],
+        make_pacer: MakePacer,
+        ears: Callable[[], Ears | None],
+        ears_now: Callable[[], Ears],
+    ) -> None:
+        """``start`` begins a task of the connection's; ``hear`` and ``room`` are :class:`.responding.Responding`'s.
+
+        ``ears`` are those that have been opened; ``ears_now`` opens them, or raises BadRequest.
+        """
+        self._state = state
+        self._caller = caller
+        self._rules = rules
+        self._machine = machine
+        self._conversation = conversation
+        self._emit = emit
+        self._start = start
+        self._hear = hear
+        self._room = room
+        self._make_pacer = make_pacer
+        self._ears = ears
+        self._ears_now = ears_now
+        self._response: Responding | None = None
+        """Of the conversation, while it has not ended."""
+        self._aside: dict[str, Responding] = {}
+        self._last_response: str | None = None
+        self.has_spoken = False
+        """Audio has been sent, whose voice stays."""
+
+    def respond_as_asked(self, session: Session, event: ResponseCreate) -> None:
+        """Raises BadRequest, also where the machine does."""
+        given = event.response or {}
+        fields: ResponseFields = read_fields(given, ResponseFields, "response")
+        aside = fields.conversation == "none"
+        if fields.conversation not in (None, "auto", "none", self._conversation.id):
+            raise BadRequest(
+                "`response.conversation` must be `auto` or `none`.", "response.conversation", "invalid_value"
+            )
+        self._machine.check(Event.RESPOND_ASIDE if aside else Event.RESPOND)
+        assert isinstance(session, RealtimeSession)  # the machine has no responses for others
+        own = session
+        session = self._rules.answering(session, fields, "response")
+        if fields.audio:
+            output = self._rules.output(session.audio.output, fields.audio.output, "response.audio.output")
+            self._check_voice(own, output.voice, aside=aside)
+            audio = msgspec.structs.replace(session.audio, output=output)
+            session = msgspec.structs.replace(session, audio=audio)
+        if aside and len(self._aside) >= MAX_ASIDE:
+            raise BadRequest(
+                f"{MAX_ASIDE} responses beside the conversation have not ended, as many as may be.",
+                None,
+                "too_many_responses",
+                429,
+            )
+        self._conversation.check_room()
+        entries = self._conversation.told() if fields.input is None else self._own_input(fields.input)
+        self._respond(session, entries, aside=aside, metadata=fields.metadata, own_input=fields.input is not None)
+
+    def _check_voice(self, session: RealtimeSession, voice: str | None, *, aside: bool) -> None:
+        if self.has_spoken and not aside and voice != session.audio.output.voice:
+            raise BadRequest(
+                "`response.audio.output.voice` cannot be another one any more: audio has been sent.",
+                "response.audio.output.voice",
+                "cannot_update_voice",
+            )
+
+    def _own_input(self, items: list[dict[str, Any]]) -> list[Entry]:
+        if len(items) > MAX_INPUT:
+            raise BadRequest(
+                f"`response.input` has {len(items)} items; at most {MAX_INPUT} are allowed.",
+                "response.input",
+                "array_above_max_length",
+            )
+        entries = []
+        heard = []
+        for index, item in enumerate(items):
+            where = f"response.input[{index}]"
+            reference = read_reference(item, where)
+            if reference is not None:
+                entries.append(self._conversation.find(reference, Event.RESPOND, f"{where}.id"))
+                continue
+            given = read_item(item, where, self._state.limits)
+            entry = Entry(given.item)
+            if given.audio is not None:
+                heard.append((entry, given.audio))
+            entries.append(entry)
+        for entry, audio in heard:  # once nothing else can be wrong
+            entry.turn = self._ears_now().turn_of(short_id("item"), audio)
+            entry.turn.forget_audio()
+        return entries
+
+    def respond_to_speech(self, session: Session, *, answers_speech: bool) -> None:
+        """Because somebody has spoken, or has not. Raises Illegal."""
+        if isinstance(session, RealtimeSession):
+            self._machine.check(Event.RESPOND)
+            self._respond(session, self._conversation.told(), answers_speech=answers_speech)
+
+    def _respond(
+        self,
+        session: RealtimeSession,
+        entries: list[Entry],
+        *,
+        aside: bool = False,
+        metadata: dict[str, str] | None = None,
+        own_input: bool = False,
+        answers_speech: bool = False,
+    ) -> None:
+        self._machine.take(Event.RESPOND_ASIDE if aside else Event.RESPOND)
+        response = Response(
+            id=short_id("resp"),
+            output=[],
+            conversation_id=None if aside else self._conversation.id,
+            output_modalities=session.output_modalities,
+            max_output_tokens=session.max_output_tokens,
+            metadata=metadata,
+        )
+        if session.output_modalities == ["audio"]:
+            output = session.audio.output
+            response.audio = ResponseAudio(ResponseAudioOutput(output.format, output.voice))
+        answer = Answer(response, self._emit, None if aside else self._conversation)
+        responding = Responding(
+            self._state,
+            self._caller,
+            session,
+            answer,
+            entries,
+            None if aside or own_input else self._conversation,
+            hear=self._hear,
+            room=self._room,
+            make_pacer=self._make_pacer,
+            answers_speech=answers_speech,
+        )
+        if aside:
+            self._aside[answer.id] = responding
+        else:
+            self._response = responding
+            self._last_response = answer.id
+            if (ears := self._ears()) is not None:
+                ears.responding()
+        answer.on_end = lambda: self._ended(responding)
+        answer.begin(self._rate_limits())
+        self._start(responding.run)
+
+    def _ended(self, responding: Responding) -> None:
+        """Just before its ``response.done`` is told."""
+        self.has_spoken = self.has_spoken or responding.answer.has_spoken
+        if self._response is responding:
+            self._response = None
+            self._machine.take(Event.RESPONSE_ENDED)
+            if (ears := self._ears()) is not None:
+                ears.responded(responding.unplayed_ms)
+        else:
+            self._aside.pop(responding.answer.id, None)
+
+    def _rate_limits(self) -> list[told.RateLimit]:
+        """How much more may wait for the engine, of all clients together."""
+        config, queue = self._state.overload, self._state.queue
+        limits = []
+        if config.max_queued_requests:
+            most = config.max_queued_requests
+            limits.append(told.RateLimit("requests", most, max(0, most - queue.requests), 0.0))
+        if config.max_queued_tokens:
+            most = config.max_queued_tokens
+            limits.append(told.RateLimit("tokens", most, max(0, most - queue.tokens), 0.0))
+        return limits
+
+    def cancel_as_asked(self, event: ResponseCancel) -> None:
+        aside = self._aside.get(event.response_id or "")
+        if aside is not None:
+            self._machine.take(Event.CANCEL_ASIDE)
+            self._cancel(aside, "client_cancelled")
+            return
+        self._machine.check(Event.CANCEL)
+        assert self._response is not None  # or the machine would not let it be cancelled
+        if event.response_id not in (None, self._response.answer.id):
+            raise BadRequest(
+                f"`response_id`: the response `{event.response_id[:80]}` has ended, or never was.",
+                "response_id",
+                "response_cancel_not_active",
+            )
+        self._machine.take(Event.CANCEL)
+        self._cancel(self._response, "client_cancelled")
+
+    def cancel_making(self, entry: Entry) -> None:
+        """Ends the response of the conversation where it is still making that item."""
+        if entry.open:
+            self._cancel(self._response, "client_cancelled")
+
+    def interrupt(self) -> bool:
+        """Ends the response of the conversation because somebody speaks; returns whether there was one."""
+        interrupted = self._response is not None
+        self._cancel(self._response, "turn_detected")
+        return interrupted
+
+    def _cancel(self, responding: Responding | None, reason: Reason) -> None:
+        if responding is not None:
+            responding.cancel(StatusDetails("cancelled", reason))
+
+    def clear_output(self) -> None:
+        self._machine.take(Event.CLEAR_OUTPUT)
+        if self._last_response is None:
+            raise BadRequest("There is no audio to clear.", None, "output_audio_buffer_empty")
+        self._cancel(self._response, "client_cancelled")
+        self._emit(told.OutputCleared(response_id=self._last_response))

@@ -1,0 +1,115 @@
+"""``/v1/realtime``: the WebSocket, and keys for the clients that open it."""
+
+import time
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.openai.realtime.secrets import (
+    BetaSession,
+    BetaSessionRequest,
+    ClientSecretRequest,
+    ExpiresAfter,
+    beta_decoder,
+    secret_decoder,
+)
+from stentor.protocols.openai.realtime.server import ClientSecret
+from stentor.protocols.openai.realtime.session import RealtimeSession, Session
+
+from ...common.errors import Overloaded
+from ...middleware.auth import caller_of
+from ...middleware.client_secrets import SecretsFull
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import json_response, read_body
+from ..responses.ids import short_id
+from .beta import session_now, session_then
+from .serving import RealtimeServing
+
+_RETRY_SECONDS: Final = 10
+_TRANSCRIBING: Final = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms")
+
+
+OPERATIONS: Final[Operations] = {
+    "/v1/realtime/client_secrets": Operation(
+        "A key that opens realtime sessions, for a while", ClientSecret, ClientSecretRequest, finds=True
+    ),
+    "/v1/realtime/sessions": Operation("The same, as it was in the beta", BetaSession, BetaSessionRequest, finds=True),
+    "/v1/realtime/transcription_sessions": Operation(
+        "The same for transcription, as it was in the beta", BetaSession, BetaSessionRequest, finds=True
+    ),
+}
+
+
+def routes(state: ServerState) -> list[BaseRoute]:
+    serving = RealtimeServing(state)
+    return [
+        WebSocketRoute("/v1/realtime", serving.serve),
+        Route("/v1/realtime/client_secrets", partial(client_secret, state, serving), methods=["POST"]),
+        Route("/v1/realtime/sessions", partial(beta_session, state, serving, "realtime"), methods=["POST"]),
+        Route(
+            "/v1/realtime/transcription_sessions",
+            partial(beta_session, state, serving, "transcription"),
+            methods=["POST"],
+        ),
+    ]
+
+
+async def client_secret(state: ServerState, serving: RealtimeServing, request: Request) -> Response:
+    body = decode(secret_decoder, await _body(state, request) or b"{}", state.limits)
+    session = _session(serving, body.session or {"type": "realtime"})
+    value, expires_at = _made(state, request, session, (body.expires_after or ExpiresAfter()).seconds)
+    return json_response(ClientSecret(value, expires_at, _shown(session)))
+
+
+async def beta_session(state: ServerState, serving: RealtimeServing, kind: str, request: Request) -> Response:
+    body = decode(beta_decoder, await _body(state, request) or b"{}", state.limits)
+    given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
+    session = _session(serving, session_now(given, kind))
+    value, expires_at = _made(state, request, session, ExpiresAfter().seconds)
+    shown = session_then(msgspec.to_builtins(session))
+    return json_response({**shown, "client_secret": {"value": value, "expires_at": expires_at}})
+
+
+async def _body(state: ServerState, request: Request) -> bytes:
+    with state.memory.share() as share:
+        return await read_body(request, state.limits, share)
+
+
+def _session(serving: RealtimeServing, given: dict[str, Any]) -> Session:
+    """A session as a client wants it. Raises BadRequest."""
+    rules = serving.rules
+    id, expires_at = short_id("sess"), int(time.time() + serving.max_seconds)
+    begun: Session
+    if given.get("type") == "transcription":
+        begun = rules.transcription(id, expires_at)
+    else:
+        model = given.get("model")
+        begun = rules.realtime(id, model if isinstance(model, str) and model else None, expires_at, "session.model")
+    return rules.updated(begun, given, pristine=True, has_spoken=False)
+
+
+def _made(state: ServerState, request: Request, session: Session, seconds: int) -> tuple[str, int]:
+    try:
+        return state.door.secrets.make(caller_of(request.scope), msgspec.json.encode(session), seconds)
+    except SecretsFull as error:
+        raise Overloaded(str(error), "client_secrets_full", _RETRY_SECONDS) from None
+
+
+def _shown(session: Session) -> Any:
+    """What of turn detection concerns a session that never answers, and all of others."""
+    if isinstance(session, RealtimeSession):
+        return session
+    shown = msgspec.to_builtins(session)
+    detection = shown["audio"]["input"]["turn_detection"]
+    if detection is not None:
+        shown["audio"]["input"]["turn_detection"] = {
+            name: value for name, value in detection.items() if name in _TRANSCRIBING
+        }
+    return shown

@@ -1,0 +1,249 @@
+"""From a WebSocket to a session, and to its end: which dialect is spoken, what it begins as, how long it lasts."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.realtime.session import RealtimeSession, Session
+
+from ...asr.languages import code_of
+from ...asr.streaming import StreamingTranscriptionModel
+from ...common.keys import Caller
+from ...http.error_responses import describe
+from ...middleware.auth import caller_of, secret_of
+from ...observability.realtime_figures import SessionKind
+from ...state.model_registry import Kind
+from ...state.state import ServerState
+from ..responses.ids import short_id
+from .audio_budget import AudioShare, HeldAudio
+from .beta import Beta
+from .connection import APPENDS, Connection, Receive
+from .machine import State
+from .opening import EarOpener
+from .outbox import Current, Dialect, SendQueue
+from .pacing import PlaybackPacer
+from .session import SessionRules
+from .vllm import VllmSession, refusal, speaks_vllm
+
+logger = logging.getLogger(__name__)
+
+SUBPROTOCOL: Final = "realtime"
+BETA_SUBPROTOCOL: Final = "openai-beta.realtime-v1"
+_BETA_HEADER: Final = "realtime=v1"
+_LINGER_SECONDS: Final = 5.0
+"""For what is still to be told when a session ends."""
+_SHOWN_CHARS: Final = 80
+_BAD_DATA: Final = 1003
+_POLICY: Final = 1008
+
+_sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
+
+
+class ServedModels:
+    """What sessions ask of the models of one server; satisfies :class:`.session.Voices`."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    @property
+    def can_speak(self) -> bool:
+        return self._state.speech is not None
+
+    @property
+    def default_voice(self) -> str | None:
+        speech = self._state.speech
+        return None if speech is None else speech.default_voice
+
+    def check_voice(self, name: str, field: str) -> None:
+        """Raises BadRequest for one that is not there."""
+        if self._state.speech is not None:
+            self._state.speech.voice(name, field)
+
+    def chat_model(self, name: str | None, field: str) -> str:
+        return self._served(name, "chat", field)
+
+    def transcription_model(self, name: str | None, field: str) -> str:
+        return self._served(name, "transcription", field)
+
+    def _served(self, name: str | None, kind: Kind, field: str) -> str:
+        """Raises BadRequest. A name that no model has stands for the one of its kind: every client of the Realtime API
+        sends OpenAI's names by default, and a session says which model it has."""
+        known = self._state.catalogue
+        only = known.of_kind(kind)
+        if only is None or name is None or name in known:
+            return known.resolve(name, kind, field)
+        logger.warning(
+            "a realtime session asked for the %s model %r, which is not served: it has %r",
+            kind,
+            name[:_SHOWN_CHARS],
+            only.names[0],
+        )
+        return only.names[0]
+
+    def language(self, name: str, field: str) -> str:
+        model = self._state.transcription
+        code = code_of(name)
+        if model is None or isinstance(model, StreamingTranscriptionModel) or code in model.languages:
+            return code or name
+        hears = f"{len(model.languages)} languages" if model.multilingual else "English alone"
+        raise BadRequest(f"`{field}`: the model does not hear `{name[:40]}`; it hears {hears}.", field, "invalid_value")
+
+
+class RealtimeServing:
+    """The sessions of one server."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self.max_seconds: Final = state.realtime.max_seconds
+        self._ears = EarOpener(state)
+        figures = state.metrics.realtime
+        self.audio: Final = HeldAudio(state.realtime.max_audio_bytes, figures.audio_refused.inc)
+        figures.audio_held.set_function(lambda: self.audio.bytes)
+        self.rules: Final = SessionRules(ServedModels(state), state.limits)
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One connection, from its handshake to its end."""
+        with self._state.metrics.server.websocket():
+            offered: Sequence[str] = socket.scope.get("subprotocols", ())
+            await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+            beta = BETA_SUBPROTOCOL in offered or socket.headers.get("openai-beta") == _BETA_HEADER
+            await self._serve(socket, Beta() if beta else Current())
+
+    async def _serve(self, socket: WebSocket, dialect: Dialect) -> None:
+        outbox = SendQueue(dialect)
+        send = partial(_send, socket)
+        receive = partial(_receive, socket)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outbox.write, send)
+            try:
+                refused = await self._session(socket, dialect, outbox, receive)
+            except WebSocketDisconnect:
+                refused = False
+            outbox.close()
+            tasks.cancel_scope.deadline = anyio.current_time() + _LINGER_SECONDS
+        if socket.application_state is WebSocketState.CONNECTED:
+            with contextlib.suppress(WebSocketDisconnect):
+                await socket.close(_POLICY if refused else 1000)
+
+    async def _session(self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Any) -> bool:
+        """Returns whether there was to be none."""
+        with self.audio.share() as audio:
+            return await self._with_audio(socket, dialect, outbox, receive, audio)
+
+    async def _with_audio(
+        self, socket: WebSocket, dialect: Dialect, outbox: SendQueue, receive: Any, audio: AudioShare
+    ) -> bool:
+        state, query = self._state, socket.query_params
+        caller = caller_of(socket.scope)
+        connection = None
+        try:
+            connection = Connection(
+                state,
+                caller,
+                self.rules,
+                self._begun(socket),
+                dialect,
+                outbox,
+                open_ears=partial(self._ears.open, caller, audio),
+                make_pacer=partial(PlaybackPacer, state.realtime.audio_ahead),
+                keeps_type=secret_of(socket.scope) is not None,
+                audio=audio,
+            )
+        except BadRequest as error:
+            outbox.tell(describe(error)[1])
+            return True
+        undecided = "model" not in query and "intent" not in query and secret_of(socket.scope) is None
+        connection.begin(foreign=undecided)
+        with anyio.move_on_after(self.max_seconds) as lifetime:
+            first = await receive() if undecided else None
+            if undecided and first is None:
+                return False
+            if first is not None and speaks_vllm(first):
+                await self._serve_vllm(caller, outbox, receive, first, audio)
+            else:
+                await self._serve_session(connection, receive, first)
+        if lifetime.cancelled_caught:
+            connection.expire()
+        return False
+
+    async def _serve_session(self, connection: Connection, receive: Receive, first: bytes | None) -> None:
+        kind: SessionKind = "transcription" if connection.state is State.TRANSCRIBING else "realtime"
+        try:
+            with self._state.metrics.realtime.session(kind):
+                await connection.serve(receive, first)
+        finally:
+            logger.info("%s session ended: %s", kind, connection.figures)
+
+    async def _serve_vllm(
+        self, caller: Caller, outbox: SendQueue, receive: Receive, first: bytes, audio: AudioShare
+    ) -> None:
+        try:
+            transcribe = self._ears.transcriber(caller)
+        except BadRequest as error:
+            outbox.put_message(refusal(error))
+            return
+        session = VllmSession(
+            transcribe,
+            self._ears.pace,
+            lambda name: self.rules.models.transcription_model(name, "model"),
+            outbox.put_message,
+            outbox.room,
+            max_messages=self._state.socket_messages * APPENDS,
+            share=audio,
+        )
+        with self._state.metrics.realtime.session("vllm"):
+            await session.serve(receive, first)
+
+    def _begun(self, socket: WebSocket) -> Session:
+        """Raises BadRequest."""
+        query, rules = socket.query_params, self.rules
+        model = query.get("model") or None
+        id, expires_at = short_id("sess"), int(time.time() + self.max_seconds)
+        secret = secret_of(socket.scope)
+        if secret is not None:
+            session = _sessions.decode(secret.session)
+            if (
+                isinstance(session, RealtimeSession)
+                and model
+                and rules.models.chat_model(model, "model") != session.model
+            ):
+                raise BadRequest(
+                    f"`model`: this client secret is for `{session.model}`.", "model", "invalid_value", 403
+                )
+            return msgspec.structs.replace(session, id=id, expires_at=expires_at)
+        known = self._state.catalogue
+        named = known.find(model).kind if model and model in known else None
+        if query.get("intent") == "transcription" or named == "transcription":
+            if named == "chat":
+                model = None  # which names the model of a session that it would otherwise be
+            return rules.transcription(id, expires_at, model)
+        return rules.realtime(id, model, expires_at)
+
+
+async def _receive(socket: WebSocket) -> bytes | None:
+    """None once the client has gone."""
+    try:
+        message = await socket.receive()
+    except WebSocketDisconnect:
+        return None
+    if message["type"] == "websocket.disconnect":
+        return None
+    text: str | None = message.get("text")
+    if text is None:
+        await socket.close(_BAD_DATA, "messages are text")
+        return None
+    return text.encode()
+
+
+async def _send(socket: WebSocket, message: bytes) -> None:
+    if socket.application_state is WebSocketState.CONNECTED:
+        with contextlib.suppress(WebSocketDisconnect):  # whoever reads finds out too
+            await socket.send_text(message.decode())

@@ -1,0 +1,367 @@
+"""The effective session: what it begins as, and what becomes of it when a client changes something.
+
+Only fields that are present change anything; null, an empty text and an empty list clear. An update that is refused
+has changed nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.common.limits import MAX_TOOLS, Limits
+from stentor.protocols.openai.realtime.session import (
+    AudioInput,
+    AudioOutput,
+    Modality,
+    NoiseReduction,
+    RealtimeAudio,
+    RealtimeSession,
+    SemanticVad,
+    ServerVad,
+    Session,
+    Transcription,
+    TranscriptionAudio,
+    TranscriptionSession,
+)
+from stentor.protocols.openai.realtime.update import (
+    AnswerUpdate,
+    InputUpdate,
+    OutputUpdate,
+    RealtimeUpdate,
+    ResponseOutputUpdate,
+    SemanticVadUpdate,
+    ServerVadUpdate,
+    SessionFields,
+    TranscriptionSessionFields,
+    read_fields,
+)
+from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
+from stentor.protocols.openai.sampling import not_served
+from stentor.protocols.openai.tools import tool_use
+
+from ...generation.error_fields import renamed
+
+_SHOWN: Final = ("type", "name", "description", "parameters")
+_MODES: Final = ("none", "auto", "required")
+
+Changed = TypeVar("Changed", bound=msgspec.Struct)
+
+
+class Models(Protocol):
+    """What a session asks of the models that are served."""
+
+    @property
+    def can_speak(self) -> bool: ...
+
+    @property
+    def default_voice(self) -> str | None:
+        """None where nothing speaks."""
+
+    def check_voice(self, name: str, field: str) -> None:
+        """Raises BadRequest for one that is not there."""
+
+    def chat_model(self, name: str | None, field: str) -> str:
+        """The served name. Raises BadRequest."""
+
+    def transcription_model(self, name: str | None, field: str) -> str:
+        """The served name. Raises BadRequest, also where nothing hears."""
+
+    def language(self, name: str, field: str) -> str:
+        """The code of a language that is heard. Raises BadRequest."""
+
+
+NO_SPEECH_MODEL: Final = (
+    "audio output needs a speech model, and none is served; ask for `text`, or start the server with --speech-model"
+)
+
+
+@dataclass(frozen=True)
+class SessionRules:
+    """What sessions of this server may be."""
+
+    models: Models
+    limits: Limits
+
+    @property
+    def modalities(self) -> list[Modality]:
+        """Where a client says nothing."""
+        return ["audio"] if self.models.can_speak else ["text"]
+
+    # ---- whole sessions
+
+    def realtime(self, id: str, model: str | None, expires_at: int, field: str = "model") -> RealtimeSession:
+        """``field`` is where the model was named. Raises BadRequest."""
+        return RealtimeSession(
+            id=id,
+            model=self.models.chat_model(model, field),
+            output_modalities=self.modalities,
+            expires_at=expires_at,
+            audio=RealtimeAudio(output=AudioOutput(voice=self.models.default_voice)),
+        )
+
+    def transcription(self, id: str, expires_at: int, name: str | None = None) -> TranscriptionSession:
+        """Raises BadRequest."""
+        model = self.models.transcription_model(name, "model")
+        heard = AudioInput(transcription=Transcription(model))
+        return TranscriptionSession(id=id, expires_at=expires_at, audio=TranscriptionAudio(heard))
+
+    def updated(self, session: Session, given: dict[str, Any], *, pristine: bool, has_spoken: bool) -> Session:
+        """``session`` with what ``given`` changes.
+
+        ``pristine``: nothing has happened yet, so that it may still become a session of the other type.
+        ``has_spoken``: audio has been sent, whose voice stays. Raises BadRequest naming the field.
+        """
+        update = read_fields(given, SessionFields, "session")
+        match session, update:
+            case RealtimeSession(), RealtimeUpdate():
+                return self._realtime(session, update, has_spoken)
+            case TranscriptionSession(), TranscriptionSessionFields():
+                return self._transcription(session, update)
+            case RealtimeSession(), TranscriptionSessionFields() if pristine:
+                return self._transcription(self.transcription(session.id, session.expires_at), update)
+            case TranscriptionSession(), RealtimeUpdate() if pristine:
+                name = update.model or None
+                begun = self.realtime(session.id, name, session.expires_at)
+                return self._realtime(begun, update, has_spoken=False)
+            case _:
+                kind = "realtime" if isinstance(session, RealtimeSession) else "transcription"
+                raise BadRequest(
+                    f"`session.type`: this is a {kind} session and stays one; open another connection.",
+                    "session.type",
+                    "invalid_value",
+                )
+
+    def _realtime(self, session: RealtimeSession, update: RealtimeUpdate, has_spoken: bool) -> RealtimeSession:
+        if update.model and self.models.chat_model(update.model, "session.model") != session.model:
+            raise BadRequest(
+                f"`session.model` is `{session.model}` and stays it; open another connection for another model.",
+                "session.model",
+                "invalid_value",
+            )
+        session = self.answering(session, update, "session")
+        audio = session.audio
+        given = RealtimeAudio() if update.audio is None else audio
+        if update.audio:
+            if update.audio.input is not UNSET:
+                given = _with(given, input=self._input(given.input, update.audio.input))
+            if update.audio.output is not UNSET:
+                output = self.output(given.output, update.audio.output, "session.audio.output")
+                given = _with(given, output=output)
+        if update.audio is None:
+            given = _with(given, output=self.output(given.output, None, "session.audio.output"))
+        if has_spoken and given.output.voice != audio.output.voice:
+            raise BadRequest(
+                "`session.audio.output.voice` cannot change any more: audio has been sent with it.",
+                "session.audio.output.voice",
+                "cannot_update_voice",
+            )
+        return _with(
+            session,
+            audio=given,
+            include=_include(update.include, session.include),
+            tracing=_kept(update.tracing, session.tracing, None),
+            truncation=_kept(update.truncation, session.truncation, "auto"),
+        )
+
+    def _transcription(self, session: TranscriptionSession, update: TranscriptionSessionFields) -> TranscriptionSession:
+        heard = session.audio.input
+        if update.audio is not UNSET:
+            heard = self._input(heard, None if update.audio is None else update.audio.input)
+        if heard.transcription is None:
+            model = self.models.transcription_model(None, "session.audio.input.transcription")
+            heard = _with(heard, transcription=Transcription(model))
+        include = _include(update.include, session.include)
+        return _with(session, audio=TranscriptionAudio(heard), include=include)
+
+    # ---- parts
+
+    def answering(self, session: RealtimeSession, update: AnswerUpdate, where: str) -> RealtimeSession:
+        """With what sessions and responses have in common. Raises BadRequest naming the field below ``where``."""
+        if update.prompt:
+            raise not_served(f"{where}.prompt")
+        modalities = update.output_modalities
+        tools, choice = session.tools, session.tool_choice
+        if update.tools is not UNSET:
+            tools = _shown_tools(update.tools or [], where)
+        if update.tool_choice is not UNSET:
+            choice = _checked_choice(update.tool_choice, where)
+        changed = _with(
+            session,
+            instructions=_kept(update.instructions, session.instructions, ""),
+            tools=tools,
+            tool_choice=choice,
+            max_output_tokens=_kept(update.max_output_tokens, session.max_output_tokens, "inf"),
+            parallel_tool_calls=_kept(update.parallel_tool_calls, session.parallel_tool_calls, UNSET),
+            reasoning=_kept(update.reasoning, session.reasoning, UNSET),
+        )
+        if update.tools is not UNSET or update.tool_choice is not UNSET:
+            check_tools(changed, self.limits, where)
+        if modalities is not UNSET:
+            changed = _with(changed, output_modalities=self._modalities(modalities, where))
+        return changed
+
+    def _modalities(self, given: list[Modality] | None, where: str) -> list[Modality]:
+        field = f"{where}.output_modalities"
+        if not given:
+            return self.modalities
+        if len(given) != 1:
+            raise BadRequest(f'`{field}` must be ["text"] or ["audio"].', field, "invalid_value")
+        if given == ["audio"] and not self.models.can_speak:
+            raise BadRequest(f"`{field}`: {NO_SPEECH_MODEL}.", field, "unsupported")
+        return given
+
+    def output(self, output: AudioOutput, update: ResponseOutputUpdate | UnsetType | None, where: str) -> AudioOutput:
+        """Raises BadRequest naming the field below ``where``."""
+        if update is UNSET:
+            return output
+        first = self.models.default_voice
+        if update is None:
+            return AudioOutput(voice=first)
+        voice = output.voice
+        name = update.voice_name
+        if name:
+            self.models.check_voice(name, f"{where}.voice")
+            voice = name
+        elif name is not UNSET:
+            voice = first
+        return AudioOutput(
+            format=_kept(update.format, output.format, AudioOutput().format),
+            voice=voice,
+            speed=_kept(update.speed, output.speed, 1.0) if isinstance(update, OutputUpdate) else output.speed,
+        )
+
+    def _input(self, heard: AudioInput, update: InputUpdate | UnsetType | None) -> AudioInput:
+        where = "session.audio.input"
+        if update is UNSET:
+            return heard
+        if update is None:
+            return AudioInput()
+        transcription = heard.transcription
+        if update.transcription is None:
+            transcription = None
+        elif update.transcription is not UNSET:
+            merged = _merged(transcription or Transcription(), update.transcription)
+            model = self.models.transcription_model(merged.model, f"{where}.transcription.model")
+            transcription = self._heard_in(_with(merged, model=model), f"{where}.transcription")
+        noise = heard.noise_reduction
+        if update.noise_reduction is None:
+            noise = None
+        elif update.noise_reduction is not UNSET:
+            noise = _merged(noise or NoiseReduction(), update.noise_reduction)
+        return AudioInput(
+            format=_kept(update.format, heard.format, AudioInput().format),
+            transcription=transcription,
+            noise_reduction=noise,
+            turn_detection=_turn_detection(heard.turn_detection, update.turn_detection),
+        )
+
+    def _heard_in(self, transcription: Transcription, where: str) -> Transcription:
+        """With languages that the model hears. Raises BadRequest."""
+        language, languages = transcription.language, transcription.languages
+        if language is not None:
+            language = self.models.language(language, f"{where}.language")
+        if languages is not None:
+            languages = [
+                self.models.language(name, f"{where}.languages[{place}]") for place, name in enumerate(languages)
+            ]
+        return _with(transcription, language=language, languages=languages)
+
+
+def _turn_detection(
+    now: ServerVad | SemanticVad | None, update: ServerVadUpdate | SemanticVadUpdate | UnsetType | None
+) -> ServerVad | SemanticVad | None:
+    """Another kind of it begins with its own defaults."""
+    match update:
+        case None:
+            return None
+        case ServerVadUpdate():
+            return _merged(now if isinstance(now, ServerVad) else ServerVad(), update)
+        case SemanticVadUpdate():
+            return _merged(now if isinstance(now, SemanticVad) else SemanticVad(), update)
+        case _:
+            return now
+
+
+def check_tools(session: RealtimeSession, limits: Limits, where: str) -> None:
+    """Raises BadRequest naming the field below ``where``."""
+    if not session.tools:
+        return  # a choice may come before its tools
+    names = {
+        "tools[].function": f"{where}.tools[]",
+        "tools": f"{where}.tools",
+        "tool_choice.function": f"{where}.tool_choice",
+        "tool_choice": f"{where}.tool_choice",
+    }
+    with renamed(names):
+        tool_use(_Offer(chat_tools(session.tools), chat_choice(session.tool_choice, session.tools)), limits)
+
+
+class _Offer(msgspec.Struct):
+    tools: list[Any] | None
+    tool_choice: str | dict[str, Any] | None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+
+
+def _shown_tools(tools: list[Any], where: str) -> list[dict[str, Any]]:
+    if len(tools) > MAX_TOOLS:
+        field = f"{where}.tools"
+        raise BadRequest(f"`{field}` has {len(tools)} items; at most {MAX_TOOLS} are allowed.", field)
+    shown = []
+    for index, tool in enumerate(tools):
+        field = f"{where}.tools[{index}]"
+        kind = tool.get("type", "function") if isinstance(tool, dict) else None
+        if not isinstance(kind, str):
+            raise BadRequest(f"`{field}` must be an object of type `function`.", field, "invalid_value")
+        if kind != "function":
+            raise not_served(f"{field}.type", f"`{field}.type`: a tool of type `{kind[:40]}`")
+        if not isinstance(tool.get("name"), str):
+            raise BadRequest(f"`{field}.name` is required.", f"{field}.name", "missing_required_parameter")
+        shown.append({"type": "function", **{name: tool[name] for name in _SHOWN if tool.get(name) is not None}})
+    return shown
+
+
+def _checked_choice(choice: str | dict[str, Any] | None, where: str) -> str | dict[str, Any]:
+    field = f"{where}.tool_choice"
+    if choice is None or choice == "":
+        return "auto"
+    if isinstance(choice, str):
+        if choice not in _MODES:
+            raise BadRequest(f"`{field}` must be {', '.join(_MODES)} or an object.", field, "invalid_value")
+        return choice
+    kind = choice.get("type")
+    if kind != "function":
+        shown = kind[:40] if isinstance(kind, str) else ""
+        raise not_served(f"{field}.type", f"`{field}.type`: a choice of type `{shown}`")
+    if not isinstance(choice.get("name"), str):
+        raise BadRequest(f"`{field}.name` is required.", f"{field}.name", "missing_required_parameter")
+    return {"type": "function", "name": choice["name"]}
+
+
+def _include(given: Any, now: Any) -> Any:
+    return now if given is UNSET else list(dict.fromkeys(given or ())) or None
+
+
+def _kept(given: Any, now: Any, cleared: Any) -> Any:
+    if given is UNSET:
+        return now
+    return cleared if given is None else given
+
+
+def _merged(now: Changed, update: msgspec.Struct) -> Changed:
+    """Null, an empty text and an empty list give a field its default."""
+    defaults = type(now)()
+    changes = {}
+    for name in update.__struct_fields__:
+        value = getattr(update, name)
+        if value is not UNSET:
+            changes[name] = getattr(defaults, name) if value in (None, "", []) else value
+    return _with(now, **changes)
+
+
+def _with(session: Changed, **changes: Any) -> Changed:
+    return msgspec.structs.replace(session, **changes)

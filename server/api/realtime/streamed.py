@@ -1,0 +1,259 @@
+"""One turn, heard by a model that hears while it is spoken to.
+
+What ``IncrementalTranscriber`` makes of many requests to another kind of model is one request here: audio goes in as it
+comes, and each piece of text is told as soon as the model has written it. A request holds a place in the engine, so
+it ends when nothing has come for a while, and what comes then is another's; so is what follows a very long stretch, and
+what follows after the model has said its end.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from stentor.engine.client.client import EngineUnavailable
+from stentor.protocols.ipc.audio import SAMPLE_RATE
+
+from ...asr.streaming import BYTES_A_SECOND, Piece, StreamingTranscriptionModel, Stretch, Written
+from ...common.errors import Unavailable
+from ...common.task_scope import TaskScope
+from ...observability.realtime_figures import PassFigures
+from .audio_budget import AudioShare, unbounded
+from .formats import HEARD
+from .hearing_task import HearingTask
+from .hypotheses import Hearing, Transcribe
+from .incremental_transcriber import MIN_HEARD_MS, IncrementalTranscriber, OnGuess, Tell
+from .partial_pace import PartialPace
+from .parts import TokenProbability, Transcript
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS: Final = 10.0
+"""Without audio, after which a request is ended; the next audio begins another."""
+SETTLE_SECONDS: Final = 300
+"""A request that has heard so much ends at the next pause."""
+_AGAIN_MS: Final = 1000
+"""Of audio for which another request is begun after the model has said its end."""
+
+
+class StreamTranscriber:
+    """Hears the turns of one session."""
+
+    def __init__(self, model: StreamingTranscriptionModel, passes: PassFigures, salt: str = "", name: str = "") -> None:
+        """``passes`` is told of each request, ``salt`` and ``name`` are those of its requests to the engine."""
+        self.model: Final = model
+        self.passes: Final = passes
+        self._salt = salt
+        self._name = name
+
+    @property
+    def positions_a_second(self) -> float:
+        """That the model makes of audio."""
+        return SAMPLE_RATE / self.model.vocabulary.step
+
+    def begin(self, *, logprobs: bool) -> Stretch:
+        """Raises ServerError."""
+        try:
+            return Stretch(self.model, salt=self._salt, name=self._name, logprobs=logprobs)
+        except EngineUnavailable as error:
+            raise Unavailable(str(error), "engine_unavailable") from error
+
+
+class StreamedTurn:
+    """As ``IncrementalTranscriber``. Owned by the task that feeds it; :meth:`run` is for another task."""
+
+    def __init__(
+        self,
+        begin: int,
+        transcriber: StreamTranscriber,
+        hearing: Hearing,
+        tell: Tell = lambda text, tokens: None,
+        on_guess: OnGuess = lambda text: None,
+        share: AudioShare | None = None,
+    ) -> None:
+        """``begin`` is the position of the turn's first sample."""
+        self._transcriber = transcriber
+        self._hearing = hearing
+        self._tell = tell
+        self._on_guess = on_guess
+        self._end = begin
+        self._pushed = 0
+        """Bytes, as the next."""
+        self._paused_at: int | None = None
+        """Where the pause began in which nothing has been guessed."""
+        self._in_pause = False
+        self._waiting = bytearray()
+        """Audio that no request has been fed."""
+        self._hold = (share or unbounded()).hold()
+        self._stretch: Stretch | None = None
+        self._written = Written()
+        self._tokens: list[TokenProbability] = []
+        self._untold: list[TokenProbability] = []
+        self._task = HearingTask()
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds from :meth:`finish` to the transcript."""
+        return self._task.lag
+
+    @property
+    def waiting_ms(self) -> int:
+        """Of audio of a complete turn that has not been heard."""
+        return self._unheard_ms if self._task.catches_up else 0
+
+    async def room(self, most_ms: int) -> None:
+        """Returns once less than so much is not heard, or nothing is any more."""
+        await self._task.until(lambda: self._unheard_ms <= most_ms)
+
+    # ---- the feeding task
+
+    def push(self, pcm: bytes) -> None:
+        """More of the turn's audio."""
+        if pcm and not self._task.over:
+            self._waiting += pcm
+            self._pushed += len(pcm)
+            self._end += len(pcm) // HEARD.sample_bytes * HEARD.ticks
+            self._count()
+            self._task.notify()
+
+    def pause(self) -> None:
+        """The caller is silent: what was said may soon be wanted."""
+        if not self._in_pause:
+            self._in_pause, self._paused_at = True, self._pushed
+            self._task.notify()
+
+    def resume(self) -> None:
+        """The caller goes on after all."""
+        self._in_pause, self._paused_at = False, None
+
+    def finish(self, end: int | None = None) -> None:
+        """There is no more audio, nor any after position ``end``, but for what has been heard of it already."""
+        if end is not None and end < self._end:
+            excess = min((self._end - end) // HEARD.ticks * HEARD.sample_bytes, len(self._waiting))
+            del self._waiting[len(self._waiting) - excess :]
+            self._pushed -= excess
+            self._count()
+        self._task.finish()
+
+    def give_up(self) -> None:
+        """Nobody wants to know any more."""
+        self._task.give_up()
+        self._drop()
+
+    async def transcript(self) -> Transcript:
+        """Waits until all is heard. Raises ``BadRequest`` or ``ServerError``."""
+        await self._task.ended()
+        tokens = [*self._tokens] if self._hearing.logprobs else None
+        return Transcript(self._written.text, self._pushed / BYTES_A_SECOND, tokens)
+
+    @property
+    def _unheard(self) -> int:
+        return len(self._waiting) + (0 if self._stretch is None else self._stretch.unheard)
+
+    @property
+    def _unheard_ms(self) -> int:
+        return self._unheard * 1000 // BYTES_A_SECOND
+
+    def _count(self) -> None:
+        """A request is heard from where it began, should its engine be lost: until it ends all of it is there."""
+        stretch = self._stretch
+        self._hold.set(len(self._waiting) + (0 if stretch is None else stretch.size + stretch.unheard))
+
+    def _drop(self) -> None:
+        self._waiting.clear()
+        self._count()
+
+    # ---- the hearing task
+
+    async def run(self) -> None:
+        """Until everything is heard, or the turn is given up."""
+        await self._task.run(self._hear, self._drop)
+
+    async def _hear(self) -> None:
+        fewest = 1
+        while await self._comes(fewest):
+            left = await self._hear_stretch()
+            self._waiting[:0] = left
+            self._count()
+            fewest = _AGAIN_MS * BYTES_A_SECOND // 1000 if left else 1
+            self._written.begin()
+
+    async def _hear_stretch(self) -> bytes:
+        """One request; returns what another one must hear."""
+        with self._transcriber.passes.one("stream") as observed:
+            stretch = self._stretch = self._transcriber.begin(logprobs=self._hearing.logprobs)
+            try:
+                async with TaskScope("feeds of streams") as feeding:
+                    feeding.start(self._feed(stretch))
+                    async with contextlib.aclosing(stretch.pieces()) as pieces:
+                        async for piece in pieces:
+                            self._write(piece)
+            finally:
+                observed.audio_seconds = stretch.size / BYTES_A_SECOND
+                self._stretch = None
+            return stretch.left
+
+    async def _comes(self, fewest: int) -> bool:
+        """Waits for so many bytes of audio; whether there will be any that is worth a request."""
+        while len(self._waiting) < fewest and not self._task.complete:
+            await self._task.news()
+        least = MIN_HEARD_MS * BYTES_A_SECOND // 1000
+        return not self._task.complete or len(self._waiting) >= least
+
+    async def _feed(self, stretch: Stretch) -> None:
+        """Until it has all that it may have."""
+        try:
+            while True:
+                part = bytes(self._waiting[: stretch.room])
+                del self._waiting[: len(part)]
+                if part:
+                    stretch.feed(part)
+                    self._count()
+                settled = self._in_pause and stretch.size > SETTLE_SECONDS * BYTES_A_SECOND
+                if self._task.complete or settled or not stretch.room:
+                    break
+                if not await self._task.news(anyio.current_time() + IDLE_SECONDS):
+                    break
+            stretch.end()
+        except Exception:
+            logger.exception("a stream could not be fed")
+            stretch.abort()
+
+    def _write(self, piece: Piece) -> None:
+        if self._hearing.logprobs:
+            self._untold += [
+                TokenProbability(said.bytes.decode("utf-8", "replace"), said.logprob or 0.0, list(said.bytes))
+                for said in piece.tokens
+            ]
+        if delta := self._written.add(piece.text):
+            tokens, self._untold = self._untold, []
+            self._tokens += tokens
+            self._tell(delta, tokens)
+        if self._paused_at is not None and self._pushed - self._unheard >= self._paused_at:
+            self._paused_at = None
+            self._on_guess(self._written.text)
+        self._count()
+        self._task.heard()
+
+
+AnyTranscriber = Transcribe | StreamTranscriber
+AnyHearing = IncrementalTranscriber | StreamedTurn
+COPIES: Final = 2
+"""Of a turn's audio, at most, beside the input buffer's."""
+
+
+def hear_turn(
+    begin: int,
+    transcribe: AnyTranscriber,
+    hearing: Hearing,
+    pace: PartialPace,
+    tell: Tell = lambda text, tokens: None,
+    on_guess: Callable[[str], None] = lambda text: None,
+    share: AudioShare | None = None,
+) -> AnyHearing:
+    """A turn from position ``begin``, heard as the model does that is served."""
+    if isinstance(transcribe, StreamTranscriber):
+        return StreamedTurn(begin, transcribe, hearing, tell, on_guess, share)
+    return IncrementalTranscriber(begin, transcribe, hearing, pace, tell, on_guess, share)

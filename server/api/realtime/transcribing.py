@@ -1,0 +1,65 @@
+"""How turns reach the model that hears."""
+
+import codecs
+from typing import Final
+
+from stentor.engine.client.client import EngineUnavailable
+
+from ...asr.model import TranscriptionModel
+from ...asr.options import TranscriptionOptions
+from ...asr.transcribe import Turn, transcribe_turn
+from ...common.errors import Unavailable
+from ...observability.realtime_figures import PassFigures
+from .formats import HEARD
+from .hypotheses import Hearing, Hypothesis
+from .parts import TokenProbability
+
+FINAL_PRIORITY: Final = 0
+PARTIAL_PRIORITY: Final = 1
+"""Guesses wait for what somebody waits for."""
+
+
+class ModelTranscriber:
+    """A :class:`.hypotheses.Transcribe` for one session."""
+
+    def __init__(self, model: TranscriptionModel, passes: PassFigures, salt: str = "", name: str = "") -> None:
+        """``passes`` is told of each, ``salt`` keeps callers' encodings apart, ``name`` is for logs."""
+        self._model = model
+        self._salt = salt
+        self._name = name
+        self._passes = passes
+
+    async def __call__(self, pcm: bytes, hearing: Hearing, *, continued: str, final: bool) -> Hypothesis:
+        model = self._model
+        options = TranscriptionOptions(
+            language=hearing.language,
+            languages=hearing.languages,
+            prompt=hearing.prompt,
+            priority=FINAL_PRIORITY if final else PARTIAL_PRIORITY,
+            salt=self._salt,
+            name=self._name,
+        )
+        after = model.vocabulary.encode(continued) if continued else []
+        with self._passes.one("final" if final else "partial") as observed:
+            observed.audio_seconds = len(pcm) / HEARD.bytes_a_second
+            try:
+                turn = await transcribe_turn(model, pcm, options, after=after)
+            except EngineUnavailable as error:
+                raise Unavailable(str(error), "engine_unavailable") from error
+        return _hypothesis(model, turn, len(after), tokens=hearing.logprobs)
+
+
+def _hypothesis(model: TranscriptionModel, turn: Turn, given: int, *, tokens: bool) -> Hypothesis:
+    drawn = turn.tokens[given:]
+    data = [model.vocabulary.tokenizer.token_bytes(token) if token < model.vocabulary.eot else b"" for token in drawn]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts = [decoder.decode(piece) for piece in data]
+    text = "".join(texts) + decoder.decode(b"", True)
+    if not tokens:
+        return Hypothesis(text)
+    probabilities = [
+        TokenProbability(piece.decode("utf-8", "replace"), logprob, list(piece))
+        for piece, logprob in zip(data, turn.logprobs, strict=False)
+        if piece
+    ]
+    return Hypothesis(text, probabilities)

@@ -1,0 +1,265 @@
+"""vLLM's dialect of ``/v1/realtime``: one audio stream after another is written down, and nothing else.
+
+::
+
+    client                                        server
+                                                  session.created {id, created}
+    session.update {model}
+    input_audio_buffer.commit                                                      an utterance begins
+    input_audio_buffer.append {audio}, …          transcription.delta {delta}, …   pcm, 16 bits, 16 kHz, mono
+    input_audio_buffer.commit {final: true}       transcription.done {text, usage}
+                                                  error {error, code}              the connection goes on
+
+It is told apart from OpenAI's by the first message, which has a model and no session.
+"""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import msgspec
+
+from stentor.protocols.common.decoding import decode_json
+from stentor.protocols.common.errors import BadRequest
+
+from ...http.error_responses import describe
+from .audio_budget import AudioFull, AudioShare, unbounded
+from .formats import HEARD
+from .hypotheses import Hearing
+from .partial_pace import PartialPace
+from .parts import TokenProbability
+from .streamed import COPIES, AnyHearing, AnyTranscriber, StreamTranscriber, hear_turn
+
+MAX_HELD_MS: Final = 600_000
+"""Of audio that has not been heard; the next is not read before there is less."""
+POSITIONS_A_SECOND: Final = 50
+"""That a model makes of audio which is not of the streaming kind: the prompt's tokens in its usage."""
+
+Receive = Callable[[], Awaitable[bytes | None]]
+"""The next message; None once the client has gone."""
+Put = Callable[[bytes], None]
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Delta(msgspec.Struct, tag_field="type", tag="transcription.delta"):
+    delta: str
+
+
+class Done(msgspec.Struct, tag_field="type", tag="transcription.done"):
+    text: str
+    usage: Usage
+
+
+class Failed(msgspec.Struct, tag_field="type", tag="error"):
+    error: str
+    code: str
+
+
+class _Message(msgspec.Struct):
+    """Any message of a client."""
+
+    type: str
+    model: str | None = None
+    audio: str = ""
+    final: bool = False
+
+
+class _First(msgspec.Struct):
+    type: str
+    model: str
+    session: Any = None
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_messages: Final = msgspec.json.Decoder(_Message)
+_firsts: Final = msgspec.json.Decoder(_First)
+
+
+def speaks_vllm(message: bytes) -> bool:
+    """Whether a client whose first message this is speaks this dialect."""
+    try:
+        first = _firsts.decode(message)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return first.type == "session.update" and first.session is None
+
+
+class _Refused(Exception):
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def refusal(error: BadRequest) -> bytes:
+    """An error event."""
+    return _encode(Failed(error.message, error.code or "processing_error"))
+
+
+class _Utterance:
+    """What is said between two commits."""
+
+    def __init__(self, hearing: AnyHearing) -> None:
+        self.hearing: Final = hearing
+        self.tokens = 0
+
+
+class VllmSession:
+    """One connection. :meth:`serve` lasts as long as it does."""
+
+    def __init__(
+        self,
+        transcribe: AnyTranscriber,
+        pace: PartialPace,
+        check_model: Callable[[str], object],
+        put: Put,
+        room: Callable[[], Awaitable[None]],
+        *,
+        max_messages: int = 0,
+        share: AudioShare | None = None,
+    ) -> None:
+        """``check_model`` raises BadRequest for what is not served; ``put`` tells the client, and ``room`` waits until
+        it has read enough of that. Of the client no more than ``max_messages`` a second are read, 0: as many as come.
+        ``share`` is of the audio that all sessions may hold.
+        """
+        self._transcribe = transcribe
+        self._pace = pace
+        self._check_model = check_model
+        self._put = put
+        self._room = room
+        self._interval = 1 / max_messages if max_messages else 0.0
+        self._knows_model = False
+        self._early = bytearray()
+        """Audio that came before the commit that begins its utterance."""
+        self._share = share or unbounded()
+        self._early_hold = self._share.hold()
+        self._utterance: _Utterance | None = None
+        self._unsettled: list[AnyHearing] = []
+        self._settled = anyio.Event()
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    async def serve(self, receive: Receive, first: bytes) -> None:
+        """Until the client has gone."""
+        async with anyio.create_task_group() as self._tasks:
+            message: bytes | None = first
+            next_read = anyio.current_time()
+            while message is not None:
+                try:
+                    await self._take(message)
+                except _Refused as refused:
+                    self._fail(str(refused), refused.code)
+                except BadRequest as error:
+                    self._put(refusal(error))
+                await self._room()
+                next_read = max(next_read + self._interval, anyio.current_time())
+                await anyio.sleep_until(next_read)
+                message = await receive()
+            self._tasks.cancel_scope.cancel()
+
+    async def _take(self, text: bytes) -> None:
+        try:
+            message = decode_json(_messages, text)
+        except msgspec.ValidationError as error:
+            raise _Refused(f"Invalid event: {error}", "processing_error") from None
+        except (msgspec.DecodeError, RecursionError):
+            raise _Refused("Invalid JSON", "invalid_json") from None
+        match message.type:
+            case "session.update":
+                self._update(message.model)
+            case "input_audio_buffer.append":
+                await self._append(message.audio)
+            case "input_audio_buffer.commit":
+                self._commit(final=message.final)
+            case other:
+                raise _Refused(f"Unknown event type: {other[:80]}", "unknown_event")
+
+    def _update(self, model: str | None) -> None:
+        if model is None:
+            raise _Refused("Missing required field: model", "invalid_event")
+        try:
+            self._check_model(model)
+        except BadRequest as error:
+            raise _Refused(error.message, "model_not_found") from error
+        self._knows_model = True
+
+    async def _append(self, audio: str) -> None:
+        try:
+            pcm = base64.b64decode(audio, validate=True)
+        except (binascii.Error, ValueError):
+            raise _Refused("Invalid audio data: not base64", "invalid_audio") from None
+        if not pcm or len(pcm) % HEARD.sample_bytes:
+            raise _Refused("Invalid audio data: not samples of two bytes each", "invalid_audio")
+        while sum(hearing.waiting_ms for hearing in self._unsettled) > MAX_HELD_MS:
+            await self._settled.wait()
+        if self._utterance is not None:
+            await self._utterance.hearing.room(MAX_HELD_MS)
+        try:
+            self._share.check(COPIES * len(pcm))
+        except AudioFull as full:
+            raise _Refused(str(full), full.code or "") from None
+        if self._utterance is not None:
+            self._utterance.hearing.push(pcm)
+            return
+        if (len(self._early) + len(pcm)) * 1000 > MAX_HELD_MS * HEARD.bytes_a_second:
+            raise _Refused(f"Invalid audio data: more than {MAX_HELD_MS // 1000} s before a commit", "invalid_audio")
+        self._early += pcm
+        self._early_hold.set(COPIES * len(self._early))  # with what it will be in its utterance
+
+    def _commit(self, *, final: bool) -> None:
+        if not self._knows_model:
+            raise _Refused(
+                "Model not validated. Make sure to validate the model by sending a session.update event.",
+                "model_not_validated",
+            )
+        if self._utterance is None:
+            self._begin()
+        if final and self._utterance is not None:
+            self._utterance.hearing.finish()
+            self._utterance = None
+
+    def _begin(self) -> None:
+        utterance: _Utterance
+
+        def tell(text: str, tokens: list[TokenProbability]) -> None:
+            utterance.tokens += len(tokens)
+            self._put(_encode(Delta(text)))
+
+        wanted = Hearing(partials=True, logprobs=True)
+        hearing = hear_turn(0, self._transcribe, wanted, self._pace, tell, share=self._share)
+        self._utterance = utterance = _Utterance(hearing)
+        early = bytes(self._early)
+        self._early.clear()
+        self._early_hold.set(0)
+        hearing.push(early)
+        assert self._tasks is not None
+        self._unsettled.append(hearing)
+        self._tasks.start_soon(hearing.run)
+        self._tasks.start_soon(self._finish, utterance)
+
+    async def _finish(self, utterance: _Utterance) -> None:
+        try:
+            transcript = await utterance.hearing.transcript()
+        except Exception as error:
+            if self._utterance is utterance:
+                self._utterance = None
+            self._fail(describe(error)[1].message, "processing_error")
+            return
+        finally:
+            self._unsettled.remove(utterance.hearing)
+            self._settled.set()
+            self._settled = anyio.Event()
+        transcribe = self._transcribe
+        a_second = transcribe.positions_a_second if isinstance(transcribe, StreamTranscriber) else POSITIONS_A_SECOND
+        prompt = round(transcript.seconds * a_second)
+        usage = Usage(prompt, utterance.tokens, prompt + utterance.tokens)
+        self._put(_encode(Done(transcript.text, usage)))
+
+    def _fail(self, message: str, code: str) -> None:
+        self._put(_encode(Failed(message, code)))

@@ -1,0 +1,80 @@
+"""The three ways in which a response is made: at once, as a stream, and in the background."""
+
+import dataclasses
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack
+
+import anyio
+import msgspec
+
+from ...generation.prepare import Turn, begin_turn
+from ...overload.request_context import RequestContext
+from ...state.event_log import EventLog
+from ...state.state import ServerState
+from .encoder import COPIES
+from .naming import in_our_words
+from .preparing import Prepared
+from .running import Run
+from .tool_loop import Rounds
+
+
+async def run_of(state: ServerState, prepared: Prepared, ticket: RequestContext, *, watched: bool) -> Run:
+    """One that has not begun; ``watched``: its events are to be read. Raises what :func:`begin_turn` raises."""
+    turns: Turn | Rounds
+    if prepared.servers:
+        turns = Rounds(state, prepared, ticket)
+    else:
+        with in_our_words(prepared.response.tools):
+            turns = await begin_turn(state, prepared.chat, prepared.caller, ticket, copies=COPIES)
+    log = None
+    if watched:
+        store = state.store if prepared.request.stored else None
+        ahead = prepared.response.background and state.store.durable
+        log = EventLog(store, prepared.response.id, ahead=ahead)
+    return Run(state, prepared, turns, log, ticket.permit.memory)
+
+
+async def run_in_background(state: ServerState, prepared: Prepared) -> Run:
+    """One that goes on by itself, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
+    if prepared.chat.seed is None:
+        # drawn here, for what is stored must say how another server would go on
+        seed = int.from_bytes(os.urandom(7), "little")
+        prepared = dataclasses.replace(prepared, chat=msgspec.structs.replace(prepared.chat, seed=seed))
+    with ExitStack() as stack:
+        stack.enter_context(state.responses.room(prepared.caller))
+        # its own place in the queue: that of the request is given back with the answer
+        ticket = stack.enter_context(state.live(state.overload.request_timeout))
+        ticket.permit.memory.add(prepared.held)
+        run = await run_of(state, prepared, ticket, watched=True)
+        run.begin()
+        await run.write()
+        task = run.start(ticket.bounded)
+        kept = stack.pop_all()
+        task.add_done_callback(lambda _: kept.close())
+    return run
+
+
+class Attached:
+    """The events of a run that lives as long as somebody reads them."""
+
+    def __init__(self, run: Run, bounds: Callable[[], AbstractContextManager[None]]) -> None:
+        assert run.log is not None
+        self._run = run
+        self._bounds = bounds
+        self._events: AsyncGenerator[list[bytes], None] = run.log.read()
+        self._began = False
+
+    def __aiter__(self) -> AsyncIterator[list[bytes]]:
+        self._began = True
+        self._run.start(self._bounds)
+        return self._events
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            if self._began and self._run.log is not None and not self._run.log.ended:
+                self._run.cancel()
+                await self._run.ended()
+            await self._events.aclose()
+            if not self._began:
+                await self._run.abandon()

@@ -1,0 +1,83 @@
+"""``POST /v1/responses/compact``: a long conversation as what its user said, and a summary by the model.
+
+Both are sealed in the one item that comes of it: the SDK's type has no place for messages of users among the output.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.objects import Compaction, ResponseUsage
+from stentor.protocols.openai.responses.request import CompactRequest, ContextFields
+
+from ...common.keys import Caller
+from ...generation.prepare import begin_turn
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ..common.collect import collect
+from .conversion import Compacted, messages_of, text_of
+from .encrypted_content import EncryptedContent
+from .ids import random_id
+from .naming import in_our_words
+from .preparing import fitting, read_conversation, seal_of
+
+encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+
+MAX_SUMMARY_TOKENS: Final = 1024
+_ASKS: Final = (
+    "Summarize the conversation so far, so that it can be continued from your summary alone: facts, decisions, names, "
+    "numbers, results of tools, and what is still to be done. Write nothing but the summary."
+)
+
+
+async def compact(state: ServerState, body: CompactRequest, caller: Caller, ticket: RequestContext) -> Compaction:
+    """What the user said stays as it is; all else is in the summary, which is sealed for the caller.
+
+    Raises BadRequest, and GenerationFailed.
+    """
+    body.check(state.limits)
+    asked = ContextFields(
+        model=body.model,
+        input=body.input,
+        instructions=body.instructions,
+        previous_response_id=body.previous_response_id,
+        truncation="auto",
+    )
+    asked.check_context(state.limits)
+    items = (await read_conversation(state, asked, caller, ticket.permit.memory)).items
+    seal = await seal_of(state, caller)
+    wish: Item = {
+        "id": random_id("msg"),
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": _ASKS}],
+    }
+    room = min(MAX_SUMMARY_TOKENS, (state.max_model_len or 4) // 4)
+    chat = await fitting(state, asked, [*items, wish], seal, room)
+    summary, usage = await _answer(state, chat, caller, ticket)
+    sealed = seal.seal(encode(Compacted(_said(items, seal), summary)).decode())
+    made = {"id": random_id("cmp"), "type": "compaction", "encrypted_content": sealed}
+    return Compaction(random_id("resp"), int(time.time()), [made], usage)
+
+
+async def _answer(
+    state: ServerState, chat: ChatRequest, caller: Caller, ticket: RequestContext
+) -> tuple[str, ResponseUsage]:
+    with in_our_words():
+        turn = await begin_turn(state, chat, caller, ticket)
+    async with aclosing(turn.batches):
+        generation = await collect(turn.batches, 1)
+    text = generation.choices[0].text.strip()
+    usage = ResponseUsage.of(len(turn.prompt), generation.cached_tokens, generation.completion_tokens, 0)
+    return text, usage
+
+
+def _said(items: Sequence[Item], seal: EncryptedContent) -> list[str]:
+    """What the user said, also before an earlier compaction."""
+    messages = messages_of(items, seal.open)
+    return [text_of(message["content"]) for message in messages if message["role"] == "user"]

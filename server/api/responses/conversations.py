@@ -1,0 +1,206 @@
+"""``/v1/conversations``."""
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.responses.conversations import (
+    MAX_ITEMS_AT_ONCE,
+    Conversation,
+    ConversationCreate,
+    ConversationDeleted,
+    ConversationUpdate,
+    ItemsCreate,
+    create_decoder,
+    items_decoder,
+    update_decoder,
+)
+from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
+from stentor.protocols.openai.responses.objects import ItemList
+from stentor.protocols.openai.responses.request import check_metadata
+
+from ...middleware.auth import caller_of
+from ...overload.memory_budget import STORED_FACTOR
+from ...state.state import ServerState
+from ...storage import conversations as table
+from ..common.described import Operation, Operations
+from ..common.endpoint import json_response, read_body
+from .ids import random_id
+from .repository import listed
+from .route import page_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+OPERATIONS: Final[Operations] = {
+    "/v1/conversations": Operation("Begin a conversation", Conversation, ConversationCreate, keeps=True),
+    "/v1/conversations/{conversation_id}": Operation(
+        "A conversation; POST changes its metadata", Conversation, ConversationUpdate, finds=True, keeps=True
+    ),
+    "DELETE /v1/conversations/{conversation_id}": Operation("End a conversation", ConversationDeleted, finds=True),
+    "/v1/conversations/{conversation_id}/items": Operation(
+        "Items of a conversation; POST adds some", ItemList, ItemsCreate, finds=True, keeps=True
+    ),
+    "/v1/conversations/{conversation_id}/items/{item_id}": Operation("One item", dict[str, Any], finds=True),
+    "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
+        "Take an item away, and show the conversation", Conversation, finds=True
+    ),
+}
+
+
+def routes(state: ServerState) -> list[Route]:
+    one = "/v1/conversations/{conversation_id}"
+    return [
+        Route("/v1/conversations", partial(create, state), methods=["POST"]),
+        Route(one, partial(retrieve, state), methods=["GET"]),
+        Route(one, partial(update, state), methods=["POST"]),
+        Route(one, partial(delete, state), methods=["DELETE"]),
+        Route(f"{one}/items", partial(list_items, state), methods=["GET"]),
+        Route(f"{one}/items", partial(add_items, state), methods=["POST"]),
+        Route(f"{one}/items/{{item_id}}", partial(one_item, state), methods=["GET"]),
+        Route(f"{one}/items/{{item_id}}", partial(delete_item, state), methods=["DELETE"]),
+    ]
+
+
+async def create(state: ServerState, request: Request) -> Response:
+    body = decode(create_decoder, await _body(state, request) or b"{}", state.limits)
+    check_metadata(body.metadata)
+    given = _checked(state, body.items or [])
+    row = table.Stored(random_id("conv"), int(time.time()), body.metadata or {})
+    await state.store.write(lambda db: table.insert(db, caller_of(request.scope).owner, row, given))
+    return _answer(row)
+
+
+async def retrieve(state: ServerState, request: Request) -> Response:
+    return _answer(await state.store.read(partial(_found, *_names(request))))
+
+
+async def update(state: ServerState, request: Request) -> Response:
+    body = decode(update_decoder, await _body(state, request), state.limits)
+    check_metadata(body.metadata)
+
+    def work(db: "sqlite3.Connection") -> table.Stored:
+        row = _found(*_names(request), db)
+        table.update(db, row.id, body.metadata or {})
+        return table.Stored(row.id, row.created, body.metadata or {})
+
+    return _answer(await state.store.write(work))
+
+
+async def delete(state: ServerState, request: Request) -> Response:
+    owner, conversation = _names(request)
+    if not await state.store.delete(lambda db: table.delete(db, owner, conversation)):
+        raise _missing(conversation)
+    return json_response(ConversationDeleted(conversation))
+
+
+async def list_items(state: ServerState, request: Request) -> Response:
+    def size(db: "sqlite3.Connection") -> int:
+        return table.items_bytes(db, _found(*_names(request), db).id)
+
+    def work(db: "sqlite3.Connection") -> list[Item]:
+        return table.items(db, _found(*_names(request), db).id)
+
+    with state.memory.share() as share:
+        share.add(STORED_FACTOR * await state.store.read(size))
+        return json_response(page_of(request, await state.store.read(work)))
+
+
+async def add_items(state: ServerState, request: Request) -> Response:
+    body = decode(items_decoder, await _body(state, request), state.limits)
+    given = _checked(state, body.items)
+    most, most_bytes = state.limits.max_messages, state.limits.max_body_bytes
+    added = sum(len(msgspec.json.encode(item)) for item in given)
+
+    def work(db: "sqlite3.Connection") -> None:
+        row = _found(*_names(request), db)
+        if table.count(db, row.id) + len(given) > most:
+            raise BadRequest(
+                f"The conversation would have more than the {most} items that this server allows.",
+                "items",
+                "array_above_max_length",
+            )
+        if table.items_bytes(db, row.id) + added > most_bytes:
+            raise BadRequest(
+                f"The items of the conversation would have more than the {most_bytes} bytes that this server allows.",
+                "items",
+                "conversation_too_large",
+                413,
+            )
+        table.append(db, row.id, given)
+
+    await state.store.write(work)
+    shown = [listed(item) for item in given]
+    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else ("", "")
+    return json_response(ItemList(shown, first, last, False))
+
+
+async def one_item(state: ServerState, request: Request) -> Response:
+    def work(db: "sqlite3.Connection") -> Item | None:
+        return table.find_item(db, _found(*_names(request), db).id, request.path_params["item_id"])
+
+    found = await state.store.read(work)
+    if found is None:
+        raise _missing_item(request)
+    return json_response(listed(found))
+
+
+async def delete_item(state: ServerState, request: Request) -> Response:
+    def work(db: "sqlite3.Connection") -> table.Stored:
+        row = _found(*_names(request), db)
+        if not table.delete_item(db, row.id, request.path_params["item_id"]):
+            raise _missing_item(request)
+        return row
+
+    return _answer(await state.store.delete(work))
+
+
+async def _body(state: ServerState, request: Request) -> bytes:
+    with state.memory.share() as share:
+        return await read_body(request, state.limits, share)
+
+
+def _checked(state: ServerState, items: list[dict[str, Any]]) -> list[Item]:
+    if len(items) > MAX_ITEMS_AT_ONCE:
+        raise BadRequest(
+            f"`items` has {len(items)} items; at most {MAX_ITEMS_AT_ONCE} may be added at a time.",
+            "items",
+            "array_above_max_length",
+        )
+    read = read_items(items, state.limits, random_id, "items")
+    for index, item in enumerate(read):
+        if item["type"] == REFERENCE:
+            raise BadRequest(f"`items[{index}]` must be an item, not a reference.", f"items[{index}]")
+    return read
+
+
+def _names(request: Request) -> tuple[str, str]:
+    return caller_of(request.scope).owner, request.path_params["conversation_id"]
+
+
+def _found(owner: str, conversation: str, db: "sqlite3.Connection") -> table.Stored:
+    row = table.find(db, owner, conversation)
+    if row is None:
+        raise _missing(conversation)
+    return row
+
+
+def _missing(conversation: str) -> BadRequest:
+    message = f"There is no conversation `{conversation[:80]}` here."
+    return BadRequest(message, "conversation_id", "conversation_not_found", 404)
+
+
+def _missing_item(request: Request) -> BadRequest:
+    message = f"There is no item `{request.path_params['item_id'][:80]}` in this conversation."
+    return BadRequest(message, "item_id", "item_not_found", 404)
+
+
+def _answer(row: table.Stored) -> Response:
+    return json_response(Conversation(row.id, row.created, row.metadata))

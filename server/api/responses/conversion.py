@@ -1,0 +1,264 @@
+"""Items and fields of the Responses API as a request for a chat completion."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.common.decoding import converted
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.responses import client_tools
+from stentor.protocols.openai.responses.items import CALLS, CLIENT_CALLS, CLIENT_OUTPUTS, Item
+from stentor.protocols.openai.responses.request import ContextFields, ResponseRequest, TextFormat
+from stentor.protocols.openai.responses.tools import chat_choice, chat_tools, client_functions, function_name
+from stentor.protocols.openai.tools import CUSTOM_INPUT
+
+from ...tools.errors import text_of as error_text
+from ...tools.tools import function_name as served_name
+
+Message = dict[str, Any]
+Unseal = Callable[[str], str]
+"""From ``encrypted_content`` to text. Raises BadRequest for what this server has not sealed."""
+
+_SAME: Final = (
+    "model",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "structured_outputs",
+    "priority",
+    "cache_salt",
+    "request_id",
+)
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What is sealed in an item of compaction."""
+
+    said: list[str]
+    """By the user, word for word."""
+    summary: str
+    """Of all that was said and done, by the model."""
+
+
+COMPACTED: Final = "A summary of the conversation so far, whose beginning was left out:\n\n"
+
+
+def chat_request(request: ContextFields, items: Sequence[Item], unseal: Unseal) -> ChatRequest:
+    """``items`` are the whole conversation, without references. Fields must have been checked. Raises BadRequest."""
+    messages = messages_of(items, unseal)
+    if request.instructions is not None:
+        messages.insert(0, {"role": "system", "content": request.instructions})
+    fields: dict[str, Any] = {"model": request.model, "messages": messages}
+    if tools := chat_tools(request.tools or []):
+        fields["tools"] = tools
+        fields["tool_choice"] = chat_choice(request.tool_choice, request.tools or [])
+        fields["parallel_tool_calls"] = request.parallel_tool_calls
+    if request.reasoning is not None:
+        fields["reasoning_effort"] = request.reasoning.effort
+    if request.chat_template_kwargs is not None:
+        fields["chat_template_kwargs"] = request.chat_template_kwargs
+    if request.text is not None and request.text.format is not None:
+        fields["response_format"] = _response_format(request.text.format)
+    if isinstance(request, ResponseRequest):
+        fields |= {name: getattr(request, name) for name in _SAME}
+        fields["max_completion_tokens"] = request.max_output_tokens
+        if request.wants_logprobs:
+            fields["logprobs"] = True
+            fields["top_logprobs"] = request.top_logprobs or 0
+    given = {name: value for name, value in fields.items() if value is not None}
+    chat: ChatRequest = converted(given, ChatRequest, "")
+    return chat
+
+
+def _response_format(form: TextFormat) -> dict[str, Any]:
+    if form.type != "json_schema":
+        return {"type": form.type}
+    schema = {"name": form.name, "schema": form.schema, "strict": form.strict, "description": form.description}
+    kept = {name: value for name, value in schema.items() if value is not None}
+    return {"type": "json_schema", "json_schema": kept}
+
+
+def messages_of(items: Sequence[Item], unseal: Unseal) -> list[Message]:
+    """What one answer of the model was (reasoning, text, calls in a row) becomes one message of the assistant."""
+    messages: list[Message] = []
+    names: dict[str, str] = {}
+    call_ids: dict[str, str] = {}
+    """Of calls of a local shell, by the ids of their items: their outputs may name either."""
+    asked: dict[str, Item] = {}
+    for item in items:
+        if item["type"] == "mcp_approval_request":
+            asked[item["id"]] = item
+        elif item["type"] == "mcp_approval_response":
+            _refuse(messages, asked.get(item["approval_request_id"]), item)
+            continue
+        elif item["type"] in CALLS:
+            _add_call(messages, item, _outcome(item))
+            continue
+        if (said := _of_assistant(item, unseal)) is not None:
+            last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+            if last is None or not _joined(last, said):
+                messages.append({"role": "assistant", **said})
+            for call in said.get("tool_calls", ()):
+                names[call["id"]] = call["function"]["name"]
+                if item["type"] == "local_shell_call":
+                    call_ids[item["id"]] = call["id"]
+            continue
+        match item["type"]:
+            case "message":
+                messages.append({"role": item["role"], "content": _content(item["content"])})
+            case "tool_search_output" | "tool_search_call" if item["call_id"] is None:
+                pass  # a server's: the model has the tools that were found, and did not ask for them here
+            case kind if kind in CLIENT_OUTPUTS:
+                call_id = item["id"] if kind == "local_shell_call_output" else item["call_id"]
+                call_id = call_ids.get(call_id, call_id)
+                message: Message = {"role": "tool", "tool_call_id": call_id, "content": _output_text(item)}
+                if call_id in names:
+                    message["name"] = names[call_id]
+                messages.append(message)
+            case "compaction":
+                compacted = _compacted(unseal(item["encrypted_content"]))
+                messages += [{"role": "user", "content": text} for text in compacted.said]
+                messages.append({"role": "developer", "content": COMPACTED + compacted.summary})
+    return messages
+
+
+def _compacted(text: str) -> Compacted:
+    try:
+        return msgspec.json.decode(text, type=Compacted)
+    except msgspec.DecodeError:  # reasoning is sealed in the same way
+        raise BadRequest(
+            "`encrypted_content` of an item of compaction holds no compacted conversation; leave the item out.",
+            "input",
+            "invalid_encrypted_content",
+        ) from None
+
+
+def _add_call(messages: list[Message], item: Item, outcome: str) -> None:
+    """A call that the server has had made, and what came of it."""
+    name = served_name(item["server_label"], item["name"])
+    said: Message = {"tool_calls": [_call({"call_id": item["id"]}, name, item["arguments"])]}
+    if not messages or messages[-1]["role"] != "assistant" or not _joined(messages[-1], said):
+        messages.append({"role": "assistant", **said})
+    messages.append({"role": "tool", "tool_call_id": item["id"], "name": name, "content": outcome})
+
+
+def _outcome(item: Item) -> str:
+    if item.get("error"):
+        return f"Error: {error_text(item['error'])}"
+    if item.get("output") is not None:
+        return str(item["output"])
+    return "Error: the call was cut off before it was answered."
+
+
+def _refuse(messages: list[Message], asked: Item | None, answer: Item) -> None:
+    """A call that the client was asked to approve, where it did not; one that it did is an item of its own."""
+    if asked is None or answer["approve"]:
+        return
+    reason = f": {answer['reason']}" if answer.get("reason") else "."
+    _add_call(messages, asked, f"Error: the user did not approve this call{reason}")
+
+
+def _of_assistant(item: Item, unseal: Unseal) -> Message | None:
+    match item["type"]:
+        case "message" if item["role"] == "assistant":
+            return {"content": "".join(part.get("text", part.get("refusal", "")) for part in item["content"])}
+        case "reasoning":
+            return {"reasoning_content": _thought(item, unseal)}
+        case "function_call":
+            return {"tool_calls": [_call(item, _called(item), item["arguments"])]}
+        case "custom_tool_call":
+            arguments = msgspec.json.encode({CUSTOM_INPUT: item["input"]}).decode()
+            return {"tool_calls": [_call(item, _called(item), arguments)]}
+        case kind if kind in CLIENT_CALLS and item["call_id"] is not None:
+            return {"tool_calls": [_call(item, *client_tools.function_of(item))]}
+        case _:
+            return None
+
+
+def _joined(last: Message, said: Message) -> bool:
+    """Whether what was said next is part of the same answer, and has been added to it."""
+    if "tool_calls" in said:
+        last.setdefault("tool_calls", []).extend(said["tool_calls"])
+        return True
+    if "reasoning_content" in said:
+        if "content" in last or "tool_calls" in last:
+            return False
+        last["reasoning_content"] = last.get("reasoning_content", "") + said["reasoning_content"]
+        return True
+    if "content" in last or "tool_calls" in last:
+        return False
+    last["content"] = said["content"]
+    return True
+
+
+def _called(item: Item) -> str:
+    return function_name(item["name"], item.get("namespace"))
+
+
+def _call(item: Item, name: str, arguments: str) -> Message:
+    return {"id": item["call_id"], "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _output_text(item: Item) -> str:
+    match item["type"]:
+        case "function_call_output" | "custom_tool_call_output":
+            return text_of(item["output"])
+        case "tool_search_output":
+            found = client_functions(item["tools"])
+            told = [{"name": name, "description": one.tool.get("description")} for name, one in found.items()]
+            return msgspec.json.encode(told).decode()
+        case _:
+            return client_tools.output_text(item)
+
+
+def _thought(item: Item, unseal: Unseal) -> str:
+    if item.get("content"):
+        return "".join(part["text"] for part in item["content"])
+    if item.get("encrypted_content"):
+        return unseal(item["encrypted_content"])
+    return "\n".join(part["text"] for part in item["summary"])
+
+
+def text_of(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    if len(parts) == 1:
+        text: str = parts[0]["text"]
+        return text
+    return [{"type": "text", "text": part["text"]} for part in parts]
+
+
+def droppable(items: Sequence[Item]) -> Iterator[int]:
+    """How many items may be left out at the beginning, in growing numbers: never a call without its output."""
+    open_calls: set[str] = set()
+    call_ids: dict[str, str] = {}
+    for count, item in enumerate(items, start=1):
+        if item["type"] in CLIENT_CALLS and item["call_id"] is not None:
+            if item["type"] == "local_shell_call":
+                call_ids[item["id"]] = item["call_id"]
+            open_calls.add(item["call_id"])
+        elif item["type"] in CLIENT_OUTPUTS:
+            answered: str = item["id"] if item["type"] == "local_shell_call_output" else item["call_id"]
+            open_calls.discard(call_ids.get(answered, answered))
+        following = items[count] if count < len(items) else None
+        if following is not None and not open_calls and item["type"] != "reasoning":
+            yield count

@@ -1,0 +1,330 @@
+"""What a response puts out, an item at a time: in its object, and as events."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from stentor.protocols.openai.chat import TokenLogprob
+from stentor.protocols.openai.responses import client_tools
+from stentor.protocols.openai.responses.client_tools import ClientCallItem, ShellCallItem
+from stentor.protocols.openai.responses.items import PREFIXES
+from stentor.protocols.openai.responses.objects import (
+    CodeInterpreterCallItem,
+    CustomToolCallItem,
+    FunctionCallItem,
+    ItemStatus,
+    McpApprovalRequestItem,
+    McpCallItem,
+    McpListToolsItem,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    WebSearchCallItem,
+)
+
+from ...http.whole_answer import AnswerRoom, JsonList
+from .events import EventWriter
+from .hosted_calls import action_of, code_of
+
+
+class ClientCall(NamedTuple):
+    """Of a tool that the client runs and OpenAI has described: it becomes an item once its arguments are whole."""
+
+    kind: client_tools.ClientCall
+    call_id: str
+    name: str
+    """Of its function."""
+
+
+class ItemWriter:
+    """Opens, fills and closes the items of one response; at most one is open at a time."""
+
+    def __init__(
+        self,
+        output: list[OutputItem],
+        events: EventWriter,
+        new_id: Callable[[str], str],
+        seal: Callable[[str], str] | None,
+        room: AnswerRoom,
+    ) -> None:
+        """Items are added to ``output`` as they are closed. ``seal`` encrypts reasoning, where that is wanted.
+
+        ``room`` is for log-probabilities, of which many methods raise what it raises.
+        """
+        self._output: Final = output
+        self._events: Final = events
+        self._new_id = new_id
+        self._seal = seal
+        self._item: OutputItem | None = None
+        self._client_call: ClientCall | None = None
+        """Is open instead of an item."""
+        self._pieces: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
+        """Of tokens whose text is held back, until it is known what it belongs to."""
+        self._shown = JsonList(room)
+        """Log-probabilities of the message that is open, as its object has them."""
+        self._told = JsonList(room)
+        """The same as events have them."""
+        self._in_call = False
+        """The item that was opened last is a call, whose tokens come without text, also behind its end."""
+        self._calls: list[McpCallItem] = []
+
+    @property
+    def calls(self) -> Sequence[McpCallItem]:
+        """Those that the model has written to their end, and that nobody has answered."""
+        return tuple(self._calls)
+
+    # ---- what the open item is made of
+
+    def add_text(self, text: str, logprobs: Sequence[TokenLogprob]) -> None:
+        """Of a message, which is opened where none is; tokens that come without text belong to what comes later."""
+        self._logprobs += logprobs
+        if not text:
+            if self._in_call:
+                self._logprobs.clear()
+            return
+        if not isinstance(self._item, MessageItem):
+            self.open_message()
+        self._pieces.append(text)
+        told = b"[]"
+        if self._logprobs:
+            told = self._tell()
+        self._events.emit_delta(text, b',"logprobs":' + told)
+
+    def add_reasoning(self, text: str) -> None:
+        """Opened where none is."""
+        if not text:
+            return
+        if not isinstance(self._item, ReasoningItem):
+            self.open(ReasoningItem(self._new_id("rs"), []))
+        self._pieces.append(text)
+        self._events.emit_delta(text)
+
+    def add_arguments(self, text: str) -> None:
+        """Of the call that is open."""
+        if not text:
+            return
+        self._pieces.append(text)
+        if isinstance(self._item, WebSearchCallItem | CodeInterpreterCallItem):
+            return  # what they show is made of the whole
+        if isinstance(self._item, FunctionCallItem | CustomToolCallItem | McpCallItem):
+            self._events.emit_delta(text)
+
+    # ---- its beginning
+
+    def open_message(self) -> None:
+        self.open(MessageItem(self._new_id("msg"), []))
+
+    def open_client_call(self, call: ClientCall) -> None:
+        """Behind whatever is open, which ends."""
+        self.close("completed")
+        self._in_call = True
+        self._logprobs.clear()
+        self._pieces = []
+        self._client_call = call
+
+    def open(self, item: OutputItem) -> None:
+        """Behind whatever is open, which ends."""
+        self.close("completed")
+        self._in_call = isinstance(item, FunctionCallItem | CustomToolCallItem | McpCallItem | McpApprovalRequestItem)
+        if self._in_call:
+            self._logprobs.clear()
+        self._item = item
+        self._pieces = []
+        if isinstance(item, McpApprovalRequestItem):
+            return  # it has no events of its own, and appears once it is whole
+        emit, begin_deltas, place = self._events.emit, self._events.begin_deltas, self._place
+        emit("response.output_item.added", output_index=len(self._output), item=item)
+        match item:
+            case MessageItem():
+                text = OutputText()
+                emit("response.content_part.added", **place, content_index=0, part=text)
+                item.content.append(text)
+                begin_deltas("response.output_text.delta", **place, content_index=0)
+            case ReasoningItem():
+                thought = ReasoningText()
+                emit("response.content_part.added", **place, content_index=0, part=thought)
+                item.content.append(thought)
+                begin_deltas("response.reasoning_text.delta", **place, content_index=0)
+            case FunctionCallItem():
+                begin_deltas("response.function_call_arguments.delta", **place)
+            case CustomToolCallItem():
+                begin_deltas("response.custom_tool_call_input.delta", **place)
+            case WebSearchCallItem():
+                emit("response.web_search_call.in_progress", **place)
+            case CodeInterpreterCallItem():
+                emit("response.code_interpreter_call.in_progress", **place)
+            case McpCallItem():
+                emit("response.mcp_call.in_progress", **place)
+                begin_deltas("response.mcp_call_arguments.delta", **place)
+            case McpListToolsItem():
+                emit("response.mcp_list_tools.in_progress", **place)
+
+    # ---- its end
+
+    def close(self, status: ItemStatus) -> None:
+        """Ends the item that is open, if any."""
+        if self._client_call is not None:
+            self._close_client_call(self._client_call, "".join(self._pieces), status)
+            return
+        item, text = self._item, "".join(self._pieces)
+        if item is None:
+            return
+        self._pieces = []
+        emit = self._events.emit
+        match item:
+            case MessageItem():
+                self._close_message(item, text)
+            case ReasoningItem():
+                item.content[0].text = text
+                emit("response.reasoning_text.done", **self._place, content_index=0, text=text)
+                emit("response.content_part.done", **self._place, content_index=0, part=item.content[0])
+                item.encrypted_content = None if self._seal is None else self._seal(text)
+            case FunctionCallItem():
+                item.arguments = text
+                emit("response.function_call_arguments.done", **self._place, arguments=text)
+            case CustomToolCallItem():
+                item.input = text
+                emit("response.custom_tool_call_input.done", **self._place, input=item.input)
+            case McpCallItem():
+                item.arguments = text
+                self._close_arguments(item, whole=status == "completed")
+                if status == "completed":
+                    self._calls.append(item)  # its status is that of the call itself
+                    self._output.append(item)
+                    self._item = None
+                    return
+            case McpApprovalRequestItem():
+                item.arguments = text
+                if status != "completed":
+                    self._item = None  # nobody could approve half of a call
+                    return
+                emit("response.output_item.added", output_index=len(self._output), item=item)
+        if isinstance(item, MessageItem | ReasoningItem | FunctionCallItem | McpCallItem):
+            item.status = status
+        elif isinstance(item, ClientCallItem):
+            item.status = "completed"  # it was opened whole
+        emit("response.output_item.done", output_index=len(self._output), item=item)
+        self._output.append(item)
+        self._item = None
+
+    def _close_client_call(self, call: ClientCall, text: str, status: ItemStatus) -> None:
+        """Half a call, and one whose arguments are not what was described, is told as one of its function."""
+        self._client_call = None
+        made = None
+        if status == "completed":
+            made = client_tools.call_item(call.kind, self._new_id(PREFIXES[call.kind]), call.call_id, text)
+        if made is None:
+            self.open(FunctionCallItem(self._new_id("fc"), call.call_id, call.name))
+            self.add_arguments(text)
+        elif isinstance(made, ShellCallItem):
+            commands, made.action.commands = made.action.commands, []
+            self.open(made)
+            for command in commands:
+                self._add_command(made, command)
+        else:
+            self.open(made)
+        self.close(status)
+
+    def _add_command(self, item: ShellCallItem, command: str) -> None:
+        emit, place = self._events.emit, {"output_index": len(self._output), "command_index": len(item.action.commands)}
+        emit("response.shell_call_command.added", **place, command="")
+        if command:
+            emit("response.shell_call_command.delta", **place, delta=command)
+        emit("response.shell_call_command.done", **place, command=command)
+        item.action.commands.append(command)
+
+    def _close_arguments(self, item: McpCallItem, *, whole: bool) -> None:
+        emit, place = self._events.emit, self._place
+        match item:
+            case WebSearchCallItem():
+                item.action = action_of(item.name, item.arguments)
+                if whole:
+                    emit("response.web_search_call.searching", **place)
+            case CodeInterpreterCallItem():
+                code = item.code = code_of(item.arguments)
+                if code:
+                    emit("response.code_interpreter_call_code.delta", **place, delta=code)
+                emit("response.code_interpreter_call_code.done", **place, code=code)
+                if whole:
+                    emit("response.code_interpreter_call.interpreting", **place)
+            case _:
+                emit("response.mcp_call_arguments.done", **place, arguments=item.arguments)
+
+    def _close_message(self, item: MessageItem, text: str) -> None:
+        part = item.content[0]
+        part.text = text
+        self._tell()
+        part.logprobs = self._shown.taken()
+        told = self._told.taken()
+        self._events.emit("response.output_text.done", **self._place, content_index=0, text=text, logprobs=told)
+        self._events.emit("response.content_part.done", **self._place, content_index=0, part=part)
+
+    def _tell(self) -> bytes:
+        """Those that wait belong to the open message. Returns them as events have them."""
+        waiting = self._logprobs
+        self._logprobs = []
+        self._shown.extend(waiting)
+        return self._told.extend([_without_bytes(one) for one in waiting])
+
+    def end_list(self, tools: list[dict[str, Any]], error: str | None) -> None:
+        """Of the list of tools that is open."""
+        item = self._item
+        assert isinstance(item, McpListToolsItem)
+        item.tools, item.error = tools, error
+        self._events.emit(f"response.mcp_list_tools.{'completed' if error is None else 'failed'}", **self._place)
+        self.close("completed")
+
+    def end_call(self, item: McpCallItem, output: str | None, error: dict[str, Any] | None) -> None:
+        """One of :attr:`calls` has been answered."""
+        item.output, item.error = output, error
+        item.status = "completed" if error is None else "failed"
+        place = self._output.index(item)
+        match item:
+            case WebSearchCallItem():
+                told = "web_search_call" if error is None else ""  # that one failed, its status says
+            case CodeInterpreterCallItem():
+                told = "code_interpreter_call" if error is None else ""
+                item.outputs = None if output is None else [{"type": "logs", "logs": output}]
+            case _:
+                told = "mcp_call"
+        if told:
+            self._events.emit(f"response.{told}.{item.status}", item_id=item.id, output_index=place)
+        self._events.emit("response.output_item.done", output_index=place, item=item)
+        self._calls.remove(item)
+
+    def drop_calls(self) -> None:
+        """Nobody answers them any more."""
+        for item in self._calls:
+            item.status = "incomplete"
+            self._events.emit("response.output_item.done", output_index=self._output.index(item), item=item)
+        self._calls.clear()
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        assert self._item is not None
+        return {"item_id": self._item.id, "output_index": len(self._output)}
+
+
+def items_of(output: Sequence[OutputItem], *, logprobs: bool = False) -> list[dict[str, Any]]:
+    """As plain objects; with ``logprobs``, which are JSON already, those of messages too."""
+    items: list[dict[str, Any]] = []
+    for item in output:
+        if not isinstance(item, MessageItem):
+            items.append(msgspec.to_builtins(item))
+            continue
+        bare = [msgspec.structs.replace(part, logprobs=[]) for part in item.content]
+        items.append(msgspec.to_builtins(msgspec.structs.replace(item, content=bare)))
+        if logprobs:
+            for part, shown in zip(item.content, items[-1]["content"], strict=True):
+                shown["logprobs"] = part.logprobs
+    return items
+
+
+def _without_bytes(entry: TokenLogprob) -> dict[str, Any]:
+    """As events have it."""
+    alternatives = [{"token": other.token, "logprob": other.logprob} for other in entry.top_logprobs]
+    return {"token": entry.token, "logprob": entry.logprob, "top_logprobs": alternatives}

@@ -1,0 +1,106 @@
+"""What a model is asked, and offered, where some of its tools are run by the server."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.mcp import MCP, runs_here
+from stentor.protocols.openai.responses.request import ContextFields
+from stentor.protocols.openai.responses.tools import client_functions, functions_meant, loaded_tools
+
+from ...tools.servers import Server
+from ...tools.tools import Offered, offered
+
+Request = TypeVar("Request", bound=ContextFields)
+Lists = Mapping[str, list[dict[str, Any]]]
+
+
+def with_loaded(request: Request, items: Iterable[Item]) -> Request:
+    """With the tools that searches have found in the conversation, which the model may call from then on."""
+    found = [tool for item in items if item["type"] == "tool_search_output" for tool in item["tools"]]
+    if not found:
+        return request
+    return msgspec.structs.replace(request, tools=loaded_tools(request.tools or [], found))
+
+
+def known_lists(items: Iterable[Item]) -> dict[str, list[dict[str, Any]]]:
+    """By the label of the server: what a conversation says already of the tools that it has."""
+    return {
+        item["server_label"]: item["tools"]
+        for item in items
+        if item["type"] == "mcp_list_tools" and not item.get("error")
+    }
+
+
+def offered_beside(request: ContextFields, servers: Sequence[Server], lists: Lists) -> dict[str, Offered]:
+    """By function; the client's own functions come first where two have one name."""
+    functions = client_functions(request.tools or ())
+    return {name: tool for name, tool in offered(servers, lists).items() if name not in functions}
+
+
+def asking(request: Request, served: Mapping[str, Offered], *, first: bool = True) -> Request:
+    """With functions in place of servers. ``first``: nothing that must be called has been."""
+    tools = [tool for tool in request.tools or () if not runs_here(tool)] + [tool.tool for tool in served.values()]
+    choice = request.tool_choice if first else _freed(request.tool_choice)
+    if not tools:
+        return msgspec.structs.replace(request, tools=None, tool_choice=None)
+    return msgspec.structs.replace(request, tools=tools, tool_choice=_choice(choice, served, tools))
+
+
+@contextmanager
+def blaming(request: ContextFields, served: Mapping[str, Offered]) -> Iterator[None]:
+    """Lets a BadRequest about a tool that a server has listed name the server, for the client did not write it."""
+    try:
+        yield
+    except BadRequest as error:
+        place = re.match(r"tools\[(\d+)\]", error.param or "")
+        own = [index for index, tool in enumerate(request.tools or ()) if not runs_here(tool)]
+        if place is None:
+            raise
+        if int(place[1]) < len(own):
+            here, there = place[0], f"tools[{own[int(place[1])]}]"
+            param = (error.param or "").replace(here, there, 1)
+            raise BadRequest(error.message.replace(f"`{here}", f"`{there}"), param, error.code, error.status) from None
+        tool = list(served.values())[int(place[1]) - len(own)]
+        said = f"The tool `{tool.name[:80]}` of the server `{tool.server.label}` cannot be offered: {error.message}"
+        raise BadRequest(said, tool.server.field, error.code, error.status) from None
+
+
+def _freed(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """Once it has been called, it may be."""
+    if isinstance(choice, str):
+        return "auto" if choice == "required" else choice
+    if choice is not None and choice["type"] == "allowed_tools":
+        return {**choice, "mode": "auto"}
+    return None
+
+
+def _choice(
+    choice: str | dict[str, Any] | None, served: Mapping[str, Offered], tools: Sequence[dict[str, Any]]
+) -> str | dict[str, Any] | None:
+    if not isinstance(choice, dict) or (choice["type"] != "allowed_tools" and choice["type"] != MCP):
+        return choice
+    allowed = [choice] if choice["type"] == MCP else choice["tools"]
+    meant = [function for one in allowed for function in _meant(one, served, tools)]
+    if choice["type"] == MCP and choice.get("name") is not None:
+        if not meant:
+            raise BadRequest("`tool_choice.name`: the server has no such tool to offer.", "tool_choice.name")
+        return meant[0]
+    return {"type": "allowed_tools", "mode": choice.get("mode", "required"), "tools": meant} if meant else "none"
+
+
+def _meant(
+    one: Mapping[str, Any], served: Mapping[str, Offered], tools: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    if one["type"] != MCP:
+        return [dict(one)] if functions_meant(one, client_functions(tools)) else []
+    return [
+        {"type": "function", "name": name}
+        for name, tool in served.items()
+        if tool.server.label == one["server_label"] and one.get("name") in (None, tool.name)
+    ]

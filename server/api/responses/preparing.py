@@ -1,0 +1,318 @@
+"""From a request to the conversation that it means: its own items, those it refers to, and those that came before."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
+from stentor.protocols.openai.responses.mcp import MCP, has_secrets, without_secrets
+from stentor.protocols.openai.responses.objects import ConversationName, ResponseObject
+from stentor.protocols.openai.responses.request import (
+    ContextFields,
+    Reasoning,
+    ResponseRequest,
+    TextConfig,
+    TextFormat,
+)
+from stentor.protocols.openai.responses.tools import shown_tools
+
+from ...common.keys import Caller
+from ...generation.admission import context_length, most_prompt_tokens
+from ...generation.prepare import prompt_of
+from ...overload.memory_budget import STORED_FACTOR, MemoryShare
+from ...state.state import ServerState
+from ...storage import conversations, responses, secrets
+from ...tools.servers import Server
+from .approvals import check_approvals
+from .conversion import chat_request, droppable
+from .encrypted_content import EncryptedContent
+from .ids import Ids, random_id
+from .naming import in_our_words
+from .offering import asking, known_lists, offered_beside, with_loaded
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_SECRET: Final = "seal"
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a prompt is made of."""
+
+    history: list[Item]
+    """What was there before the request."""
+    given: list[Item]
+    """The request's own items; what it referred to is in their places."""
+
+    @property
+    def items(self) -> list[Item]:
+        return self.history + self.given
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that is ready to be run."""
+
+    request: ResponseRequest
+    response: ResponseObject
+    """As it is before anything has been generated."""
+    conversation: Conversation
+    chat: ChatRequest
+    caller: Caller
+    seal: EncryptedContent
+    ids: Ids
+    servers: tuple[Server, ...] = ()
+    """Of tools; with them the request's secrets, which are nowhere else."""
+    locked: tuple[str, ...] = ()
+    """Labels of those that have some."""
+    held: int = 0
+    """Bytes of memory that it takes as long as it runs; see :mod:`...overload.memory_budget`."""
+
+
+async def seal_of(state: ServerState, caller: Caller) -> EncryptedContent:
+    return EncryptedContent(await state.store.once(_SECRET, partial(secrets.secret, name=_SECRET)), caller.owner)
+
+
+async def read_conversation(
+    state: ServerState,
+    request: ContextFields,
+    caller: Caller,
+    memory: MemoryShare,
+    *,
+    extra: Sequence[Item] | None = None,
+) -> Conversation:
+    """What is loaded for it is counted in ``memory`` before. Raises BadRequest, also for what is not there (404) or is
+    another caller's, and MemoryFull.
+
+    ``extra`` is what came before, where that is not stored.
+    """
+    limits = state.limits
+    if request.input is None and request.previous_response_id is None and request.conversation is None:
+        raise BadRequest("`input` is required.", "input", "missing_required_parameter")
+    given = [] if request.input is None else read_items(request.input, limits, random_id)
+    history: list[Item] = []
+    if extra is not None:
+        history = list(extra)
+    elif request.previous_response_id is not None:
+        history = await _chain(state, caller, request.previous_response_id, memory)
+    elif request.conversation_id is not None:
+        size = await state.store.read(partial(_conversation_bytes, caller.owner, request.conversation_id))
+        _count(state, size, memory, "conversation")
+        history = await state.store.read(partial(conversations.items, conversation=request.conversation_id))
+    if any(item["type"] == REFERENCE for item in given):
+        given = await _resolved(state, given, history, caller, memory)
+    if not history and not given:
+        raise BadRequest("`input` must hold at least one item.", "input")
+    if len(history) + len(given) > limits.max_messages:
+        raise BadRequest(
+            f"The conversation has {len(history) + len(given)} items; this server allows at most "
+            f"{limits.max_messages}.",
+            "input",
+            "array_above_max_length",
+        )
+    return Conversation(history, given)
+
+
+async def prepare(
+    state: ServerState,
+    request: ResponseRequest,
+    caller: Caller,
+    memory: MemoryShare,
+    *,
+    extra: Sequence[Item] | None = None,
+) -> Prepared:
+    """Raises BadRequest for whatever cannot be served, and MemoryFull; ``memory`` is what the request holds."""
+    request.check(state.limits)
+    state.resolve_model(request.model)
+    response_id = random_id("resp")
+    tools = request.tools or []
+    servers = await state.mcp.servers(tools)
+    locked = tuple(tool["server_label"] for tool in tools if tool["type"] == MCP and has_secrets(tool))
+    if servers:
+        request = msgspec.structs.replace(request, tools=[without_secrets(tool) for tool in tools])
+    conversation = await read_conversation(state, request, caller, memory, extra=extra)
+    check_approvals(conversation, [server.label for server in servers])
+    seal = await seal_of(state, caller)
+    shown = _shown(state, request, response_id)
+    request = with_loaded(request, conversation.items)
+    chat = await fitting(state, request, conversation.items, seal, own_tools=tools)
+    return Prepared(request, shown, conversation, chat, caller, seal, Ids(response_id), servers, locked, memory.size)
+
+
+async def fitting(
+    state: ServerState,
+    request: ContextFields,
+    items: list[Item],
+    seal: EncryptedContent,
+    max_tokens: int | None = None,
+    own_tools: Sequence[dict[str, Any]] | None = None,
+) -> ChatRequest:
+    """The request for the answer; with ``truncation`` auto, without as many of the oldest items as do not fit.
+
+    ``own_tools``: those that the client knows by their places, where they are not the request's.
+    """
+    named = request.tools if own_tools is None else own_tools
+
+    def asking(kept: list[Item]) -> ChatRequest:
+        chat = chat_request(request, kept, seal.open)
+        return chat if max_tokens is None else msgspec.structs.replace(chat, max_completion_tokens=max_tokens)
+
+    whole = asking(items)
+    if request.truncation != "auto" or await _fits(state, whole, named):
+        return whole
+    counts = list(droppable(items))
+    low, high = 0, len(counts) - 1
+    if not counts or not await _fits(state, asking(items[counts[high] :]), named):
+        return whole  # and it will be refused
+    while low < high:
+        middle = (low + high) // 2
+        if await _fits(state, asking(items[counts[middle] :]), named):
+            high = middle
+        else:
+            low = middle + 1
+    return asking(items[counts[low] :])
+
+
+async def count_tokens(state: ServerState, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> int:
+    """Of the prompt, however long; ``tools`` as the client knows them. Raises BadRequest as a request would."""
+    with in_our_words(tools or ()):
+        return len(await prompt_of(state, chat))
+
+
+async def count_context(state: ServerState, request: ContextFields, caller: Caller, memory: MemoryShare) -> int:
+    """Tokens of the prompt that a request means; of tools on other servers, those that the conversation lists.
+
+    Raises BadRequest.
+    """
+    request.check_context(state.limits)
+    servers = await state.mcp.servers(request.tools or [])
+    conversation = await read_conversation(state, request, caller, memory)
+    seal = await seal_of(state, caller)
+    own = request.tools or []
+    request = with_loaded(request, conversation.items)
+    if servers:
+        request = asking(request, offered_beside(request, servers, known_lists(conversation.items)))
+    named = request.tools if servers else own
+    chat = await fitting(state, request, conversation.items, seal, own_tools=named)
+    return await count_tokens(state, chat, named)
+
+
+async def _fits(state: ServerState, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> bool:
+    count = await count_tokens(state, chat, tools)
+    return count <= most_prompt_tokens(state) and count + (chat.wanted_tokens or 1) <= context_length(state)
+
+
+def _count(state: ServerState, size: int, memory: MemoryShare, field: str) -> None:
+    """Before so many bytes of stored JSON are loaded. Raises BadRequest where one body could not bring as much."""
+    most = state.limits.max_body_bytes
+    if size > most:
+        raise BadRequest(
+            f"`{field}`: what is stored there has {size} bytes; this server takes at most {most} for a response.",
+            field,
+            "conversation_too_large",
+            413,
+        )
+    memory.add(STORED_FACTOR * size, field)
+
+
+async def _chain(state: ServerState, caller: Caller, previous: str, memory: MemoryShare) -> list[Item]:
+    if (live := state.responses.find(caller.owner, previous)) is not None and live.log is not None:
+        raise BadRequest(
+            f"The response `{previous[:80]}` has not ended yet.", "previous_response_id", "response_in_progress"
+        )
+    most = state.limits.max_messages
+    size = await state.store.read(partial(responses.chain_bytes, owner=caller.owner, response=previous, most=most))
+    if size is not None:
+        _count(state, size, memory, "previous_response_id")
+    found = await state.store.write(partial(responses.chain, owner=caller.owner, response=previous, most=most))
+    if found is None:
+        raise BadRequest(
+            f"The previous response `{previous[:80]}`, or one before it, is not stored here.",
+            "previous_response_id",
+            "previous_response_not_found",
+            404,
+        )
+    return found
+
+
+def _conversation_bytes(owner: str, conversation: str, db: "sqlite3.Connection") -> int:
+    if conversations.find(db, owner, conversation) is None:
+        raise BadRequest(
+            f"The conversation `{conversation[:80]}` does not exist.", "conversation", "conversation_not_found", 404
+        )
+    return conversations.items_bytes(db, conversation)
+
+
+async def _resolved(
+    state: ServerState, given: list[Item], history: list[Item], caller: Caller, memory: MemoryShare
+) -> list[Item]:
+    """``given`` with what it refers to in place of references: each item is loaded once, and counts as often as it
+    stands there."""
+    known = {item["id"]: item for item in history}
+    names = [item["id"] for item in given if item["type"] == REFERENCE]
+    sizes = await state.store.read(partial(_item_sizes, caller.owner, set(names) - known.keys()))
+    for name in known.keys() & set(names):
+        sizes[name] = len(msgspec.json.encode(known[name]))
+    total = sum(sizes.get(name, 0) for name in names)
+    _count(state, total, memory, "input")
+    known |= await state.store.read(partial(_load_items, caller.owner, sizes.keys() - known.keys()))
+    resolved = []
+    for index, item in enumerate(given):
+        if item["type"] == REFERENCE:
+            name = item["id"]
+            if name not in known:
+                where = f"input[{index}].id"
+                raise BadRequest(f"`{where}`: there is no stored item `{name[:80]}`.", where, "item_not_found", 404)
+            item = known[name]
+        resolved.append(item)
+    return resolved
+
+
+def _item_sizes(owner: str, names: Iterable[str], db: "sqlite3.Connection") -> dict[str, int]:
+    sizes = ((name, responses.item_bytes(db, owner, name)) for name in names)
+    return {name: size for name, size in sizes if size is not None}
+
+
+def _load_items(owner: str, names: Iterable[str], db: "sqlite3.Connection") -> dict[str, Item]:
+    found = ((name, responses.find_item(db, owner, name)) for name in names)
+    return {name: item for name, item in found if item is not None}
+
+
+def _shown(state: ServerState, request: ResponseRequest, response_id: str) -> ResponseObject:
+    """Every field as it holds for this response."""
+    defaults = state.defaults
+    text = request.text or TextConfig()
+    return ResponseObject(
+        id=response_id,
+        created_at=int(time.time()),
+        model=state.resolve_model(request.model),
+        instructions=request.instructions,
+        previous_response_id=request.previous_response_id,
+        conversation=None if request.conversation_id is None else ConversationName(request.conversation_id),
+        tools=shown_tools(request.tools or []),
+        tool_choice="auto" if request.tool_choice is None else request.tool_choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        max_tool_calls=request.max_tool_calls,
+        max_output_tokens=request.max_output_tokens,
+        temperature=defaults.temperature if request.temperature is None else request.temperature,
+        top_p=defaults.top_p if request.top_p is None else request.top_p,
+        top_logprobs=request.top_logprobs or 0,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        reasoning=request.reasoning or Reasoning(),
+        text=TextConfig(text.format or TextFormat("text"), text.verbosity or "medium"),
+        truncation=request.truncation or "disabled",
+        store=request.stored,
+        background=bool(request.background),
+        metadata=request.metadata or {},
+        safety_identifier=request.safety_identifier,
+        prompt_cache_key=request.prompt_cache_key,
+        user=request.user,
+    )

@@ -1,0 +1,234 @@
+"""Background responses that a server began and did not end: the next one on the same store goes on with them.
+
+Each is made again from the tokens that were delivered: they run through the same text, parsers and encoder, step by
+step as they came, which makes the events that are stored already; and what the engine adds to them continues the log
+without a gap. No event is shown before it is stored, so that none can have been seen that comes out otherwise.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.actors import ChoiceTokens, Finished, PromptDone
+from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
+
+from ...common.errors import Overloaded, ServerError
+from ...common.fair_queue import current_owner
+from ...common.keys import Caller
+from ...generation.prepare import Turn, begin_turn
+from ...overload.memory_budget import STORED_FACTOR, MemoryShare
+from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
+from ...state.state import ServerState
+from ...storage import responses
+from ...text.generation import EventStream, Submitter
+from ...text.slices import EngineEvent
+from .encoder import COPIES
+from .ids import Ids
+from .preparing import Conversation, Prepared, read_conversation, seal_of
+from .replay import Replay
+from .running import Resumable, Run, encode, failure_of
+from .tool_loop import Rounds
+
+logger = logging.getLogger(__name__)
+
+_MOST_SECONDS: Final = 5
+"""Between two tries while the queue has no room."""
+_GONE = ResponseFailure("server_error", "The server was started again, and the key of this response is not valid now.")
+_CHANGED = ResponseFailure(
+    "server_error", "The server was started again with a model or settings that would change what was said already."
+)
+
+
+async def resume_unfinished(state: ServerState) -> None:
+    """Begins to go on with all of them, as there is room. The engine must be ready.
+
+    Never raises; what cannot go on is told as failed.
+    """
+    if not state.store.durable:
+        return
+    try:
+        names = await state.store.read(responses.unfinished)
+    except ServerError:
+        return  # the log says why
+    if names:
+        logger.info("going on with %d responses of an earlier server", len(names))
+    for name in names:
+        # between the store's answer and now one of this server's own may have begun
+        if any(live.response.id == name for live in state.responses):
+            continue
+        try:
+            await _resume_when_there_is_room(state, name)
+        except Exception as error:
+            logger.warning("could not go on with a response: %s", type(error).__name__)
+            await _give_up(state, name, failure_of(error))
+
+
+async def _resume_when_there_is_room(state: ServerState, name: str) -> None:
+    while True:
+        try:
+            return await _resume(state, name)
+        except Overloaded as full:
+            await asyncio.sleep(min(full.retry_after, _MOST_SECONDS))
+
+
+async def _resume(state: ServerState, name: str) -> None:
+    row = await state.store.read(lambda db: responses.load(db, name))
+    if row is None or row.request is None:
+        raise BadRequest("The response cannot be read any more.")
+    caller = state.door.keys.owner(row.owner)
+    if caller is None:
+        await _give_up(state, name, _GONE)
+        return
+    current_owner.set(caller.owner)
+    with ExitStack() as stack:
+        stack.enter_context(state.responses.room(caller, resumed=True))
+        ticket = stack.enter_context(state.live())
+        known = await _known(state, row)
+        prepared = await _prepared(state, row, caller, ticket.permit.memory)
+        turns: Turn | Rounds
+        if prepared.servers:
+            turns = Rounds(state, prepared, ticket, replay=Replay(known.events, known.steps, _submitter))
+        else:
+            client = Resuming(state.client, known.steps)
+            turns = await begin_turn(state, prepared.chat, caller, ticket, copies=COPIES, client=client)
+        log = EventLog(state.store, name, ahead=True)
+        log.expect(known.events, len(known.steps))
+        memory = ticket.permit.memory
+        run = Run(state, prepared, turns, log, memory, stored=True, give_up=lambda: _give_up(state, name, _CHANGED))
+        run.begin()
+        task = run.start(ticket.bounded)
+        kept = stack.pop_all()
+        task.add_done_callback(lambda _: kept.close())
+
+
+class _Known(msgspec.Struct, frozen=True):
+    events: list[bytes]
+    steps: list[Step]
+
+
+async def _known(state: ServerState, row: responses.Stored) -> _Known:
+    stretches = await state.store.read(lambda db: responses.stretches(db, row.id))
+    steps = list(chain.from_iterable(unpacked_steps(steps) for _, _, steps in stretches))
+    return _Known([event for _, packed, _ in stretches for event in unpacked(packed)], steps)
+
+
+async def _prepared(state: ServerState, row: responses.Stored, caller: Caller, memory: MemoryShare) -> Prepared:
+    assert row.request is not None
+    stored = await state.store.read(partial(responses.items_bytes, response=row.id))
+    memory.add(STORED_FACTOR * (len(row.request) + stored))
+    resumable = msgspec.json.decode(row.request, type=Resumable)
+    given = await state.store.read(lambda db: responses.items(db, row.id, output=False))
+    response = msgspec.json.decode(row.object, type=ResponseObject)
+    seal = await seal_of(state, caller)
+    request, locked = resumable.request, resumable.locked
+    servers = await state.mcp.servers(request.tools or (), locked)
+    conversation = Conversation([], given)
+    if servers and (request.previous_response_id or request.conversation_id):
+        # what the model is told next is made of all that was said
+        before = msgspec.structs.replace(request, input=[])
+        conversation = Conversation((await read_conversation(state, before, caller, memory)).history, given)
+    return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
+
+
+async def _give_up(state: ServerState, name: str, why: ResponseFailure) -> None:
+    """Ends it as failed, with an event that says so."""
+    try:
+        row = await state.store.read(lambda db: responses.load(db, name))
+        if row is None:
+            return
+        known = await _known(state, row)
+        object_: dict[str, Any] = msgspec.json.decode(row.object)
+        object_ |= {"status": "failed", "error": msgspec.to_builtins(why)}
+        event = encode({"type": "response.failed", "response": object_, "sequence_number": len(known.events)})
+        log = EventLog(state.store, name, first=len(known.events))
+        log.add([event])
+        stretch = await log.stretch()
+        assert stretch is not None
+        packed = stretch
+
+        def work(db: Any) -> None:
+            responses.add_events(db, name, packed.first, packed.events, packed.steps)
+            responses.finish(db, name, encode(object_), [])
+
+        await state.store.write(work)
+    except ServerError:
+        logger.warning("could not end a response")
+    except Exception as error:  # what is stored of it is no JSON, or not packed as it should be
+        logger.warning("a response cannot be read any more and was deleted: %s", type(error).__name__)
+        with contextlib.suppress(ServerError):
+            await state.store.write(lambda db: responses.drop(db, name))
+
+
+def _submitter(client: Submitter, steps: Sequence[Step], *, ended: bool) -> Submitter:
+    return Ended(steps) if ended else Resuming(client, steps)
+
+
+class Ended:
+    """Says again what a turn said that has ended. The engine is not asked."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    def submit(self, *_arguments: Any, **_options: Any) -> EventStream:
+        return _Said(self._steps)
+
+
+class _Said:
+    def __init__(self, steps: Sequence[Step]) -> None:
+        events: list[EngineEvent] = [PromptDone(-1, 0, 0.0, 0.0, None)]
+        events += [ChoiceTokens(-1, 0, step.tokens, step.logprobs) for step in steps]
+        events.append(Finished(-1, 0, "stop", None, None))
+        self._events = iter(events)
+
+    def __aiter__(self) -> AsyncIterator[list[EngineEvent]]:
+        return self
+
+    async def __anext__(self) -> list[EngineEvent]:
+        event = next(self._events, None)
+        if event is None:
+            raise StopAsyncIteration
+        return [event]
+
+    def abort(self, index: int = -1) -> None:
+        """It ends by itself."""
+
+
+class Resuming:
+    """Hands a request to the engine with the tokens that it has had, and its reader those tokens first."""
+
+    def __init__(self, client: Submitter, steps: Sequence[Step]) -> None:
+        self._client = client
+        self._steps = steps
+
+    def submit(self, *arguments: Any, **options: Any) -> EventStream:
+        delivered = list(chain.from_iterable(step.tokens for step in self._steps))
+        stream = self._client.submit(*arguments, **options, resumed=[delivered])
+        return _Replayed(self._steps, stream)
+
+
+class _Replayed:
+    """Steps as the engine's events, and then the engine's own."""
+
+    def __init__(self, steps: Sequence[Step], stream: EventStream) -> None:
+        self._steps = iter(steps)
+        self._stream = stream
+
+    def __aiter__(self) -> AsyncIterator[list[EngineEvent]]:
+        return self
+
+    async def __anext__(self) -> list[EngineEvent]:
+        step = next(self._steps, None)
+        if step is not None:
+            return [ChoiceTokens(-1, 0, step.tokens, step.logprobs)]
+        return await self._stream.__anext__()
+
+    def abort(self, index: int = -1) -> None:
+        self._stream.abort(index)

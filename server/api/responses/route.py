@@ -1,0 +1,170 @@
+"""``/v1/responses`` and what hangs from it."""
+
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
+
+from stentor.protocols.common.decoding import decode, decoded_bytes
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.objects import (
+    Compaction,
+    InputTokens,
+    ItemList,
+    ResponseDeleted,
+    ResponseObject,
+)
+from stentor.protocols.openai.responses.request import (
+    CompactRequest,
+    ContextFields,
+    ResponseRequest,
+    compact_decoder,
+    context_decoder,
+    decoder,
+)
+
+from ...http.sse import Batches, EventStream
+from ...http.whole_answer import WholeAnswer
+from ...middleware.auth import caller_of
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ..common.described import Operation, Operations
+from ..common.endpoint import GenerationEndpoint, json_response, name_anew
+from . import repository as keeping
+from .beginning import Attached, run_in_background, run_of
+from .compacting import compact
+from .events import ResponseFrames, encode
+from .preparing import count_context, prepare
+from .socket import ResponseSocket
+
+OPERATIONS: Final[Operations] = {
+    "/v1/responses": Operation(
+        "Answer a conversation of items",
+        ResponseObject,
+        ResponseRequest,
+        streams=True,
+        generates=True,
+        finds=True,
+        keeps=True,
+    ),
+    "/v1/responses/input_tokens": Operation(
+        "How many tokens a prompt has", InputTokens, ContextFields, generates=True, finds=True
+    ),
+    "/v1/responses/compact": Operation(
+        "A conversation, made shorter", Compaction, CompactRequest, generates=True, finds=True
+    ),
+    "/v1/responses/{response_id}": Operation("A stored response", ResponseObject, streams=True, finds=True),
+    "DELETE /v1/responses/{response_id}": Operation("Delete a stored response", ResponseDeleted, finds=True),
+    "/v1/responses/{response_id}/cancel": Operation("End what runs in the background", ResponseObject, finds=True),
+    "/v1/responses/{response_id}/input_items": Operation("What it was asked for with", ItemList, finds=True),
+}
+
+
+def routes(state: ServerState) -> list[BaseRoute]:
+    one = "/v1/responses/{response_id}"
+    return [
+        Route("/v1/responses", GenerationEndpoint(state, create), methods=["POST"]),
+        WebSocketRoute("/v1/responses", partial(connect, state)),
+        Route("/v1/responses/input_tokens", GenerationEndpoint(state, input_tokens), methods=["POST"]),
+        Route("/v1/responses/compact", GenerationEndpoint(state, compact_route), methods=["POST"]),
+        Route(one, partial(retrieve, state), methods=["GET"]),
+        Route(one, partial(delete, state), methods=["DELETE"]),
+        Route(f"{one}/cancel", partial(cancel, state), methods=["POST"]),
+        Route(f"{one}/input_items", partial(input_items, state), methods=["GET"]),
+    ]
+
+
+async def create(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+    body = decode(decoder, content, state.limits)
+    memory = ticket.permit.memory
+    memory.add(decoded_bytes(content, state.limits))  # what it asks for is stored at the end, so it is held until then
+    prepared = await prepare(state, body, caller_of(request.scope), memory)
+    name_anew(request, body.request_id)
+    if body.background:
+        run = await run_in_background(state, prepared)
+        assert run.log is not None
+        if body.stream:
+            return _stream(state, run.log.read())
+        return json_response(run.response)
+    run = await run_of(state, prepared, ticket, watched=bool(body.stream))
+    if body.stream:
+        return _stream(state, Attached(run, ticket.bounded))
+    await run.complete()
+    return WholeAnswer([encode(run.response)])
+
+
+def _stream(state: ServerState, events: Batches[list[bytes]], first: int = 0) -> ASGIApp:
+    frames = ResponseFrames(first)
+    return EventStream(events, frames, state.keep_alive, to_frame=frames.error)
+
+
+async def connect(state: ServerState, socket: WebSocket) -> None:
+    with state.metrics.server.websocket():
+        await ResponseSocket(state, socket, state.socket_messages).serve()
+
+
+async def input_tokens(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+    body = decode(context_decoder, content, state.limits)
+    return json_response(InputTokens(await count_context(state, body, caller_of(request.scope), ticket.permit.memory)))
+
+
+async def compact_route(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+    body = decode(compact_decoder, content, state.limits)
+    return json_response(await compact(state, body, caller_of(request.scope), ticket))
+
+
+async def retrieve(state: ServerState, request: Request) -> ASGIApp:
+    found = await keeping.find(state, caller_of(request.scope), request.path_params["response_id"])
+    if _switch(request, "stream"):
+        after = _number(request, "starting_after", -1, 2**53, -1)
+        return _stream(state, keeping.events_of(state, found, after), after + 1)
+    return json_response(found.object)
+
+
+async def delete(state: ServerState, request: Request) -> Response:
+    response = request.path_params["response_id"]
+    await keeping.delete(state, caller_of(request.scope), response)
+    return json_response(ResponseDeleted(response))
+
+
+async def cancel(state: ServerState, request: Request) -> Response:
+    found = await keeping.cancel(state, caller_of(request.scope), request.path_params["response_id"])
+    return json_response(found.object)
+
+
+async def input_items(state: ServerState, request: Request) -> Response:
+    with state.memory.share() as share:
+        given = await keeping.given_items(state, caller_of(request.scope), request.path_params["response_id"], share)
+        return json_response(page_of(request, given))
+
+
+def page_of(request: Request, items: list[Item]) -> ItemList:
+    """The page that the query asks for. Raises BadRequest."""
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequest("`order` must be asc or desc.", "order", "invalid_value")
+    limit = _number(request, "limit", 1, keeping.MAX_PAGE, keeping.DEFAULT_PAGE)
+    return keeping.page(items, limit, order, request.query_params.get("after"))
+
+
+def _switch(request: Request, name: str) -> bool:
+    value = request.query_params.get(name, "false").lower()
+    if value not in ("true", "false"):
+        raise BadRequest(f"`{name}` must be true or false.", name, "invalid_value")
+    return value == "true"
+
+
+def _number(request: Request, name: str, low: int, high: int, default: int) -> int:
+    value = request.query_params.get(name)
+    if value is None:
+        return default
+    with suppress(ValueError):
+        if len(value) < 20 and low <= int(value) <= high:
+            return int(value)
+    raise BadRequest(f"`{name}` must be an integer from {low} to {high}.", name, "invalid_value")

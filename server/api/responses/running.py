@@ -1,0 +1,357 @@
+"""One response, made apart from whoever reads it: by a task of its own, or in the request's where nobody may watch."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import msgspec
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.deltas import Delta, Reasoning, Text
+from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
+from stentor.protocols.openai.responses.request import ENCRYPTED_REASONING, ResponseRequest
+from stentor.protocols.openai.responses.tools import client_functions
+
+from ...common.errors import Overloaded, ShutDown, generation_error
+from ...common.task_scope import TaskScope
+from ...generation.prepare import Turn
+from ...http.error_responses import describe
+from ...http.whole_answer import AnswerRoom
+from ...overload.memory_budget import MemoryShare
+from ...state.event_log import Diverged, EventLog, Step
+from ...state.state import ServerState
+from ...storage import conversations, responses
+from ...storage.database import StoreFailed
+from .encoder import ResponseEncoder
+from .items import items_of
+from .preparing import Prepared
+from .tool_loop import Rounds
+
+if TYPE_CHECKING:
+    import sqlite3
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS: Final = 0.05
+"""How often events are written, where nobody is shown them before."""
+
+STORE_PAUSES: Final = (1.0, 4.0, 15.0, 60.0)
+"""Seconds between two tries to store an end."""
+
+encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+
+
+class Resumable(msgspec.Struct, frozen=True):
+    """What another server needs to go on with a response."""
+
+    request: ResponseRequest
+    chat: ChatRequest
+    locked: tuple[str, ...] = ()
+    """Servers of tools that nothing can be asked of any more, for what is secret is not here."""
+
+
+END_OF_TURN: Final = Step([], None)
+
+
+class Run:
+    """Makes one response, tells its log, and stores it where that is wanted.
+
+    Its end is told in the moment in which its row is given to the store, which does one thing after the other: who has
+    read it finds it there.
+    """
+
+    def __init__(
+        self,
+        state: ServerState,
+        prepared: Prepared,
+        turns: Turn | Rounds,
+        log: EventLog | None,
+        held: MemoryShare,
+        *,
+        stored: bool = False,
+        give_up: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``log`` None: nobody reads the events. ``held`` counts what is kept of it. ``stored``: whether its row is
+        there already. ``give_up`` ends it where it cannot be made again as it was."""
+        request = prepared.request
+        self.log = log
+        self._state = state
+        self._prepared = prepared
+        self._turns = turns
+        self._task: asyncio.Task[None] | None = None
+        """Of :meth:`start`; the state's live responses own it."""
+        # not the task's own cancellation: that of a task that has not taken its first step leaves no trace
+        self._scope = anyio.CancelScope()
+        self._ended = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._row_is_there = stored
+        self._give_up = give_up
+        self._encoder = ResponseEncoder(
+            prepared.response,
+            prepared.ids.new,
+            top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
+            tools=client_functions(request.tools or ()),
+            seal=prepared.seal.seal if ENCRYPTED_REASONING in (request.include or ()) else None,
+            room=AnswerRoom(state.limits.max_answer_bytes, held),
+        )
+
+    @property
+    def owner(self) -> str:
+        return self._prepared.caller.owner
+
+    @property
+    def response(self) -> ResponseObject:
+        return self._encoder.response
+
+    @property
+    def given(self) -> list[Item]:
+        return self._prepared.conversation.given
+
+    # ---- in the task of the request
+
+    async def complete(self) -> None:
+        """Generates it before returning. Raises as :func:`..common.errors.generation_error` says, or CutShort."""
+        self._encoder.begin()
+        await self._generate()
+        self._encoder.complete()
+        if self.response.status == "failed":
+            raise generation_error(self._encoder.finish)
+        await self._store_the_end()
+
+    # ---- in a task of its own
+
+    def begin(self) -> None:
+        """The first events, of one that waits in the background."""
+        assert self.log is not None
+        self.log.add(self._encoder.begin())
+
+    async def write(self) -> None:
+        """Stores it as it is now. Raises StoreFailed."""
+        async with self._writing:
+            await self._write(ended=False)
+
+    def start(self, bounds: Callable[[], AbstractContextManager[None]] = nullcontext) -> asyncio.Task[None]:
+        """Everything else is told through the log. ``bounds`` may cut it short."""
+        assert self._task is None
+        if self._prepared.request.stored:
+            self._state.responses.add(self)
+        self._task = self._state.responses.start(self._run(bounds), background=self.response.background)
+        return self._task
+
+    def cancel(self) -> None:
+        """May be called at any time, and again."""
+        self._scope.cancel()
+
+    async def abandon(self) -> None:
+        """It has not been started, and is not going to be."""
+        if isinstance(self._turns, Turn):
+            await self._turns.batches.aclose()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    async def _run(self, bounds: Callable[[], AbstractContextManager[None]]) -> None:
+        assert self.log is not None
+        try:
+            await self._make(self.log, bounds)
+        finally:
+            # also where the task itself was cancelled: nobody may wait for ever
+            if not self.log.ended:
+                self.log.close(ShutDown())
+            self._ended.set()
+
+    async def _make(self, log: EventLog, bounds: Callable[[], AbstractContextManager[None]]) -> None:
+        failure: Exception | None = None
+        flusher = TaskScope("what writes a response down")
+        if self._survives:
+            flusher.start(self._flush_for_ever())
+        try:
+            with self._scope, bounds():
+                await self._generate()
+            if self._scope.cancelled_caught and not log.end:
+                self.begin()
+            ending = self._encoder.cancel() if self._scope.cancelled_caught else self._encoder.complete()
+        except Exception as error:
+            if isinstance(error, Diverged) and self._give_up is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._give_up()
+                log.written_by_others(1)
+                log.close()
+                return
+            if isinstance(error, ShutDown) and self._survives:
+                await self._leave_unfinished(log)
+                return
+            if not log.end:
+                failure = error  # nothing has been said yet: it gets the status that it has everywhere
+            ending = self._encoder.fail(failure_of(error))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.abandon()
+                await flusher.aclose()
+            self._state.responses.remove(self.response.id)
+        if failure is None:
+            log.add(ending)
+            if log.full and self._prepared.request.stored:
+                log.hold()
+        with anyio.CancelScope(shield=True):
+            if failure is None:
+                await self._store_the_end()
+            log.close(failure)
+
+    @property
+    def _survives(self) -> bool:
+        """Whether another server goes on with it after this one."""
+        return self.response.background and self._state.store.durable
+
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            try:
+                await self.write()
+            except StoreFailed:
+                self.cancel()
+                return
+
+    async def _leave_unfinished(self, log: EventLog) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.write()
+            except StoreFailed:
+                logger.warning("a response could not be stored")
+            log.close(ShutDown())
+
+    # ---- either way
+
+    async def _generate(self) -> None:
+        """The turns of the model: one, or as many as there are calls that the server runs."""
+        if isinstance(self._turns, Turn):
+            await self._take(self._turns)
+            return
+        if self.log is not None and not self.log.end:
+            self.begin()
+        async with aclosing(self._turns.turns(self._encoder, self._tell, self._commit)) as turns:
+            async for turn in turns:
+                await self._take(turn)
+
+    def _tell(self, events: list[bytes]) -> None:
+        if self.log is not None:
+            self.log.add(events)
+
+    async def _commit(self) -> None:
+        if self._survives:
+            await self.write()
+
+    async def _take(self, turn: Turn) -> None:
+        encoder, log = self._encoder, self.log
+        begun = False
+        async with aclosing(turn.batches):
+            async for batch in turn.batches:
+                if not begun:
+                    begun = True
+                    if log is not None and not log.end:
+                        self.begin()
+                    encoder.begin_turn(len(turn.prompt), turn.names)
+                events = encoder.take(batch)
+                if log is not None:
+                    log.add(events, _step(batch) if self._survives else None)
+                    if self._survives and encoder.finish is not None and isinstance(self._turns, Rounds):
+                        log.add((), END_OF_TURN)
+                    if log.full and self._prepared.request.stored:
+                        await self.write()
+
+    async def _store_the_end(self) -> None:
+        """One that ran in the background has not ended for anybody before it is stored: so it is tried for a while."""
+        pauses = iter(STORE_PAUSES if self.response.background else ())
+        while not await self._is_stored():
+            pause = next(pauses, None)
+            if pause is None:
+                logger.warning("a response could not be stored")
+                return
+            await asyncio.sleep(pause)
+
+    async def _is_stored(self) -> bool:
+        try:
+            if self._prepared.request.stored:
+                async with self._writing:
+                    await self._write(ended=True)
+            elif self.response.conversation is not None:
+                output = self._encoded()[1]
+                await self._state.store.write(lambda db: self._append_to_conversation(db, output))
+        except StoreFailed:
+            return False
+        return True
+
+    async def _write(self, ended: bool) -> None:
+        """What there is of it by now, in one transaction. Raises StoreFailed."""
+        stretch = None if self.log is None else await self.log.stretch()
+        if stretch is None and not ended and self._row_is_there:
+            return
+        object_, output = self._encoded()
+        resumable = None
+        if not ended and not self._row_is_there and self.response.background:
+            resumable = encode(Resumable(self._prepared.request, self._prepared.chat, self._prepared.locked))
+
+        def work(db: "sqlite3.Connection") -> None:
+            if not self._row_is_there:
+                responses.insert(db, self._row(object_, resumable), self.given)
+            if stretch is not None:
+                responses.add_events(db, self.response.id, stretch.first, stretch.events, stretch.steps)
+            if ended and responses.finish(db, self.response.id, object_, output):
+                self._append_to_conversation(db, output)
+
+        with anyio.CancelScope(shield=True):  # or nobody would know whether the row is there
+            await self._state.store.write(work)
+        self._row_is_there = True
+        if stretch is not None and self.log is not None:
+            self.log.written(stretch)
+
+    def _encoded(self) -> tuple[bytes, list[Item]]:
+        """The object without its output, and that."""
+        bare = msgspec.structs.replace(self.response, output=[])
+        return encode(bare), items_of(self.response.output, logprobs=True)
+
+    def _row(self, object_: bytes, resumable: bytes | None) -> responses.Stored:
+        response = self.response
+        return responses.Stored(
+            response.id,
+            self.owner,
+            open=True,
+            background=response.background,
+            events=self.log is not None,
+            previous=response.previous_response_id,
+            object=object_,
+            request=resumable,
+        )
+
+    def _append_to_conversation(self, db: "sqlite3.Connection", output: list[Item]) -> None:
+        if self.response.conversation is not None and self.response.status in ("completed", "incomplete"):
+            conversations.append(db, self.response.conversation.id, [*self.given, *output])
+
+
+def failure_of(error: Exception) -> ResponseFailure:
+    """As the response tells it."""
+    message = describe(error)[1].message
+    match error:
+        case BadRequest():
+            return ResponseFailure("invalid_prompt", message)
+        case Overloaded():
+            return ResponseFailure("rate_limit_exceeded", message)
+        case _:
+            return ResponseFailure("server_error", message)
+
+
+def _step(batch: Iterable[Delta]) -> Step | None:
+    """The tokens of a batch of one choice."""
+    tokens: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    for delta in batch:
+        if isinstance(delta, Text | Reasoning):
+            tokens += delta.tokens
+            logprobs += delta.logprobs or ()
+    return Step(tokens, logprobs or None) if tokens else None

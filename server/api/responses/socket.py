@@ -1,0 +1,245 @@
+"""WebSocket mode of ``/v1/responses``: responses one after the other, or beside one another in lanes.
+
+A client sends ``response.create`` with the fields of a request, and gets each event of the response as one message. Of
+those with one ``stream_id`` each waits for the one before; events repeat it. What is not stored can be gone on from,
+on the same connection, for as long as it is among the last few.
+"""
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+
+import anyio
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from stentor.protocols.common.decoding import decode, decoded_bytes
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.request import ResponseRequest
+from stentor.protocols.openai.sampling import Name
+
+from ...http.error_responses import describe, headers_of
+from ...middleware.auth import caller_of
+from ...observability.request import current_request_id, note_error
+from ...overload.memory_budget import MemoryFull, MemoryShare
+from ...state.state import ServerState
+from .beginning import Attached, run_of
+from .encoder import ResponseEncoder
+from .items import items_of
+from .preparing import Prepared, prepare
+
+MAX_PENDING: Final = 32
+"""Responses of one connection that run or wait."""
+MAX_KEPT: Final = 8
+"""Conversations of one connection that are not stored, and can be gone on from."""
+MAX_KEPT_BYTES: Final = 64 << 20
+"""Of the messages that those came with, and of all that was said before."""
+MAX_SECONDS: Final = 3600.0
+"""That a connection lasts, as OpenAI's do: one that says nothing is not held for ever."""
+_KEPT_FACTOR: Final = 4
+"""Of bytes of a message: a wide character makes all others of its text as wide in memory."""
+_BAD_DATA: Final = 1003
+
+encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+
+
+class _Kind(msgspec.Struct):
+    type: str
+    stream_id: Name | None = None
+    input: Any = None
+    previous_response_id: Name | None = None
+
+
+class _Create(ResponseRequest, kw_only=True):
+    generate: bool | None = None
+
+
+_kind_decoder: Final = msgspec.json.Decoder(_Kind)
+_create_decoder: Final = msgspec.json.Decoder(_Create)
+
+
+class _Kept(NamedTuple):
+    items: list[Item]
+    size: int
+    """Bytes of the messages that they came with."""
+    share: MemoryShare
+
+
+class ResponseSocket:
+    """One connection. It reads no more than ``max_events`` messages a second, 0: as many as come.
+
+    What it holds of them is counted among the bodies of all requests.
+    """
+
+    def __init__(self, state: ServerState, socket: WebSocket, max_events: int) -> None:
+        self._state = state
+        self._socket = socket
+        self._interval = 1 / max_events if max_events else 0.0
+        self._caller = caller_of(socket.scope)
+        self._lanes: dict[str | None, anyio.Event] = {}
+        self._pending = 0
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    async def serve(self) -> None:
+        """Until the client goes away, with whom all that runs for it ends."""
+        await self._socket.accept()
+        try:
+            async with anyio.create_task_group() as tasks:
+                with anyio.move_on_after(MAX_SECONDS) as lifetime:
+                    await self._read(tasks.start_soon)
+                if lifetime.cancelled_caught:
+                    await self._expire()
+                tasks.cancel_scope.cancel()
+        finally:
+            while self._kept:
+                self._forget_oldest()
+
+    async def _read(self, start: Callable[..., object]) -> None:
+        next_read = anyio.current_time()
+        while (message := await self._receive()) is not None:
+            kind = _Kind("")
+            try:
+                kind = decode(_kind_decoder, message, self._state.limits)
+                await self._take(kind, message, start)
+            except Exception as error:
+                await self._tell(error, kind.stream_id)
+            next_read = max(next_read + self._interval, anyio.current_time())
+            await anyio.sleep_until(next_read)
+
+    async def _expire(self) -> None:
+        """What runs comes to its end; nothing more is read."""
+        with contextlib.suppress(WebSocketDisconnect):
+            await self._tell(
+                BadRequest(
+                    f"This connection has lasted for {MAX_SECONDS / 60:g} minutes, as long as one may; open another.",
+                    code="websocket_connection_limit_reached",
+                ),
+                None,
+            )
+            for done in tuple(self._lanes.values()):
+                await done.wait()
+            await self._socket.close()
+
+    async def _receive(self) -> bytes | None:
+        """None once the client has gone."""
+        try:
+            message = await self._socket.receive()
+        except WebSocketDisconnect:
+            return None
+        if message["type"] == "websocket.disconnect":
+            return None
+        text: str | None = message.get("text")
+        if text is None:
+            await self._socket.close(_BAD_DATA, "messages are text")
+            return None
+        return text.encode()
+
+    async def _take(self, kind: _Kind, message: bytes, start: Callable[..., object]) -> None:
+        match kind.type:
+            case "response.create":
+                if self._pending >= MAX_PENDING:
+                    raise BadRequest(
+                        f"{self._pending} responses of this connection run or wait, as many as may.",
+                        code="too_many_responses",
+                        status=429,
+                    )
+                share = self._state.memory.share()
+                share.add(len(message) + decoded_bytes(message, self._state.limits))
+                before, done = self._lanes.get(kind.stream_id), anyio.Event()
+                self._lanes[kind.stream_id] = done
+                self._pending += 1
+                start(self._create, kind.stream_id, message, share, before, done)
+            case "response.steer":
+                await self._refuse_to_steer(kind)
+            case other:
+                raise BadRequest(f"`type`: there is no event `{other[:80]}`; send response.create.", "type")
+
+    async def _create(
+        self, lane: str | None, message: bytes, share: MemoryShare, before: anyio.Event | None, done: anyio.Event
+    ) -> None:
+        try:
+            with share:
+                if before is not None:
+                    await before.wait()
+                await self._answer(lane, message)
+        except WebSocketDisconnect:
+            pass  # whoever reads finds out too
+        except Exception as error:
+            await self._tell(error, lane)
+        finally:
+            self._pending -= 1
+            done.set()
+            if self._lanes.get(lane) is done:
+                del self._lanes[lane]
+
+    async def _answer(self, lane: str | None, message: bytes) -> None:
+        state = self._state
+        body = decode(_create_decoder, message, state.limits)
+        if body.background:
+            raise BadRequest("`background` is not for WebSockets; send the request by POST.", "background")
+        before = self._kept.get(body.previous_response_id or "")
+        extra = None if before is None else before.items
+        size = len(message) + (0 if before is None else before.size)
+        with state.live(state.overload.request_timeout) as ticket:
+            with ticket.bounded():
+                prepared = await prepare(state, body, self._caller, ticket.permit.memory, extra=extra)
+                if body.generate is False:
+                    await self._only_prepare(prepared, lane, size)
+                    return
+                run = await run_of(state, prepared, ticket, watched=True)
+            async with aclosing(Attached(run, ticket.bounded)) as events:
+                async for batch in events:
+                    for event in batch:
+                        await self._send(event, lane)
+        if not body.stored:
+            self._keep(prepared, items_of(run.response.output), size)
+
+    async def _only_prepare(self, prepared: Prepared, lane: str | None, size: int) -> None:
+        """A response without output, to go on from on this connection."""
+        encoder = ResponseEncoder(prepared.response, prepared.ids.new)
+        for event in [*encoder.begin(), *encoder.leave_empty()]:
+            await self._send(event, lane)
+        self._keep(prepared, [], size)
+
+    def _keep(self, prepared: Prepared, output: list[Item], size: int) -> None:
+        while self._kept and (
+            len(self._kept) >= MAX_KEPT or size + sum(kept.size for kept in self._kept.values()) > MAX_KEPT_BYTES
+        ):
+            self._forget_oldest()
+        if size > MAX_KEPT_BYTES:
+            return
+        share = self._state.memory.share()
+        with contextlib.suppress(MemoryFull, BadRequest):  # as if it had been forgotten already
+            share.add(_KEPT_FACTOR * size)
+            self._kept[prepared.response.id] = _Kept([*prepared.conversation.items, *output], size, share)
+
+    def _forget_oldest(self) -> None:
+        with self._kept.popitem(last=False)[1].share:
+            pass  # which gives it back
+
+    async def _refuse_to_steer(self, kind: _Kind) -> None:
+        error = {
+            "type": "invalid_request_error",
+            "code": "steering_not_supported",
+            "message": "Responses cannot be steered here; send another response.create.",
+        }
+        steer = {"input": kind.input, "previous_response_id": kind.previous_response_id or ""}
+        event = {"type": "response.steer.failed", "error": error, "steer": steer, "sequence_number": 0}
+        await self._send(encode(event), kind.stream_id)
+
+    async def _tell(self, error: Exception, lane: str | None) -> None:
+        status, body = describe(error)
+        if status >= 500:
+            note_error(body.code or body.type)
+        headers = {"x-request-id": current_request_id(), **headers_of(error)}
+        told = {**msgspec.to_builtins(body), "headers": headers}
+        await self._send(encode({"type": "error", "status": status, "error": told}), lane)
+
+    async def _send(self, event: bytes, lane: str | None) -> None:
+        if lane is not None:
+            event = event[:-1] + b',"stream_id":' + encode(lane) + b"}"
+        if self._socket.application_state is WebSocketState.CONNECTED:
+            await self._socket.send_text(event.decode())

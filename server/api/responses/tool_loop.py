@@ -1,0 +1,208 @@
+"""A response whose model may call tools that the server runs: turns of the model, and what is done between them.
+
+First the servers of tools are asked what they have, unless the conversation says so already; then calls are made that
+the client has approved; then the model has its turn, the tools that it called are run, and it has another, until it
+calls none, or calls what is the client's to run or to approve. All of it is told in the response's items and events.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.ipc.deltas import Finish
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, McpCallItem
+
+from ...common.task_scope import TaskScope
+from ...generation.admission import context_length
+from ...generation.prepare import Turn, begin_turn
+from ...overload.request_context import RequestContext
+from ...state.state import ServerState
+from ...tools.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
+from ...tools.servers import may_repeat
+from ...tools.toolbox import Toolbox
+from ...tools.tools import Offered, function_name
+from .approvals import approved
+from .encoder import COPIES, ResponseEncoder, ServedTool
+from .items import items_of
+from .naming import in_our_words
+from .offering import asking, blaming, known_lists, offered_beside
+from .preparing import Prepared, fitting
+from .replay import NOTHING, Replay
+
+Tell = Callable[[list[bytes]], None]
+Commit = Callable[[], Awaitable[None]]
+"""Returns once all that was told is kept, where it outlives the server."""
+
+_ENOUGH: Final = "as many calls of tools as this response may make have been made"
+_UNKNOWN_OUTCOME: Final = (
+    "the server was started again while this call ran; whether it had an effect is not known, and it was not made again"
+)
+
+
+class Rounds:
+    """Of one response."""
+
+    def __init__(
+        self, state: ServerState, prepared: Prepared, ticket: RequestContext, *, replay: Replay = NOTHING
+    ) -> None:
+        """``replay``: what an earlier server has done of it."""
+        self._state = state
+        self._prepared = prepared
+        self._ticket = ticket
+        self._replay = replay
+        self._toolbox = Toolbox(state.mcp, prepared.servers)
+        self._tools: Mapping[str, Offered] = {}
+        self._made = 0
+
+    async def turns(self, encoder: ResponseEncoder, tell: Tell, commit: Commit) -> AsyncGenerator[Turn, None]:
+        """Each is to be run to its end, and given to ``encoder``, before the next is asked for.
+
+        Raises ToolServerFailed, and what :func:`begin_turn` raises.
+        """
+        try:
+            lists = await self._lists(encoder, tell)
+            self._offer(encoder, lists)
+            await self._run_approved(encoder, tell, commit)
+            for number in range(self._state.mcp.config.max_rounds + 1):
+                last = number == self._state.mcp.config.max_rounds or self._used_up
+                turn = await self._turn(encoder, number, offering=not last)
+                if turn is None:
+                    encoder.finish = Finish(0, "length", None, None)
+                    return
+                async with aclosing(turn.batches):
+                    yield turn
+                if encoder.finish is None or encoder.finish.reason != "stop" or not encoder.calls:
+                    return
+                await self._run(encoder, encoder.calls, tell, commit)
+                if encoder.asks:
+                    return
+        finally:
+            await self._toolbox.aclose()
+
+    @property
+    def _used_up(self) -> bool:
+        most = self._prepared.request.max_tool_calls
+        return most is not None and self._made >= most
+
+    # ---- what is offered
+
+    async def _lists(self, encoder: ResponseEncoder, tell: Tell) -> dict[str, list[dict[str, Any]]]:
+        lists = known_lists(self._prepared.conversation.items)
+        missing = [server.label for server in self._prepared.servers if server.label not in lists]
+        async with TaskScope("lists of tools") as tasks:
+            asked = {label: tasks.submit(self._list(label)) for label in missing}
+            for label in missing:
+                _, events = encoder.begin_list(label)
+                tell(events)
+                try:
+                    lists[label] = await asked[label]
+                except ToolServerFailed as failure:
+                    tell(encoder.end_list([], str(failure)))
+                    raise
+                tell(encoder.end_list(lists[label]))
+        return lists
+
+    async def _list(self, label: str) -> list[dict[str, Any]]:
+        known = self._replay.list_of(label)
+        return await self._toolbox.tools(label) if known is None else known
+
+    def _offer(self, encoder: ResponseEncoder, lists: Mapping[str, list[dict[str, Any]]]) -> None:
+        self._tools = offered_beside(self._prepared.request, self._prepared.servers, lists)
+        encoder.serve(
+            {
+                name: ServedTool(tool.server.label, tool.name, tool.approval, tool.server.calls)
+                for name, tool in self._tools.items()
+            }
+        )
+
+    # ---- turns
+
+    async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> Turn | None:
+        """None where there are no tokens left to be said."""
+        request = asking(self._prepared.request, self._tools if offering else {}, first=not self._made)
+        if request.max_output_tokens is not None:
+            left = request.max_output_tokens - encoder.output_tokens
+            if left <= 0:
+                return None
+            request = msgspec.structs.replace(
+                request,
+                max_output_tokens=left,
+                min_tokens=max(0, min(left, request.min_tokens - encoder.output_tokens)),
+            )
+        said: list[Item] = items_of(encoder.response.output)
+        prepared, state = self._prepared, self._state
+        client = self._replay.submitter(number, state.client)
+        arrival = time.monotonic() if number else None
+        with blaming(prepared.request, self._tools), in_our_words(request.tools or ()):
+            chat = await fitting(state, request, prepared.conversation.items + said, prepared.seal)
+            return await begin_turn(
+                state, chat, prepared.caller, self._ticket, copies=COPIES, client=client, arrival=arrival
+            )
+
+    # ---- calls
+
+    async def _run_approved(self, encoder: ResponseEncoder, tell: Tell, commit: Commit) -> None:
+        for asked in approved(self._prepared.conversation):
+            request = McpApprovalRequestItem(asked["id"], asked["server_label"], asked["name"], asked["arguments"])
+            _, events = encoder.begin_call(request)
+            tell(events)
+        await self._run(encoder, encoder.calls, tell, commit)
+
+    async def _run(self, encoder: ResponseEncoder, calls: Sequence[McpCallItem], tell: Tell, commit: Commit) -> None:
+        """All of them, beside one another where the client lets the model do that."""
+        most = self._prepared.request.max_tool_calls
+        admitted = calls if most is None else calls[: max(0, most - self._made)]
+        self._made += len(admitted)
+        for item in self._replay.answered(calls):
+            known = self._replay.call_of(item.id)
+            assert known is not None
+            tell(encoder.end_call(item, known.get("output"), known.get("error")))
+        waiting = encoder.calls
+        for item in waiting:
+            if item not in admitted:
+                tell(encoder.end_call(item, None, protocol_fault(NOT_MADE, _ENOUGH).error))
+        await self._make([item for item in waiting if item in admitted], encoder, tell, commit)
+
+    async def _make(self, calls: Sequence[McpCallItem], encoder: ResponseEncoder, tell: Tell, commit: Commit) -> None:
+        if not calls:
+            return
+        places = asyncio.Semaphore(1 if self._prepared.request.parallel_tool_calls is False else len(calls))
+
+        async def answer(item: McpCallItem) -> None:
+            async with places:
+                output, error = await self._answer(item)
+            tell(encoder.end_call(item, output, error))
+
+        await commit()
+        async with TaskScope("calls of tools") as tasks:
+            await asyncio.gather(*(tasks.submit(answer(item)) for item in calls))
+
+    async def _answer(self, item: McpCallItem) -> tuple[str | None, dict[str, Any] | None]:
+        tool = self._tools.get(function_name(item.server_label, item.name))
+        try:
+            if tool is None or (tool.server.label, tool.name) != (item.server_label, item.name):
+                raise protocol_fault(INVALID_PARAMS, "the server has no such tool to offer")
+            if self._replay.was_begun(item.id) and not may_repeat(tool.annotations):
+                raise protocol_fault(NOT_MADE, _UNKNOWN_OUTCOME)
+            most = context_length(self._state)  # characters, for a token is seldom less than one
+            with self._measured():
+                return await self._toolbox.call(item.server_label, item.name, item.arguments, most), None
+        except Fault as fault:
+            return None, fault.error
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        outcome, began = "cut_off", time.monotonic()
+        try:
+            yield
+            outcome = "completed"
+        except Fault:
+            outcome = "failed"
+            raise
+        finally:
+            self._state.metrics.tool_calls[outcome].observe(time.monotonic() - began)

@@ -1,0 +1,61 @@
+"""From a signal to the end: no new requests, time for the running ones, a last word for those that need longer."""
+
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+from ..common.exit_codes import DONE, cut_off_by
+from ..state.state import ServerState
+
+logger = logging.getLogger(__name__)
+
+_LAST_WORDS_SECONDS: Final = 1.0
+"""For the errors of requests that are cut off to be written, and as long again for them to be read."""
+
+
+async def drain_on_signals(
+    state: ServerState, close: Callable[[], Awaitable[None]], timeout: float, end: Callable[[int], None]
+) -> None:
+    """Waits for SIGTERM or SIGINT; the first drains for ``timeout`` seconds, the second ends at once.
+
+    ``close`` lets connections write out what they hold, and ``end`` is then called with the exit code.
+    """
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as tasks:
+            draining = anyio.CancelScope()
+
+            async def drain(number: int) -> None:
+                with draining:
+                    code = await _drain(state, timeout, number)
+                    # clients that did not read their last words in time have had time enough
+                    with anyio.move_on_after(None if code == DONE else _LAST_WORDS_SECONDS):
+                        await close()
+                    end(code)
+
+            async for number in signals:
+                if not state.draining:
+                    state.draining = True
+                    tasks.start_soon(drain, number)
+                elif not draining.cancel_called:
+                    draining.cancel()
+                    await _cut_off(state)
+                    end(cut_off_by(number))
+
+
+async def _drain(state: ServerState, timeout: float, number: int) -> int:
+    """Returns the exit code."""
+    logger.info("draining: %d requests have %g s to finish", state.live_requests, timeout)
+    if await state.drained(timeout):
+        return DONE
+    await _cut_off(state)
+    return cut_off_by(number)
+
+
+async def _cut_off(state: ServerState) -> None:
+    if state.live_requests:
+        logger.warning("%d requests were cut off", state.live_requests)
+        state.cut_off()
+        await state.drained(_LAST_WORDS_SECONDS)

@@ -1,0 +1,132 @@
+"""Every error a client can meet; :mod:`..http.error_responses` writes it in the shape of the protocol.
+
+::
+
+    Exception
+    ├── protocols.common.errors.BadRequest      400, 404, 413: the request is wrong
+    ├── text.errors.TextTooLarge                413: there is no memory to tokenize the text
+    ├── ServerError                             500: the server is at fault
+    │   ├── GenerationFailed                    500: the engine ended a choice with an error
+    │   ├── Unavailable                         503: starting, draining, or the engine is gone
+    │   ├── Overloaded                          429: a queue is full
+    │   ├── storage.database.StoreFailed        500: the store could not be read or written
+    │   │   ├── DiskFull                        507: the disk is full
+    │   │   └── StoreFull                       507: the caller has used up its share of the store
+    │   ├── tools.errors.ToolServerFailed       424: an MCP server of the request does not list its tools
+    │   ├── pooling.plugin.PluginFailed         500: the operator's plugin failed on the request
+    │   └── CutShort                            the request ended before it was done
+    │       ├── DeadlineExceeded                504: its time is up
+    │       └── ShutDown                        503: the server's time is up
+    └── ClientDisconnected                      nobody is left to answer
+
+Messages never carry what the client must not know: paths, tracebacks, addresses. Those go to the log.
+"""
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.deltas import Finish
+
+
+class ServerError(Exception):
+    """Something that is not the client's fault; ``str(error)`` is safe to show."""
+
+    status = 500
+    kind = "server_error"
+    code: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the client should know beside the body."""
+        return {}
+
+
+class GenerationFailed(ServerError):
+    code = "generation_failed"
+
+    def __init__(self) -> None:
+        super().__init__("The generation failed on the server; the request may be sent again.")
+
+
+def generation_error(finish: Finish | None) -> Exception:
+    """Of a choice that ended so, or never: what the client is told."""
+    fault = "" if finish is None else finish.fault
+    match fault:
+        case "":
+            return GenerationFailed()
+        case "grammar":
+            return BadRequest(
+                "The grammar that this request asks for became too complex on the way; bound what repeats, or ask for "
+                "less.",
+                code="grammar_too_complex",
+            )
+        case field:
+            return BadRequest(
+                f"`{field}` leaves nothing to draw of what the grammar or the thinking budget asks for.",
+                field,
+                "invalid_value",
+            )
+
+
+class Unavailable(ServerError):
+    status = 503
+    kind = "service_unavailable_error"
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def headers(self) -> dict[str, str]:
+        # the connection would only be used for more that is refused
+        return {"connection": "close"} if self.code == "draining" else {}
+
+
+class Overloaded(ServerError):
+    status = 429
+    kind = "rate_limit_error"
+
+    def __init__(self, message: str, code: str, retry_after: int) -> None:
+        """``retry_after`` in seconds."""
+        super().__init__(message)
+        self.code = code
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_after)}
+
+
+class CutShort(ServerError):
+    """The request had to end before it was done."""
+
+
+class DeadlineExceeded(CutShort):
+    """504, not 408: the client has sent all that it should, and 408 invites proxies to send it again."""
+
+    status = 504
+    kind = "timeout_error"
+    code = "deadline_exceeded"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The request did not end within its {seconds:g} seconds and was given up.")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        # SDKs retry every 5xx: the same work would begin again, for somebody who has stopped waiting
+        return {"x-should-retry": "false"}
+
+
+class ShutDown(CutShort):
+    status = 503
+    kind = Unavailable.kind
+    code = "shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down and had to give up the request; it may be sent again.")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"connection": "close"}
+
+
+class ClientDisconnected(Exception):
+    """The client went away before its answer was ready."""

@@ -1,1 +1,0 @@
-"""From a conversation that some protocol brings to the deltas of its answer."""

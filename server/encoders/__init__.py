@@ -1,1 +1,0 @@
-"""From typed deltas to bytes, one file a protocol. No I/O here."""

@@ -1,0 +1,1 @@
+"""From a conversation, whatever protocol brought it, to typed deltas."""

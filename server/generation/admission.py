@@ -1,0 +1,195 @@
+"""From a validated request and its prompt to what the engine is given: lengths, parameters, seeds."""
+
+import os
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from stentor.protocols.common.bounds import TOKEN_ID_BYTES, AnswerSize, described_bytes, ranked_bytes
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.sampling import SamplingFields, check_token_ids, parse_logit_bias
+
+from ..state.state import ServerState
+
+Value = TypeVar("Value")
+
+_SEEDS: Final = 2**64
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many tokens a request wants, and how its fields are called in messages to the client."""
+
+    wanted: int | None
+    """None: the client said nothing."""
+    default: int | None
+    """Then this many, or None for the rest of the context."""
+    wanted_field: str
+    prompt_field: str
+
+
+def context_length(state: ServerState) -> int:
+    """Raises Unavailable before the engine is ready."""
+    state.check_available()
+    length = state.max_model_len
+    assert length is not None
+    return length
+
+
+def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int) -> list[int]:
+    """The last ``limit`` tokens; -1 keeps as many as leave room for the answer. Raises BadRequest."""
+    if limit is None:
+        return prompt
+    if limit == 0:
+        raise BadRequest("`truncate_prompt_tokens` must be -1, or 1 and more.", "truncate_prompt_tokens")
+    if limit > context:
+        raise BadRequest(
+            f"`truncate_prompt_tokens` ({limit}) is more than the model's context of {context} tokens.",
+            "truncate_prompt_tokens",
+        )
+    if limit < 0:
+        limit = max(1, context - max(1, budget.wanted or budget.default or 1))
+    return prompt[max(0, len(prompt) - limit) :]
+
+
+def most_prompt_tokens(state: ServerState) -> int:
+    """How many a prompt may have: of the context, what the operator allows. Raises Unavailable."""
+    context = context_length(state)
+    return min(context, state.limits.max_prompt_tokens or context)
+
+
+def too_long(prompt_len: str, state: ServerState, param: str) -> BadRequest:
+    """The refusal of a prompt that has more tokens than the operator allows, or leaves no room in the context."""
+    context, most = context_length(state), most_prompt_tokens(state)
+    if most < context:
+        return BadRequest(
+            f"The prompt has {prompt_len} tokens; this server allows at most {most}. Shorten the prompt.",
+            param,
+            "context_length_exceeded",
+        )
+    return BadRequest(
+        f"The prompt has {prompt_len} tokens; the model's context is {context} tokens, prompt and output "
+        "together. Shorten the prompt.",
+        param,
+        "context_length_exceeded",
+    )
+
+
+def check_prompt(prompt: list[int], state: ServerState, param: str) -> None:
+    """Raises BadRequest for a prompt without tokens, with too many, or with one outside the vocabulary."""
+    if not prompt:
+        raise BadRequest(f"`{param}` must hold at least one token.", param)
+    if len(prompt) > most_prompt_tokens(state):
+        raise too_long(str(len(prompt)), state, param)
+    if max(prompt) >= state.vocab_size:
+        check_token_ids(prompt, state.vocab_size, param)
+
+
+def output_room(prompt_len: int, budget: Budget, state: ServerState) -> int:
+    """The resolved ``max_tokens``. Raises BadRequest where prompt and output do not fit the context."""
+    context = context_length(state)
+    room = context - prompt_len
+    if room < (1 if budget.wanted != 0 else 0):
+        raise too_long(str(prompt_len), state, budget.prompt_field)
+    if budget.wanted is None:
+        return room if budget.default is None else min(budget.default, room)
+    if budget.wanted > room:
+        raise BadRequest(
+            f"`{budget.wanted_field}` is {budget.wanted} and the prompt has {prompt_len} tokens; the model's context "
+            f"is {context} tokens, prompt and output together. At most {room} can be generated.",
+            budget.wanted_field,
+            "context_length_exceeded",
+        )
+    return budget.wanted
+
+
+def most_tokens_of(
+    state: ServerState,
+    body: ChatRequest,
+    budget: Budget,
+    prompt: list[int],
+    *,
+    fill_context: bool,
+    whole: bool,
+    copies: int,
+) -> int:
+    """As :func:`output_room`, and no more than a whole answer has room for; see :func:`.turn.begin_turn`.
+
+    Where the client named no number, there are as many as the answer has room for.
+    """
+    tokens = output_room(len(prompt), budget, state)
+    scores = body.wanted_logprobs
+    if not whole or (scores is None and body.prompt_logprobs is None and not body.return_token_ids):
+        return tokens
+    per_token = 0 if scores is None else copies * described_bytes(scores)
+    told = 0 if body.prompt_logprobs is None else ranked_bytes(body.prompt_logprobs)
+    if body.return_token_ids:
+        per_token, told = per_token + TOKEN_ID_BYTES, told + TOKEN_ID_BYTES
+    size = AnswerSize(
+        n=body.choices,
+        prompt_tokens=len(prompt),
+        prompt_bytes=told * len(prompt),
+        repeated=False,
+        most_tokens=tokens,
+        token_bytes=per_token,
+        scores=scores if body.prompt_logprobs is None else body.prompt_logprobs,
+        scores_field="prompt_logprobs",
+        tokens_field=budget.wanted_field,
+        prompt_field=budget.prompt_field,
+    )
+    most = state.limits.max_answer_bytes
+    if per_token and (fill_context or budget.wanted is None):
+        fitting = (most - size.fixed) // (size.n * per_token)
+        if fitting > 0:
+            return min(tokens, fitting)
+    size.check(most)
+    return tokens
+
+
+def resolve_sampling(
+    request: SamplingFields,
+    state: ServerState,
+    max_tokens: int,
+    *,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    """The request's values over the model's defaults. Raises BadRequest."""
+    if request.min_tokens > max_tokens > 0:
+        raise BadRequest(
+            f"`min_tokens` ({request.min_tokens}) is more than the {max_tokens} tokens that can be generated.",
+            "min_tokens",
+        )
+    defaults = state.defaults
+    vocab = state.vocab_size
+    top_k = _given(request.top_k, defaults.top_k)
+    allowed = check_token_ids(request.allowed_token_ids, vocab, "allowed_token_ids")
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=request.min_tokens,
+        temperature=_given(request.temperature, defaults.temperature),
+        top_k=max(0, top_k),
+        top_p=_given(request.top_p, defaults.top_p),
+        min_p=_given(request.min_p, defaults.min_p),
+        repetition_penalty=_given(request.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        eos_token_ids=() if request.ignore_eos else defaults.eos_token_ids,
+        stop_token_ids=check_token_ids(request.stop_token_ids, vocab, "stop_token_ids"),
+        logit_bias=parse_logit_bias(request.logit_bias, vocab),
+        allowed_token_ids=allowed or None,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def draw_seeds(seed: int | None, n: int) -> list[int]:
+    """One seed per choice, unsigned 64 bits: counted up from the client's, or random."""
+    if seed is None:
+        return [int.from_bytes(os.urandom(8), "little") for _ in range(n)]
+    return [(seed + index) % _SEEDS for index in range(n)]
+
+
+def _given(value: Value | None, default: Value) -> Value:
+    return default if value is None else value

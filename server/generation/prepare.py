@@ -1,0 +1,106 @@
+"""One answer to a conversation: the way that every protocol takes, from its request to typed deltas.
+
+A protocol translates its request into a :class:`ChatRequest`, calls :func:`begin_turn`, and encodes the deltas of the
+:class:`Turn`. What is wrong with a request is told in the names of chat completions; :mod:`.renaming` gives it those
+that the client used.
+"""
+
+from dataclasses import dataclass
+
+from stentor.protocols.ipc.deltas import Delta
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.tools import ToolUse, tool_use
+
+from ..common.keys import Caller
+from ..http.sse import Batches
+from ..overload.request_context import RequestContext
+from ..state.state import ServerState
+from ..text.generation import Submitter
+from .admission import (
+    Budget,
+    check_prompt,
+    context_length,
+    most_prompt_tokens,
+    most_tokens_of,
+    resolve_sampling,
+    truncate,
+)
+from .bad_words import with_bad_words
+from .constraints import constraints_of
+from .logprobs import TokenNames
+from .prompt import write_prompt
+from .stream import Observed, generation_request
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an encoder needs of an answer that is on its way."""
+
+    model: str
+    """The served name that was asked for."""
+    prompt: list[int]
+    n: int
+    names: TokenNames
+    max_tokens: int
+    """That each choice may have."""
+    tools: ToolUse
+    batches: Batches[list[Delta]]
+    """Goes to the engine when iterating begins; must be closed."""
+
+
+async def begin_turn(
+    state: ServerState,
+    body: ChatRequest,
+    caller: Caller,
+    ticket: RequestContext,
+    *,
+    fill_context: bool = False,
+    whole: bool = True,
+    copies: int = 1,
+    client: Submitter | None = None,
+    arrival: float | None = None,
+) -> Turn:
+    """Checks and renders a conversation, and admits it.
+
+    More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has; and so
+    are log-probabilities that make a ``whole`` answer too large, which tells them ``copies`` times.
+    ``client`` takes the request instead of the engine's own. ``arrival``, by ``time.monotonic()``, is when it was asked
+    for; None: when the ticket's request was. Raises BadRequest for whatever cannot be served,
+    Unavailable before the engine is ready, and Overloaded.
+    """
+    body.check(state.limits)
+    model = state.resolve_model(body.model)
+    context = context_length(state)
+    wanted_tokens = None if fill_context else body.wanted_tokens
+    budget = Budget(wanted_tokens, body.wanted_tokens, body.max_tokens_field, "messages")
+    most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
+    use = tool_use(body, state.limits)
+    prompted = await write_prompt(state, body, use, most_tokens)
+    prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, context)
+    check_prompt(prompt, state, "messages")
+    params = resolve_sampling(
+        body,
+        state,
+        most_tokens_of(state, body, budget, prompt, fill_context=fill_context, whole=whole, copies=copies),
+        logprobs=body.wanted_logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+    params = await with_bad_words(state, params, body.bad_words, ticket.permit.memory)
+    constraints = await constraints_of(state, body, use, prompt, prompted.thinking)
+    wanted = generation_request(body, prompt, params, caller, constraints)
+    return Turn(
+        model=model,
+        prompt=prompt,
+        n=body.choices,
+        names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        max_tokens=params.max_tokens,
+        tools=use,
+        batches=Observed(state, wanted, ticket.arrival if arrival is None else arrival, ticket.permit, client),
+    )
+
+
+async def prompt_of(state: ServerState, body: ChatRequest) -> list[int]:
+    """The tokens of a conversation that is not to be answered, however many they are. Raises BadRequest."""
+    body.check(state.limits)
+    state.resolve_model(body.model)
+    return (await write_prompt(state, body, tool_use(body, state.limits), None)).tokens

@@ -1,0 +1,141 @@
+"""From a conversation, with its tools and its thinking, to the tokens of its prompt."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.openai.chat import ChatRequest, TemplateFields
+from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
+
+from ..common.errors import Overloaded
+from ..parsing.interface import Tool
+from ..parsing.thinking import ThinkingOptions, thinking_options
+from ..state.state import ServerState
+from ..text.errors import TemplateError, TemplatesWait, TextTooLong
+from ..text.renderers.interface import Conversation
+from .admission import too_long
+from .tool_prompt import speaks_of_tools, told
+
+_RETRY_SECONDS: Final = 2
+NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True)
+class Prompted:
+    tokens: list[int]
+    thinking: ThinkingOptions
+
+
+async def write_prompt(state: ServerState, body: ChatRequest, use: ToolUse, most_tokens: int | None) -> Prompted:
+    """As :func:`render_messages`, with its errors."""
+    options = thinking_options(
+        state.output,
+        _template_of(state, body),
+        template_kwargs=body.chat_template_kwargs,
+        effort=body.reasoning_effort,
+        budget=body.thinking_token_budget,
+    )
+    messages = with_functions_as_tools(body.messages)
+    tools = template_tools(use.tools) if use.mode != "none" else []
+    if (tools or speaks_of_tools(messages)) and not state.renderer.takes_tools(body.chat_template):
+        messages, tools = told(messages, tools), []
+    fields = body
+    if options.template_kwargs != (body.chat_template_kwargs or {}):
+        fields = msgspec.structs.replace(body, chat_template_kwargs=options.template_kwargs)
+    tokens = await render_messages(state, fields, messages, body.add_special_tokens, most_tokens, tools)
+    return Prompted(tokens, options)
+
+
+def _template_of(state: ServerState, body: ChatRequest) -> str:
+    """The source of the template that is used; of a model with several, all of them together."""
+    brought = body.chat_template
+    return state.pool.tokenizer.template_source if brought is None or state.pool.chat_template.has(brought) else brought
+
+
+async def render_messages(
+    state: ServerState,
+    fields: TemplateFields,
+    messages: list[dict[str, Any]],
+    add_special_tokens: bool,
+    most_tokens: int | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> list[int]:
+    """Raises BadRequest for arguments that the template may not be given, where the template fails, and for
+    messages that cannot have as few as ``most_tokens``; and Overloaded where too many templates wait."""
+    template = fields.chat_template
+    if template is not None and not state.trusts_templates and not state.pool.chat_template.has(template):
+        raise BadRequest(
+            "`chat_template` is not taken from requests here (--trust-request-chat-template); leave it out.",
+            "chat_template",
+            "untrusted_template",
+        )
+    kwargs = fields.chat_template_kwargs or {}
+    taken = sorted(kwargs.keys() & state.pool.chat_template.reserved)
+    if taken:
+        raise BadRequest(f"`chat_template_kwargs` must not set `{taken[0]}`.", "chat_template_kwargs")
+    try:
+        return await state.renderer.render(
+            Conversation(
+                messages=messages,
+                tools=tools,
+                documents=fields.documents or (),
+                add_generation_prompt=fields.add_generation_prompt,
+                continue_final_message=fields.continue_final_message,
+                chat_template=fields.chat_template,
+                template_kwargs=kwargs,
+                add_special_tokens=add_special_tokens,
+                most_tokens=most_tokens,
+            )
+        )
+    except TextTooLong as error:
+        raise too_long(f"at least {error.fewest}", state, "messages") from None
+    except TemplatesWait as error:
+        raise Overloaded(str(error), "templates_full", _RETRY_SECONDS) from None
+    except TemplateError as error:
+        param = "messages" if fields.chat_template is None else "chat_template"
+        raise BadRequest(str(error), param, "template_error") from None
+
+
+def callable_tools(tools: Sequence[OfferedTool]) -> list[Tool]:
+    return [Tool(tool.name, tool.description, tool.parameters, tool.strict, tool.grammar) for tool in tools]
+
+
+def template_tools(tools: Sequence[OfferedTool]) -> list[dict[str, Any]]:
+    """In the form that chat templates expect, whatever the client's protocol: OpenAI's functions."""
+    return [{"type": "function", "function": _function(tool)} for tool in tools]
+
+
+def _function(tool: OfferedTool) -> dict[str, Any]:
+    described = {} if tool.description is None else {"description": tool.description}
+    parameters = NO_PARAMETERS if tool.parameters is None else tool.parameters
+    return {"name": tool.name, **described, "parameters": parameters}
+
+
+def with_functions_as_tools(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What stands in a conversation in other forms, as tools: calls of custom tools, and the old ``function_call``
+    with its role ``function``. Messages without any are the client's own."""
+    return [_message(message) for message in messages]
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if calls and any(call.get("type") == "custom" for call in calls):
+        return {**message, "tool_calls": [_call(call) for call in calls]}
+    if message.get("function_call"):
+        rest = {name: value for name, value in message.items() if name != "function_call"}
+        function = message["function_call"]
+        return {**rest, "tool_calls": [{"id": function["name"], "type": "function", "function": function}]}
+    if message.get("role") == "function":
+        return {"tool_call_id": message.get("name"), **message, "role": "tool"}
+    return message
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    if call.get("type") != "custom":
+        return call
+    custom = call["custom"]
+    arguments = {CUSTOM_INPUT: custom.get("input") or ""}
+    return {**call, "type": "function", "function": {"name": custom["name"], "arguments": arguments}, "custom": None}

@@ -1,0 +1,107 @@
+"""The one path from a request to its deltas, whatever the protocol: generate, and observe."""
+
+import logging
+
+import msgspec
+
+from stentor.protocols.ipc.deltas import Delta, PromptProcessed
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.openai.sampling import SamplingFields
+
+from ..common.keys import Caller
+from ..observability.metrics import RequestTracker
+from ..observability.request import current_record, current_request_id
+from ..overload.memory_budget import TOKEN_BYTES
+from ..overload.queue_slots import QueueSlot
+from ..state.state import ServerState
+from ..text.generation import Generation, GenerationRequest, Submitter, generate
+from .admission import draw_seeds
+from .constraints import FREE, Constraints
+
+logger = logging.getLogger(__name__)
+
+
+def generation_request(
+    request: SamplingFields,
+    prompt: list[int],
+    params: SamplingParams,
+    caller: Caller,
+    constraints: Constraints = FREE,
+) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=prompt,
+        params=params,
+        seeds=draw_seeds(request.seed, request.choices),
+        stop=request.stop_strings,
+        include_stop=request.include_stop_str_in_output,
+        skip_special_tokens=request.skip_special_tokens,
+        spaces_between_special_tokens=request.spaces_between_special_tokens,
+        parser=constraints.parser,
+        visible=constraints.visible,
+        grammar=constraints.grammar,
+        thinking=constraints.thinking,
+        priority=request.priority,
+        salt=caller.cache_salt(request.cache_salt),
+    )
+
+
+class Observed:
+    """The batches of one request, counted. It goes to the engine when iterating begins; closing it aborts it there."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        request: GenerationRequest,
+        arrival: float,
+        permit: QueueSlot,
+        client: Submitter | None = None,
+        *,
+        field: str = "messages",
+    ) -> None:
+        """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt.
+
+        Raises Overloaded where ``permit`` gets no room for the prompt, and BadRequest (413) where none gets it.
+        """
+        self._held = TOKEN_BYTES * len(request.prompt)
+        permit.memory.add(self._held, field)
+        permit.take(len(request.prompt))
+        self._client = client or state.client
+        self._state = state
+        self._request = request
+        self._arrival = arrival
+        self._permit = permit
+        self._tracker: RequestTracker | None = None
+        self._generation: Generation | None = None
+        self._processed = False
+
+    def __aiter__(self) -> Generation:
+        """May be called once. Raises :class:`stentor.engine.client.client.EngineUnavailable`."""
+        state, request = self._state, self._request
+        tracker = state.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
+        self._tracker = tracker
+        named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
+        self._generation = generate(self._client, state.pool, named, self._observe, state.turns)
+        return self._generation
+
+    def _observe(self, deltas: list[Delta]) -> None:
+        if self._tracker is not None:
+            self._tracker.batch(deltas)
+        if not self._processed:
+            for delta in deltas:
+                if type(delta) is PromptProcessed:
+                    self._processed = True
+                    self._permit.processed(len(self._request.prompt))
+
+    async def aclose(self) -> None:
+        """May be called at any time, and again."""
+        held, self._held = self._held, 0
+        self._permit.memory.add(-held)
+        if self._generation is not None:
+            await self._generation.aclose()
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            served = tracker.close()
+            if served.failure:
+                logger.warning("the engine could not finish a request: %s", served.failure)
+            if (record := current_record.get()) is not None:
+                record.add(served)

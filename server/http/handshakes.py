@@ -1,0 +1,81 @@
+"""Takes connections and shakes hands with them. They are counted from the moment they are taken.
+
+Event loops do both in one, but show a connection to nobody before the handshake is done: whoever began many and
+finished none would hold as many descriptors as there are.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+from ..common.task_scope import TaskScope
+from . import tls
+from .connections import Connections, Place
+
+_FOR_WANT_OF_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_PAUSE_SECONDS: Final = 0.1
+"""Before the next try where the system has no room: the connection still waits, and would be reported at once again."""
+
+
+class TlsAcceptor:
+    """One listening socket, from :meth:`start` to :meth:`close`; the rest of an ``asyncio.Server`` is not needed."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        connections: Connections,
+        make_protocol: Callable[[Place], asyncio.Protocol],
+    ) -> None:
+        """A protocol gives back the place it was made with once its connection is lost."""
+        self._sock = sock
+        self._context = context
+        self._connections = connections
+        self._make_protocol = make_protocol
+        self._loop = asyncio.get_running_loop()
+        self._tasks = TaskScope("TLS handshakes")
+
+    def start(self) -> None:
+        self._sock.setblocking(False)
+        self._tasks.start(self._accept())
+
+    def close(self) -> None:
+        """Takes no more, and ends the handshakes under way. May be called again."""
+        self._tasks.cancel()
+
+    async def wait_closed(self) -> None:
+        await self._tasks.aclose()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, peername = await self._loop.sock_accept(self._sock)
+            except OSError as error:  # or it was gone before it was taken
+                if error.errno in _FOR_WANT_OF_ROOM:
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            place = self._connections.enter(peername)
+            if place.without_a_word:
+                self._connections.refused[HTTPStatus.TOO_MANY_REQUESTS] += 1
+                place.leave()
+                connection.close()
+            else:
+                self._tasks.start(self._shake_hands(connection, place))
+
+    async def _shake_hands(self, connection: socket.socket, place: Place) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_protocol(place),
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=tls.PROBE_HANDSHAKE_SECONDS if place.only_probes else tls.HANDSHAKE_SECONDS,
+            )
+        except OSError:  # what came was no handshake, or not in time
+            place.leave()
+        except BaseException:
+            place.leave()
+            raise

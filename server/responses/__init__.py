@@ -1,1 +1,0 @@
-"""Responses: from a request's items to a run of the model, and what is kept of it."""

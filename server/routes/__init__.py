@@ -1,1 +1,0 @@
-"""The endpoints, one file a family; each is thin: decode, admit, generate, encode."""

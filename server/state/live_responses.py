@@ -1,0 +1,93 @@
+"""The responses that are being made, by id: what can be asked for before it is stored, and ended."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.objects import ResponseObject
+
+from ..common.errors import Overloaded
+from ..common.fair_queue import Shares
+from ..common.keys import Caller
+from ..common.task_scope import TaskScope
+from .event_log import EventLog
+
+_RETRY_SECONDS: Final = 2
+
+
+class Live(Protocol):
+    """One of them."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def response(self) -> ResponseObject: ...
+
+    @property
+    def given(self) -> list[Item]:
+        """Its own input items."""
+
+    @property
+    def log(self) -> EventLog | None:
+        """None where nobody may read its events but the client that asked for it."""
+
+    def cancel(self) -> None:
+        """Ends it as cancelled, as soon as may be."""
+
+    async def ended(self) -> None:
+        """Returns once it has been stored."""
+
+
+class LiveResponses:
+    """Owned by the server's state."""
+
+    def __init__(self, max_background: int = 256) -> None:
+        self._shares = Shares(max_background)
+        self._by_id: dict[str, Live] = {}
+        self._background = TaskScope("responses in the background")
+        self._attached = TaskScope("responses that are read")
+
+    def __iter__(self) -> Iterator[Live]:
+        return iter(tuple(self._by_id.values()))
+
+    def add(self, live: Live) -> None:
+        self._by_id[live.response.id] = live
+
+    def remove(self, response: str) -> None:
+        self._by_id.pop(response, None)
+
+    def find(self, owner: str, response: str) -> Live | None:
+        live = self._by_id.get(response)
+        return live if live is not None and live.owner == owner else None
+
+    @contextmanager
+    def room(self, caller: Caller, *, resumed: bool = False) -> Iterator[None]:
+        """For one response in the background, until the end of the block.
+
+        Raises Overloaded where as many run as may, or the caller's are its share of them; but not for one that is
+        ``resumed``, which had been let in by an earlier server.
+        """
+        shares, owner = self._shares, caller.owner
+        if not resumed and not shares.fits(owner, alone=not caller.salt):
+            if shares.total < shares.most:
+                told = f"{shares.held(owner)} responses of this key run in the background, its share"
+            else:
+                told = f"{shares.total} responses run in the background, as many as this server lets"
+            raise Overloaded(f"{told}; try again later.", "background_full", _RETRY_SECONDS)
+        shares.take(owner)
+        try:
+            yield
+        finally:
+            shares.give_back(owner)
+
+    def start(self, making: Coroutine[Any, Any, None], *, background: bool) -> asyncio.Task[None]:
+        """Makes one in a task of its own; one in the ``background`` runs apart from any connection."""
+        return (self._background if background else self._attached).submit(making)
+
+    async def close(self) -> None:
+        """Ends those tasks where they are."""
+        await self._background.aclose()
+        await self._attached.aclose()

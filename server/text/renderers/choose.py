@@ -1,0 +1,56 @@
+"""Which renderer a model gets."""
+
+from pathlib import Path
+
+import msgspec
+
+from ..pool import TokenizerPool
+from .deepseek_v32 import DeepSeekV32Renderer
+from .harmony import HarmonyRenderer
+from .hf import TemplateRenderer
+from .interface import Renderer
+from .mistral import MistralRenderer, RendererError, find_file
+from .names import RendererName
+
+
+def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmony_vocabulary: Path | None) -> Renderer:
+    """With ``auto`` the model's chat template, where it has one, and what its makers wrote where it has none.
+
+    A vocabulary of harmony's is for a model that speaks it, so naming one chooses that renderer. Raises
+    :class:`.mistral.RendererError`.
+    """
+    templated = pool.chat_template.has("default")
+    if name == "auto":
+        if harmony_vocabulary is not None:
+            name = "harmony"
+        elif not templated and _model_type(folder) == "deepseek_v32":
+            name = "deepseek_v32"
+        elif not templated and (folder / "tekken.json").is_file():
+            name = "mistral"
+    match name:
+        case "mistral":
+            file = find_file(folder)
+            if file is None:
+                raise RendererError(f"--renderer mistral: there is no tekken.json or tokenizer.model in {folder}")
+            return MistralRenderer(pool, file)
+        case "harmony":
+            if harmony_vocabulary is None:
+                raise RendererError(
+                    "--renderer harmony: name its vocabulary too (--harmony-vocabulary, a file o200k_base.tiktoken), "
+                    "or leave both out: the model's own template writes the same format"
+                )
+            return HarmonyRenderer(pool, harmony_vocabulary)
+        case "deepseek_v32":
+            return DeepSeekV32Renderer(pool)
+        case _:
+            return TemplateRenderer(pool)
+
+
+def _model_type(folder: Path) -> str:
+    """What the model's configuration calls its architecture; empty where it has none."""
+    file = folder / "config.json"
+    try:
+        config = msgspec.json.decode(file.read_bytes(), type=dict[str, object]) if file.is_file() else {}
+    except (OSError, msgspec.DecodeError):
+        return ""
+    return str(config.get("model_type", ""))

@@ -1,0 +1,48 @@
+"""What every renderer takes and gives."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """Messages in the shape of chat completions, and how they are to be written."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    """As chat completions have them: of type ``function``."""
+    documents: Sequence[Mapping[str, Any]] = ()
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    """A template of the request's own, or the name of one of the model's; only templates know what to do with it."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What the request says to the template; others take what they know of it (``reasoning_effort``, ``thinking``)."""
+    add_special_tokens: bool = False
+    most_tokens: int | None = None
+    """A conversation that cannot have as few may be refused before it costs anything."""
+
+
+class Renderer(Protocol):
+    """Safe to call from many requests at once."""
+
+    async def render(self, conversation: Conversation) -> list[int]:
+        """Prompt tokens.
+
+        Raises :class:`..errors.TemplateError` for a conversation that cannot be written,
+        :class:`..errors.TextTooLong` and :class:`..errors.TemplatesWait`.
+        """
+
+    def takes_tools(self, chat_template: str | None) -> bool:
+        """Whether tools, calls and their results can be written; otherwise they are told in plain messages."""
+
+
+def tool_names(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Names of the functions that were called, by the id of the call."""
+    return {
+        call["id"]: call["function"]["name"]
+        for message in messages
+        for call in message.get("tool_calls") or ()
+        if isinstance(call.get("id"), str)
+    }

@@ -1,0 +1,95 @@
+"""Mistral's own tokenizers and conversations, by the library of their makers (extra ``mistral``)."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import TemplateError
+from ..pool import TokenizerPool
+from .interface import Conversation
+from .plain import refuse_template
+
+if TYPE_CHECKING:
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+FILES: Final = ("tekken.json", "tokenizer.model.v*", "*.model.v*", "tokenizer.model")
+"""Where a model's tokenizer of this kind lies, the first that there is."""
+_MESSAGE_CHARS: Final = 300
+_KNOWN: Final = ("role", "content", "tool_calls", "tool_call_id", "name", "prefix")
+
+
+class RendererError(Exception):
+    """A renderer cannot be had; one line for the operator."""
+
+
+class MistralRenderer:
+    def __init__(self, pool: TokenizerPool, file: Path) -> None:
+        """Raises :class:`RendererError`."""
+        self._pool = pool
+        self._tokenizer = _load(file)
+        self._thinks = getattr(self._tokenizer.instruct_tokenizer, "BEGIN_THINK", None) is not None
+        """Only tokenizers of models that reason can write it."""
+        ours, theirs = pool.tokenizer.vocab_size, self._tokenizer.instruct_tokenizer.tokenizer.n_words
+        if theirs > ours:
+            raise RendererError(f"{file.name} has {theirs} tokens, but the model's tokenizer has {ours}")
+
+    def takes_tools(self, chat_template: str | None) -> bool:
+        return True
+
+    async def render(self, conversation: Conversation) -> list[int]:
+        refuse_template(conversation, "mistral")
+        return await self._pool.run(functools.partial(self._write, conversation))
+
+    def _write(self, conversation: Conversation) -> list[int]:
+        from mistral_common.exceptions import MistralCommonException
+        from mistral_common.protocol.instruct.request import ChatCompletionRequest
+
+        messages = [_message(message, self._thinks) for message in conversation.messages]
+        try:
+            request = ChatCompletionRequest.from_openai(
+                messages=messages,
+                tools=[dict(tool) for tool in conversation.tools] or None,
+                continue_final_message=conversation.continue_final_message,
+            )
+            tokens: list[int] = self._tokenizer.encode_chat_completion(request).tokens
+        except (MistralCommonException, AssertionError, ValueError, KeyError, TypeError) as error:
+            line = " ".join(str(error).split())[:_MESSAGE_CHARS]
+            why = line or type(error).__name__
+            raise TemplateError(f"Mistral's renderer refused the conversation: {why}") from error
+        return tokens
+
+
+def find_file(folder: Path) -> Path | None:
+    """The tokenizer of this kind that a model brings."""
+    for pattern in FILES:
+        for found in sorted(folder.glob(pattern)):
+            return found
+    return None
+
+
+def _load(file: Path) -> "MistralTokenizer[Any, Any, Any, Any, Any]":
+    try:
+        from mistral_common.exceptions import MistralCommonException
+        from mistral_common.protocol.instruct.validator import ValidationMode
+        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+    except ImportError as error:
+        raise RendererError("the mistral renderer needs mistral-common: pip install 'stentor[mistral]'") from error
+    try:
+        # what a server is sent includes answers that are to be continued, which the strict modes refuse
+        return MistralTokenizer.from_file(str(file), mode=ValidationMode.test)
+    except (MistralCommonException, AssertionError, ValueError, KeyError, OSError) as error:
+        raise RendererError(f"{file.name} is no tokenizer of Mistral's: {' '.join(str(error).split())}") from error
+
+
+def _message(message: Mapping[str, Any], thinks: bool) -> dict[str, Any]:
+    """What the library knows of a message; it refuses the rest."""
+    ready = {name: message[name] for name in _KNOWN if message.get(name) is not None}
+    if ready.get("role") == "developer":
+        ready["role"] = "system"
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if thinks and thought and ready.get("role") == "assistant":
+        content = ready.get("content") or []
+        said = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        ready["content"] = [{"type": "thinking", "thinking": thought}, *said]
+    return ready

@@ -1,0 +1,44 @@
+"""What the renderers without a template share: what they cannot do, and messages with their contents as one text."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import TemplateError
+from ..messages import prepare_messages
+from .interface import Conversation
+
+
+def refuse_template(conversation: Conversation, name: str) -> None:
+    """Raises TemplateError for what only templates know."""
+    if conversation.chat_template is not None:
+        raise TemplateError(f"The {name} renderer takes no chat_template; leave it out.")
+    if conversation.documents:
+        raise TemplateError(f"The {name} renderer takes no documents; put them into a message.")
+    if not conversation.messages:
+        raise TemplateError("There are no messages; give at least one.")
+
+
+def flat_messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """Copies in which contents are texts and arguments of calls objects. Raises TemplateError."""
+    return prepare_messages(conversation.messages, "string", knows_developer=True)
+
+
+def reasoning_of(message: dict[str, Any]) -> str:
+    found = message.get("reasoning_content")
+    return found if isinstance(found, str) else ""
+
+
+def called(message: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Name and arguments of each call of a message. Raises TemplateError for arguments that are no object."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        arguments = function.get("arguments") or {}
+        if not isinstance(arguments, dict):
+            raise TemplateError(f"The arguments of a call of {function['name']!r} are not the JSON of an object.")
+        calls.append((function["name"], arguments))
+    return calls
+
+
+def functions(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    return [tool["function"] for tool in tools]
