@@ -1,4 +1,4 @@
-"""The ASGI application over one :class:`~.state.ServerState`; nothing of it is global."""
+"""The ASGI application over one :class:`..state.state.ServerState`; nothing of it is global."""
 
 from functools import partial
 
@@ -32,16 +32,16 @@ from . import openapi
 
 
 def create_app(state: ServerState) -> Starlette:
-    """Every endpoint, behind ``state.door``."""
-    door = state.door
+    """Every endpoint, behind ``state.access``."""
+    access = state.access
     middleware = [
         Middleware(RequestIdMiddleware, observer=state.observer),
-        Middleware(RequireKey, keys=door.keys, origins=door.origins, hosts=door.hosts, secrets=door.secrets),
+        Middleware(RequireKey, keys=access.keys, origins=access.origins, hosts=access.hosts, secrets=access.secrets),
     ]
-    if door.origins:
-        middleware.insert(0, Middleware(Cors, origins=door.origins))
-    if door.root_path:
-        middleware.insert(0, Middleware(RootPathMiddleware, prefix=door.root_path))
+    if access.origins:
+        middleware.insert(0, Middleware(Cors, origins=access.origins))
+    if access.root_path:
+        middleware.insert(0, Middleware(RootPathMiddleware, prefix=access.root_path))
     return _starlette(state, middleware)
 
 
@@ -55,7 +55,7 @@ async def _no_route(otherwise: ASGIApp, scope: Scope, receive: Receive, send: Se
 
 
 def create_answering_app(state: ServerState) -> Starlette:
-    """Every endpoint, for requests that have been let in before and come through no door."""
+    """Every endpoint, for requests made inside the process, whose callers have been authenticated before."""
     return _starlette(state, [Middleware(RequestIdMiddleware, observer=state.observer)])
 
 

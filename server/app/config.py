@@ -22,7 +22,7 @@ from ..audio.limits import AudioLimits
 from ..common.keys import KeyDigest
 from ..grammar.limits import GrammarLimits
 from ..grammar.whitespace import JsonWhitespace
-from ..state.model_registry import Kind, ModelRegistry, ServedModel
+from ..state.model_registry import ModelRegistry, ModelRole, ServedModel
 from ..text.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 from ..text.renderers.names import RendererName
 
@@ -324,7 +324,7 @@ class Config(msgspec.Struct, frozen=True):
     transcription: TranscriptionConfig = TranscriptionConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     speech: SpeechConfig = SpeechConfig()
-    main: Kind = "chat"
+    main: ModelRole = "chat"
     """What MODEL is for, once it lies on disk: one that makes vectors or scores may be served alone."""
     demo: bool = False
     """Serves the demo model of every kind that no other was named for; see :meth:`completed`."""
@@ -399,9 +399,9 @@ class Config(msgspec.Struct, frozen=True):
         return ModelRegistry(models)
 
     @property
-    def _beside(self) -> "dict[Kind, TranscriptionConfig | EmbeddingConfig]":
+    def _beside(self) -> "dict[ModelRole, TranscriptionConfig | EmbeddingConfig]":
         """The models that share the main model's device."""
-        beside: dict[Kind, TranscriptionConfig | EmbeddingConfig] = {}
+        beside: dict[ModelRole, TranscriptionConfig | EmbeddingConfig] = {}
         if self.transcription.model is not None:
             beside["transcription"] = self.transcription
         if self.embedding.model is not None and self.main != "embedding":
@@ -413,7 +413,7 @@ class Config(msgspec.Struct, frozen=True):
         """The main model's share of the memory that models take."""
         return 1.0 - sum(model.memory_share for model in self._beside.values())
 
-    def engines(self) -> dict[Kind, EngineConfig]:
+    def engines(self) -> dict[ModelRole, EngineConfig]:
         """What each engine gets, once all models are :meth:`located`; the main model's comes first."""
         beside = self._beside
         own = self.engine.worker
@@ -423,7 +423,7 @@ class Config(msgspec.Struct, frozen=True):
             own = msgspec.structs.replace(own, pools=True, pooler=self.embedding.pooler or "", dtype=dtype)
         if beside:
             own = msgspec.structs.replace(own, memory_share=self.memory_left, name=self.main)
-        engines: dict[Kind, EngineConfig] = {self.main: msgspec.structs.replace(self.engine, worker=own)}
+        engines: dict[ModelRole, EngineConfig] = {self.main: msgspec.structs.replace(self.engine, worker=own)}
         for member, (kind, model) in enumerate(beside.items(), 1):
             worker = WorkerConfig(
                 model=model.path,

@@ -16,8 +16,8 @@ from stentor.protocols.ipc.actors import EngineReady, Progress
 from stentor.protocols.ipc.config import EngineConfig
 
 from ..http.listening import StartError
-from ..state.model_registry import Kind
-from ..state.state import Runs
+from ..state.model_registry import ModelRole
+from ..state.state import ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ OnProgress = Callable[[Progress, str], None]
 _NOBODY: Final = ""
 
 
-class Other(Runs, Protocol):
+class Other(ModelRunner, Protocol):
     """What runs a model without an engine."""
 
     async def run(self) -> None:
@@ -42,39 +42,39 @@ class Engines:
 
     def __init__(
         self,
-        configs: Mapping[Kind, EngineConfig],
-        processes: Mapping[Kind, EngineProcess],
+        configs: Mapping[ModelRole, EngineConfig],
+        processes: Mapping[ModelRole, EngineProcess],
         on_progress: OnProgress,
     ) -> None:
         """``processes`` have been launched with these very ``configs``."""
-        self.clients: dict[Kind, EngineClient] = {}
+        self.clients: dict[ModelRole, EngineClient] = {}
         for kind, config in configs.items():
             told = partial(_tell, on_progress, kind if len(configs) > 1 else _NOBODY)
             self.clients[kind] = EngineClient(config, told, processes[kind])
-        self._others: dict[Kind, Other] = {}
+        self._others: dict[ModelRole, Other] = {}
         self._ended = anyio.Event()
 
-    def __iter__(self) -> Iterator[tuple[Kind, EngineClient]]:
+    def __iter__(self) -> Iterator[tuple[ModelRole, EngineClient]]:
         return iter(self.clients.items())
 
     def start(self, supervisor: Supervisor) -> None:
         for kind, client in self:
             supervisor.start(f"the engine{self._of(kind)}", partial(self._run, client.run))
 
-    def add(self, kind: Kind, other: Other, supervisor: Supervisor) -> None:
+    def add(self, kind: ModelRole, other: Other, supervisor: Supervisor) -> None:
         """Runs, and is waited for, with the engines."""
         self._others[kind] = other
         supervisor.start(f"the {kind} model", partial(self._run, other.run))
 
-    async def wait_started(self) -> dict[Kind, EngineReady]:
+    async def wait_started(self) -> dict[ModelRole, EngineReady]:
         """Waits until every first engine is ready, and all that was added.
 
         Raises :class:`..http.listening.StartError` as soon as one ends before.
         """
-        ready: dict[Kind, EngineReady] = {}
+        ready: dict[ModelRole, EngineReady] = {}
         failure: BaseException
 
-        async def wait(kind: Kind, client: EngineClient) -> None:
+        async def wait(kind: ModelRole, client: EngineClient) -> None:
             try:
                 ready[kind] = await client.wait_started()
             except EngineUnavailable as error:
@@ -92,7 +92,7 @@ class Engines:
             failure = first_cause(group)
         raise failure
 
-    def watch_recoveries(self, observe: Callable[[Kind, LostProcess, float], None]) -> None:
+    def watch_recoveries(self, observe: Callable[[ModelRole, LostProcess, float], None]) -> None:
         """Has ``observe`` called after each, with what had been lost and for how many seconds."""
         for kind, client in self:
             client.watch_recoveries(partial(observe, kind))
@@ -110,7 +110,7 @@ class Engines:
         await run()
         self._ended.set()
 
-    def _of(self, kind: Kind) -> str:
+    def _of(self, kind: ModelRole) -> str:
         return f" of the {kind} model" if len(self.clients) + len(self._others) > 1 else ""
 
 

@@ -19,7 +19,7 @@ from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.config import EngineConfig
 
 from ..http.listening import StartError
-from ..state.model_registry import ARTICLES, OPTIONS_OF, Kind
+from ..state.model_registry import ARTICLES, OPTIONS_OF, ModelRole
 from .config import Config
 from .fetch_display import FetchDisplay
 
@@ -60,13 +60,13 @@ def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
 
 
 @contextlib.contextmanager
-def first_engines(configs: Mapping[Kind, EngineConfig]) -> Iterator[dict[Kind, launch.EngineProcess]]:
+def first_engines(configs: Mapping[ModelRole, EngineConfig]) -> Iterator[dict[ModelRole, launch.EngineProcess]]:
     """All launched, from a thread that must outlive them. What stays for engines that may follow: prepared weights, a
     file for each, a fork server for the workers of all, and the lease by which they share a device.
 
     Raises :class:`..http.listening.StartError`.
     """
-    engines: dict[Kind, launch.EngineProcess] = {}
+    engines: dict[ModelRole, launch.EngineProcess] = {}
     with contextlib.ExitStack() as held:
         try:
             require_linux()

@@ -49,7 +49,7 @@ from ..overload.slow_readers import ReaderLimits
 from ..overload.trimming import Trimmer
 from ..parsing.output import settle_output
 from ..state.live_responses import LiveResponses
-from ..state.model_registry import Kind
+from ..state.model_registry import ModelRole
 from ..state.state import GenerationDefaults, ServerState
 from ..storage.opening import StoreRefused, opened_store
 from ..text.errors import TokenizerError
@@ -102,7 +102,7 @@ class Listener(TlsServer):
             await self._ended.wait()
 
 
-def serve(config: Config, engines: Mapping[Kind, EngineProcess], door: AccessControl) -> int:
+def serve(config: Config, engines: Mapping[ModelRole, EngineProcess], access: AccessControl) -> int:
     """Runs the server until a signal or an engine ends it; returns the exit code.
 
     ``config`` must have been located, and ``engines`` launched with :meth:`.config.Config.engines`. Raises
@@ -110,7 +110,7 @@ def serve(config: Config, engines: Mapping[Kind, EngineProcess], door: AccessCon
     """
     allow_connections()
     with listening(config) as sock:
-        warn_if_open(config, sock, keys=door.keys.required)
+        warn_if_open(config, sock, keys=access.keys.required)
         try:
             checkpoint = open_main(config)
             defaults = generation_defaults(config.model.generation_config, checkpoint)
@@ -118,7 +118,7 @@ def serve(config: Config, engines: Mapping[Kind, EngineProcess], door: AccessCon
             raise StartError(str(error)) from error
         failure: BaseException
         try:
-            run = partial(_run, config, checkpoint, defaults, sock, engines, door)
+            run = partial(_run, config, checkpoint, defaults, sock, engines, access)
             return anyio.run(run, backend_options={"use_uvloop": True})
         except* (StartError, ChildFailed) as group:
             failure = first_cause(group)
@@ -174,12 +174,12 @@ async def _run(
     checkpoint: Checkpoint,
     defaults: GenerationDefaults,
     sock: socket.socket,
-    processes: Mapping[Kind, EngineProcess],
-    door: AccessControl,
+    processes: Mapping[ModelRole, EngineProcess],
+    access: AccessControl,
 ) -> int:
     console = Console(stderr=True)
     display = StartupDisplay(console)
-    address = address_of(sock, tls=door.tls is not None)
+    address = address_of(sock, tls=access.tls is not None)
     engines = Engines(config.engines(), processes, display.update)
     code = DONE
 
@@ -191,7 +191,7 @@ async def _run(
     async with contextlib.AsyncExitStack() as at_end, Supervisor() as supervisor:
         engines.start(supervisor)
         with display:
-            state = await load_state(config, checkpoint, defaults, engines.clients, door)
+            state = await load_state(config, checkpoint, defaults, engines.clients, access)
             await open_others(config, state, engines, supervisor, at_end)
             at_end.callback(state.observer.close)
             at_end.push_async_callback(state.store.close)
@@ -200,13 +200,13 @@ async def _run(
             supervisor.start("the listener", lambda: listener.run_until_closed(sock))
             supervisor.start("the batches", lambda: state.batches.run(create_answering_app(state)))
             supervisor.start("the trimmer", Trimmer().run)
-            supervisor.start("the reloader", lambda: reload_on_hangup(door.reloadable))
+            supervisor.start("the reloader", lambda: reload_on_hangup(access.reloadable))
             supervisor.start(
                 "the signal handler",
                 lambda: drain_on_signals(state, listener.close, config.http.shutdown_timeout, end),
             )
             ready = await engines.wait_started()
-        names = {model.kind: model.names[0] for model in state.catalogue}
+        names = {model.kind: model.names[0] for model in state.registry}
         recovery = state.metrics.recovery
         engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
         gc.freeze()  # what lives until the end need not be walked by every full collection
@@ -228,8 +228,8 @@ async def load_state(
     config: Config,
     checkpoint: Checkpoint,
     defaults: GenerationDefaults,
-    clients: Mapping[Kind, EngineClient],
-    door: AccessControl,
+    clients: Mapping[ModelRole, EngineClient],
+    access: AccessControl,
 ) -> ServerState:
     """With the tokenizer loaded; the engines may still be starting. Raises :class:`..http.listening.StartError`."""
     client = clients[config.main]
@@ -265,10 +265,10 @@ async def load_state(
     if config.main == "chat":
         client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
-    catalogue = config.catalogue()
-    others: dict[Kind, EngineClient] = {kind: each for kind, each in clients.items() if kind != "chat"}
+    registry = config.catalogue()
+    others: dict[ModelRole, EngineClient] = {kind: each for kind, each in clients.items() if kind != "chat"}
     metrics = Metrics(
-        names[0], client, {model.names[0]: others[model.kind] for model in catalogue if model.kind in others}
+        names[0], client, {model.names[0]: others[model.kind] for model in registry if model.kind in others}
     )
     output = settle_output(
         config.model.reasoning_parser,
@@ -300,8 +300,8 @@ async def load_state(
         limits=config.limits.request,
         grammar_limits=config.limits.grammar,
         overload=config.overload,
-        door=door,
-        catalogue=catalogue,
+        access=access,
+        registry=registry,
         chats=config.main == "chat",
         others=others,
     )
@@ -322,7 +322,7 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
                 HttpProtocol,
                 readers=readers,
                 connections=counted,
-                root_path=state.door.root_path,
+                root_path=state.access.root_path,
                 memory=state.memory,
             ),
             ws=WebSocketProtocol,
@@ -335,6 +335,6 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
             proxy_headers=False,  # nobody asks for a client's address; whom to believe would be a setting of its own
             timeout_graceful_shutdown=_CLOSE_SECONDS,
         ),
-        state.door.tls,
+        state.access.tls,
         counted,
     )

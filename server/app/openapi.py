@@ -46,4 +46,4 @@ def routes(state: ServerState) -> list[Route]:
 async def openapi(state: ServerState, document: Document, request: Request) -> Response:
     app = request.app
     assert isinstance(app, Starlette)
-    return Response(document.render(app.routes, state.door), media_type=JSON)
+    return Response(document.render(app.routes, state.access), media_type=JSON)

@@ -71,9 +71,9 @@ class Document:
         self._operations = operations
         self._rendered: dict[tuple[bool, str], bytes] = {}
 
-    def render(self, routes: Sequence[BaseRoute], door: AccessControl) -> bytes:
+    def render(self, routes: Sequence[BaseRoute], access: AccessControl) -> bytes:
         """JSON. Raises ``KeyError`` for a route that nobody has described."""
-        key = door.keys.required, door.root_path
+        key = access.keys.required, access.root_path
         if key not in self._rendered:
             self._rendered[key] = msgspec.json.encode(describe(routes, self._operations, *key))
         return self._rendered[key]

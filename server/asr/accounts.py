@@ -4,7 +4,7 @@ import time
 
 from stentor.protocols.ipc.actors import FinishReason
 
-from ..observability.request import RequestRecord, Served
+from ..observability.request import EngineUsage, RequestRecord
 from ..overload.queue_slots import QueueSlot
 from .model import Account, OpenAccount
 
@@ -16,7 +16,7 @@ class WindowAccount:
         permit.take(prompt_tokens)
         self._permit = permit
         self._record = record
-        self._served = Served(prompt_tokens, max_tokens, 1, time.monotonic())
+        self._served = EngineUsage(prompt_tokens, max_tokens, 1, time.monotonic())
 
     def prompt_done(self, cached_tokens: int, queue_seconds: float, prefill_seconds: float) -> None:
         served = self._served

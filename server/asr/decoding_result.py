@@ -5,7 +5,7 @@ import msgspec
 from .model import TranscriptionModel
 from .options import MAX_PROMPT_TOKENS, TranscriptionOptions
 from .segments import compression_ratio
-from .window_decoder import Answer, Window, WindowDecoder
+from .window_decoder import EngineOutput, Window, WindowDecoder
 
 _CONTEXT_TOKENS = 448
 """Prompt and transcript; where the engine says less, it is less."""
@@ -16,7 +16,7 @@ _LEAST_TOKENS = 32
 class DecodingResult(msgspec.Struct):
     """One try, and the measures by which it is judged."""
 
-    answer: Answer
+    answer: EngineOutput
     temperature: float
     text: str
     avg_logprob: float
@@ -93,7 +93,7 @@ def context_tokens(model: TranscriptionModel) -> int:
     return _CONTEXT_TOKENS if ready is None else min(_CONTEXT_TOKENS, ready.max_model_len)
 
 
-def _judged(model: TranscriptionModel, answer: Answer, temperature: float) -> DecodingResult:
+def _judged(model: TranscriptionModel, answer: EngineOutput, temperature: float) -> DecodingResult:
     text = model.vocabulary.decode(answer.tokens).strip()
     return DecodingResult(
         answer,

@@ -12,14 +12,14 @@ from .streaming import HearsStreams, StreamingTranscriptionModel
 from .vocabulary import Vocabulary, settings_of
 
 
-class Served(Protocol):
+class ServedNames(Protocol):
     """How the operator has the model served; see :class:`..app.config.TranscriptionConfig`."""
 
     @property
     def served_names(self) -> tuple[str, ...]: ...
 
 
-def open_transcription(config: Served, client: Hears, folder: Path) -> TranscriptionModel:
+def open_transcription(config: ServedNames, client: Hears, folder: Path) -> TranscriptionModel:
     """Reads the tokenizer of ``folder``: some 100 ms, so call it in a thread.
 
     Raises :class:`.errors.TranscriptionModelError`, with one line for the operator.
@@ -34,6 +34,6 @@ def open_transcription(config: Served, client: Hears, folder: Path) -> Transcrip
     return TranscriptionModel(config.served_names, client, vocabulary)
 
 
-def open_streaming(config: Served, client: HearsStreams, folder: Path) -> StreamingTranscriptionModel:
+def open_streaming(config: ServedNames, client: HearsStreams, folder: Path) -> StreamingTranscriptionModel:
     """The same of a model for which :func:`.stream_vocabulary.hears_streams` is true."""
     return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))

@@ -96,7 +96,7 @@ class Piece(NamedTuple):
     tokens: list[Said]
 
 
-class Stretch:
+class StreamedTranscript:
     """One request: audio in, pieces of text out. Read :meth:`pieces` once, under ``contextlib.aclosing``, while another
     task of the same event loop feeds it."""
 
@@ -258,11 +258,11 @@ async def stream_whole(
 ) -> AsyncGenerator[Piece, None]:
     """The text of audio that is there as a whole, without white space around it; ``owner`` is kept beside the audio.
 
-    Raises as :class:`Stretch` and :meth:`Stretch.pieces`; iterate under ``contextlib.aclosing``.
+    Raises as :class:`StreamedTranscript` and :meth:`StreamedTranscript.pieces`; iterate under ``contextlib.aclosing``.
     """
     written, begin = Written(), 0
     while begin < len(pcm):
-        stretch = Stretch(model, salt=salt, name=name, logprobs=logprobs, open_account=open_account)
+        stretch = StreamedTranscript(model, salt=salt, name=name, logprobs=logprobs, open_account=open_account)
         part = _cut(pcm[begin : begin + stretch.room], last=begin + stretch.room >= len(pcm))
         begin += len(part)
         stretch.feed(part)

@@ -15,7 +15,7 @@ from .model import OpenAccount, TranscriptionModel
 from .options import TranscriptionOptions
 from .segments import BYTES_A_FRAME, WINDOW_FRAMES, Segment
 from .window_decoder import WindowDecoder, is_soundless, window_of
-from .windows import Stretch, whole_stretch
+from .windows import AudioSpan, whole_stretch
 
 
 class Transcription:
@@ -54,7 +54,7 @@ class Transcription:
         first = spans[0] if spans else Span(0, frames)
         language = await self._settle_language(first)
         if spans is None:
-            stretch = Stretch(self._ear, self._model, self._pcm, 0, frames, options, language)
+            stretch = AudioSpan(self._ear, self._model, self._pcm, 0, frames, options, language)
             async with aclosing(stretch.segments()) as segments:
                 async for segment in segments:
                     segment.id = count
@@ -63,7 +63,7 @@ class Transcription:
             return
         alone = msgspec.structs.replace(options, condition_on_previous_text=False)
         stretches = (
-            Stretch(self._ear, self._model, self._pcm, span.begin, span.end, alone, language) for span in spans
+            AudioSpan(self._ear, self._model, self._pcm, span.begin, span.end, alone, language) for span in spans
         )
         async with aclosing(_side_by_side(stretches, self._model.parallel_windows)) as heard:
             async for found in heard:
@@ -83,7 +83,7 @@ class Transcription:
         return self.language
 
 
-async def _side_by_side(stretches: Iterator[Stretch], most: int) -> AsyncGenerator[list[Segment], None]:
+async def _side_by_side(stretches: Iterator[AudioSpan], most: int) -> AsyncGenerator[list[Segment], None]:
     """What each stretch says, in order, while up to ``most`` of them are heard."""
     heard: deque[asyncio.Task[list[Segment]]] = deque()
     async with TaskScope("stretches of a file") as tasks:
@@ -95,7 +95,7 @@ async def _side_by_side(stretches: Iterator[Stretch], most: int) -> AsyncGenerat
             yield await heard.popleft()
 
 
-class Turn(msgspec.Struct, frozen=True):
+class TranscribedTurn(msgspec.Struct, frozen=True):
     """What was said in some seconds of a conversation."""
 
     text: str
@@ -116,7 +116,7 @@ async def transcribe_turn(
     *,
     after: Sequence[int] = (),
     open_account: OpenAccount | None = None,
-) -> Turn:
+) -> TranscribedTurn:
     """One window without timestamps, at the first temperature alone: for turns, and for guesses while one lasts.
 
     ``pcm`` holds 30 seconds at most; of more, the last 30 are heard. What is agreed of the turn already may be given as
@@ -125,7 +125,9 @@ async def transcribe_turn(
     """
     pcm = pcm[-WINDOW_FRAMES * BYTES_A_FRAME :]
     if is_soundless(pcm):
-        return Turn(model.vocabulary.decode([*after]).strip(), [*after], [], 0.0, 1.0, options.language or "en")
+        return TranscribedTurn(
+            model.vocabulary.decode([*after]).strip(), [*after], [], 0.0, 1.0, options.language or "en"
+        )
     ear = WindowDecoder(model.client, options, open_account)
     window = window_of(pcm, options.salt)
     detected = (
@@ -138,7 +140,7 @@ async def transcribe_turn(
     language = detected.code if model.multilingual else None
     draft = await draft_window(ear, model, window, quick, language, said, list(after))
     tokens = [*after] if is_silence(draft, options) else [*after, *draft.tokens]
-    return Turn(
+    return TranscribedTurn(
         model.vocabulary.decode(tokens).strip(),
         tokens,
         [one.logprob for one in draft.answer.logprobs],

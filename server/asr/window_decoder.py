@@ -31,7 +31,7 @@ class Window(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-class Answer(msgspec.Struct):
+class EngineOutput(msgspec.Struct):
     """What came of one request."""
 
     tokens: list[int]
@@ -81,7 +81,7 @@ class WindowDecoder:
         align: Alignment | None = None,
         allowed: Sequence[int] | None = None,
         drawing: Drawing = _NEUTRAL,
-    ) -> Answer:
+    ) -> EngineOutput:
         """Everything that the engine says; ``end`` is the token that ends a transcript.
 
         Raises :class:`..common.errors.GenerationFailed` and ``EngineUnavailable``. A caller that is
@@ -104,7 +104,7 @@ class WindowDecoder:
         seed = int.from_bytes(os.urandom(8), "little") if drawing.seed is None else drawing.seed
         # before there is a request: it may be one too many
         account = None if self._open_account is None else self._open_account(len(prompt), max_tokens)
-        answer = Answer([], [], Heard(), ended=False)
+        answer = EngineOutput([], [], Heard(), ended=False)
         finished: Finished | None = None
         try:
             stream = self._client.submit(
@@ -137,7 +137,7 @@ class WindowDecoder:
         return answer
 
 
-async def _read(stream: EventStream, answer: Answer, account: Account | None) -> Finished | None:
+async def _read(stream: EventStream, answer: EngineOutput, account: Account | None) -> Finished | None:
     """Gathers what comes; None where it breaks off."""
     finished: Finished | None = None
     async for events in stream:

@@ -23,7 +23,7 @@ _WINDOWS_AT_MOST = 4
 """Times as many as would do without overlap: a model that gets nowhere would hear the same seconds for ever."""
 
 
-class Stretch:
+class AudioSpan:
     """Frames [begin, end) of some audio. Iterate :meth:`segments` once."""
 
     def __init__(
@@ -127,6 +127,6 @@ class Stretch:
         )
 
 
-async def whole_stretch(stretch: Stretch) -> list[Segment]:
+async def whole_stretch(stretch: AudioSpan) -> list[Segment]:
     async with aclosing(stretch.segments()) as segments:
         return [segment async for segment in segments]

@@ -14,7 +14,7 @@ from stentor.engine.processes.process import become_child
 
 from ..sandbox.child_channel import receive, send
 from .containers import DECODERS, DEMUXERS, KNOWN, demuxer_of
-from .decode_process import RATE, TOO_LONG, Answer, Job, Ready, Refused
+from .decode_process import RATE, TOO_LONG, DecodedPart, DecodeJob, Ready, Refused
 from .encode import wav_header
 from .resample import MAX_RATE, MIN_RATE, Resampler
 
@@ -65,12 +65,12 @@ def main() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (1, 1))
             send(connection, Ready())
             while True:
-                job = receive(connection, Job)
-                answer = decode(job, lambda pcm: send(connection, Answer(pcm)))
+                job = receive(connection, DecodeJob)
+                answer = decode(job, lambda pcm: send(connection, DecodedPart(pcm)))
                 del job
                 _allow(0)
                 worn = grown_since(born) > GROWN
-                send(connection, Answer(answer.pcm, True, answer.why, answer.code, worn))
+                send(connection, DecodedPart(answer.pcm, True, answer.why, answer.code, worn))
         except OSError:
             return 0  # the owner is gone, or has no more use for us
 
@@ -78,12 +78,12 @@ def main() -> int:
 def _rehearse() -> None:
     """Imports all that a job does, while files can still be opened."""
     silence = wav_header(44_100, 8) + bytes(8)
-    decode(Job(silence, 1.0), lambda pcm: None)
-    decode(Job(b"none", 1.0), lambda pcm: None)
+    decode(DecodeJob(silence, 1.0), lambda pcm: None)
+    decode(DecodeJob(b"none", 1.0), lambda pcm: None)
     _allow(0)
 
 
-def decode(job: Job, piece: Any) -> Answer:
+def decode(job: DecodeJob, piece: Any) -> DecodedPart:
     """The last answer; ``piece`` is called with pcm before it."""
     import av
 
@@ -93,16 +93,16 @@ def decode(job: Job, piece: Any) -> Answer:
         _decode(job, output)
         rest = output.finish()
     except Refused as refused:
-        return Answer(why=str(refused), code=refused.code)
+        return DecodedPart(why=str(refused), code=refused.code)
     except MemoryError:
-        return Answer(why="it needs too much memory to decode")
+        return DecodedPart(why="it needs too much memory to decode")
     except (av.FFmpegError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
         # what FFmpeg says of a broken file, and what PyAV trips over
-        return Answer(why=f"it is broken, or no {KNOWN}")
-    return Answer(rest) if output.seconds else Answer(why="it holds no sound")
+        return DecodedPart(why=f"it is broken, or no {KNOWN}")
+    return DecodedPart(rest) if output.seconds else DecodedPart(why="it holds no sound")
 
 
-def _decode(job: Job, output: "_Output") -> None:
+def _decode(job: DecodeJob, output: "_Output") -> None:
     demuxer = demuxer_of(job.data)
     until = time.process_time() + _COUNT_SECONDS
     with _opened(job.data, demuxer) as container:

@@ -31,12 +31,12 @@ class Ready(msgspec.Struct, frozen=True, array_like=True):
     """The first message of a child."""
 
 
-class Job(msgspec.Struct, frozen=True, array_like=True):
+class DecodeJob(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
     max_seconds: float
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class DecodedPart(msgspec.Struct, frozen=True, array_like=True):
     """To a job: some with pcm, and a last one."""
 
     pcm: bytes = b""
@@ -148,9 +148,9 @@ class DecodeProcess:
         try:
             self._check_wanted()
             deadline = time.monotonic() + self._timeout
-            send(link.socket, Job(data, self._max_seconds))
+            send(link.socket, DecodeJob(data, self._max_seconds))
             while True:
-                answer = receive(link.socket, Answer, min(deadline, time.monotonic() + _SILENT_SECONDS))
+                answer = receive(link.socket, DecodedPart, min(deadline, time.monotonic() + _SILENT_SECONDS))
                 pieces.append(answer.pcm)
                 if answer.done:
                     break

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..common.keys import Caller
 from ..middleware.auth import act_for
-from .lines import Answer, BatchRequest
+from .lines import BatchRequest, InProcessResponse
 
 if TYPE_CHECKING:
     import httpx
@@ -45,12 +45,12 @@ async def client_for(app: ASGIApp, caller: Caller) -> "AsyncIterator[httpx.Async
         yield client
 
 
-async def answer(client: "httpx.AsyncClient", request: BatchRequest) -> Answer:
+async def answer(client: "httpx.AsyncClient", request: BatchRequest) -> InProcessResponse:
     """As :func:`post`, behind whoever waits at a connection."""
     return await post(client, request.url, msgspec.json.encode({"priority": PRIORITY, **request.body}))
 
 
-async def post(client: "httpx.AsyncClient", path: str, body: bytes) -> Answer:
+async def post(client: "httpx.AsyncClient", path: str, body: bytes) -> InProcessResponse:
     """Made again, after longer and longer, while the server is too busy for it or recovers."""
     pause = _FIRST_PAUSE
     until = anyio.current_time() + _PATIENCE
@@ -60,4 +60,4 @@ async def post(client: "httpx.AsyncClient", path: str, body: bytes) -> Answer:
         await anyio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
         response = await client.post(path, content=body, headers=headers)
-    return Answer(response.status_code, response.content, response.headers.get("x-request-id", ""))
+    return InProcessResponse(response.status_code, response.content, response.headers.get("x-request-id", ""))

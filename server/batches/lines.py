@@ -17,7 +17,7 @@ INVALID: Final = "invalid_request"
 """Of a line that is no request."""
 
 
-class Answer(NamedTuple):
+class InProcessResponse(NamedTuple):
     """Of one request, made without a connection."""
 
     status: int
@@ -101,7 +101,7 @@ def final(status: int) -> bool:
     return status < 500 and status != HTTPStatus.TOO_MANY_REQUESTS
 
 
-def answered(request: BatchRequest, answer: Answer) -> bytes:
+def answered(request: BatchRequest, answer: InProcessResponse) -> bytes:
     """The line that an answer becomes; one that is too large for a line has failed."""
     if len(answer.body) > MAX_ANSWER_BYTES:
         message = f"The answer has {len(answer.body)} bytes; in a batch it may have {MAX_ANSWER_BYTES}."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def insert(db: "sqlite3.Connection", row: batches.Stored) -> None:
+def insert(db: "sqlite3.Connection", row: batches.StoredBatch) -> None:
     batches.insert(db, row)
     files.hold(db, row.input)
 
@@ -46,14 +46,16 @@ def cancel(db: "sqlite3.Connection", owner: str, name: str) -> Batch | None:
     return change(db, name, {"status": "cancelling", "cancelling_at": int(time.time())})
 
 
-def add_answers(db: "sqlite3.Connection", name: str, answers: Sequence[batches.Answer], good: int, all_: int) -> None:
+def add_answers(
+    db: "sqlite3.Connection", name: str, answers: Sequence[batches.StoredResult], good: int, all_: int
+) -> None:
     """``good`` of ``all_`` that there are with them."""
     batches.add_answers(db, name, answers)
     total = batch_decoder.decode(_row(db, name).object).request_counts.total
     change(db, name, {"request_counts": RequestCounts(total, good, all_ - good)})
 
 
-def begin_file(db: "sqlite3.Connection", row: batches.Stored, *, good: bool) -> str:
+def begin_file(db: "sqlite3.Connection", row: batches.StoredBatch, *, good: bool) -> str:
     """An empty file for answers of one kind, in place of one that was begun before; nothing deletes it until
     :func:`end`."""
     kind = "output" if good else "error"
@@ -63,14 +65,16 @@ def begin_file(db: "sqlite3.Connection", row: batches.Stored, *, good: bool) -> 
     return name
 
 
-def end(db: "sqlite3.Connection", row: batches.Stored, fields: Mapping[str, object], written: Sequence[str]) -> None:
+def end(
+    db: "sqlite3.Connection", row: batches.StoredBatch, fields: Mapping[str, object], written: Sequence[str]
+) -> None:
     """With the files that have been written for it."""
     change(db, row.id, fields, open=False)
     for name in (row.input, *written):
         files.finish(db, name)
 
 
-def _row(db: "sqlite3.Connection", name: str) -> batches.Stored:
+def _row(db: "sqlite3.Connection", name: str) -> batches.StoredBatch:
     row = batches.load(db, name)
     assert row is not None, "an open batch is not deleted"
     return row

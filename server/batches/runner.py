@@ -91,7 +91,7 @@ class BatchRunner:
     async def run(self, app: ASGIApp) -> None:
         """Until it is cancelled; what runs then is taken up by the next server on the same store.
 
-        ``app`` answers requests behind the guard at the door.
+        ``app`` answers requests whose callers have been authenticated.
         """
         if self._store.durable:
             await self._insist(self._take_up)
@@ -115,7 +115,7 @@ class BatchRunner:
         del self._waiting[owner]
         self._served.discard(owner)
 
-    async def add(self, row: batches.Stored) -> None:
+    async def add(self, row: batches.StoredBatch) -> None:
         """Raises Overloaded where as many are open as may be, or the owner's are its share of them; and StoreFailed."""
         places, owner = self._places, row.owner
         if not places.fits(owner, alone=not row.salt):
@@ -230,12 +230,12 @@ class BatchRunner:
     async def _answer_all(
         self,
         clients: "AbstractAsyncContextManager[httpx.AsyncClient]",
-        row: batches.Stored,
+        row: batches.StoredBatch,
         read: ReadPart,
         done: dict[int, bool],
     ) -> None:
         """Adds to ``done`` what is answered, as it is stored."""
-        waiting: list[batches.Answer] = []
+        waiting: list[batches.StoredResult] = []
 
         async def flush() -> None:
             taken = waiting.copy()
@@ -259,11 +259,11 @@ class BatchRunner:
                 try:
                     given = await answer(client, request)
                     good = given.status < 400 and len(given.body) <= MAX_ANSWER_BYTES
-                    waiting.append(batches.Answer(line, good, answered(request, given)))
+                    waiting.append(batches.StoredResult(line, good, answered(request, given)))
                 except Exception:
                     logger.exception("a request of a batch failed")
                     text = failed(request.custom_id, "server_error", "The server failed on this request.")
-                    waiting.append(batches.Answer(line, False, text))
+                    waiting.append(batches.StoredResult(line, False, text))
                 finally:
                     self._lines.release(row.owner)
 
@@ -280,7 +280,7 @@ class BatchRunner:
                     await flush()
 
     async def _finalize(
-        self, row: batches.Stored, batch: Batch, done: dict[int, bool], otherwise: BatchError, expired: bool
+        self, row: batches.StoredBatch, batch: Batch, done: dict[int, bool], otherwise: BatchError, expired: bool
     ) -> None:
         """``otherwise`` is why requests have not been made, where nobody has cancelled it and there was time."""
         cancelled = batch.status == "cancelling" or row.id in self._cancelled
@@ -301,7 +301,7 @@ class BatchRunner:
         else:
             await self._end(row, names, status="failed", failed_at=_now(), errors=BatchErrors([otherwise]), **written)
 
-    async def _write_file(self, row: batches.Stored, *, good: bool) -> str:
+    async def _write_file(self, row: batches.StoredBatch, *, good: bool) -> str:
         """The answers of one kind, in the order of their requests."""
         name = await self._store.write(partial(rows.begin_file, row=row, good=good))
         after, place, waiting = 0, 0, bytearray()
@@ -320,7 +320,7 @@ class BatchRunner:
             await self._store.write(partial(files.append, file=name, place=place, data=bytes(waiting)))
         return name
 
-    async def _end(self, row: batches.Stored, written: list[str], **fields: object) -> None:
+    async def _end(self, row: batches.StoredBatch, written: list[str], **fields: object) -> None:
         await self._store.write(partial(rows.end, row=row, fields=fields, written=written))
 
 

@@ -114,7 +114,7 @@ def most_tokens_of(
     whole: bool,
     copies: int,
 ) -> int:
-    """As :func:`output_room`, and no more than a whole answer has room for; see :func:`.turn.begin_turn`.
+    """As :func:`output_room`, and no more than a whole answer has room for; see :func:`.prepare.prepare_generation`.
 
     Where the client named no number, there are as many as the answer has room for.
     """

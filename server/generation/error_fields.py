@@ -13,7 +13,7 @@ _INDEX: Final = r"\[(\d+)\]"
 
 
 @contextmanager
-def renamed(fields: Mapping[str, str]) -> Iterator[None]:
+def map_error_fields(fields: Mapping[str, str]) -> Iterator[None]:
     """Gives a BadRequest that is raised inside the client's names in place of chat completions'.
 
     ``fields`` maps paths, of which the longest that fits counts; what follows it (``[0].content``) stays. A path may

@@ -1,8 +1,8 @@
-"""One answer to a conversation: the way that every protocol takes, from its request to typed deltas.
+"""From a request for chat to typed deltas: the path of every protocol.
 
-A protocol translates its request into a :class:`ChatRequest`, calls :func:`begin_turn`, and encodes the deltas of the
-:class:`Turn`. What is wrong with a request is told in the names of chat completions; :mod:`.renaming` gives it those
-that the client used.
+A protocol translates its request into a :class:`ChatRequest`, calls :func:`prepare_generation`, and encodes the deltas
+of the :class:`PreparedGeneration`. Errors name the fields of chat completions; :mod:`.error_fields` maps them to those
+of the client's protocol.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from .stream import Observed, generation_request
 
 
 @dataclass(frozen=True)
-class Turn:
+class PreparedGeneration:
     """What an encoder needs of an answer that is on its way."""
 
     model: str
@@ -48,35 +48,35 @@ class Turn:
     """Goes to the engine when iterating begins; must be closed."""
 
 
-async def begin_turn(
+async def prepare_generation(
     state: ServerState,
     body: ChatRequest,
     caller: Caller,
-    ticket: RequestContext,
+    context: RequestContext,
     *,
     fill_context: bool = False,
     whole: bool = True,
     copies: int = 1,
     client: Submitter | None = None,
     arrival: float | None = None,
-) -> Turn:
+) -> PreparedGeneration:
     """Checks and renders a conversation, and admits it.
 
     More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has; and so
     are log-probabilities that make a ``whole`` answer too large, which tells them ``copies`` times.
     ``client`` takes the request instead of the engine's own. ``arrival``, by ``time.monotonic()``, is when it was asked
-    for; None: when the ticket's request was. Raises BadRequest for whatever cannot be served,
+    for; None: when the request arrived. Raises BadRequest for whatever cannot be served,
     Unavailable before the engine is ready, and Overloaded.
     """
     body.check(state.limits)
     model = state.resolve_model(body.model)
-    context = context_length(state)
+    max_len = context_length(state)
     wanted_tokens = None if fill_context else body.wanted_tokens
     budget = Budget(wanted_tokens, body.wanted_tokens, body.max_tokens_field, "messages")
     most_tokens = most_prompt_tokens(state) if body.truncate_prompt_tokens is None else None
     use = tool_use(body, state.limits)
     prompted = await write_prompt(state, body, use, most_tokens)
-    prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, context)
+    prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, max_len)
     check_prompt(prompt, state, "messages")
     params = resolve_sampling(
         body,
@@ -85,17 +85,17 @@ async def begin_turn(
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    params = await with_bad_words(state, params, body.bad_words, ticket.permit.memory)
+    params = await with_bad_words(state, params, body.bad_words, context.permit.memory)
     constraints = await constraints_of(state, body, use, prompt, prompted.thinking)
     wanted = generation_request(body, prompt, params, caller, constraints)
-    return Turn(
+    return PreparedGeneration(
         model=model,
         prompt=prompt,
         n=body.choices,
         names=TokenNames(state.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
         max_tokens=params.max_tokens,
         tools=use,
-        batches=Observed(state, wanted, ticket.arrival if arrival is None else arrival, ticket.permit, client),
+        batches=Observed(state, wanted, context.arrival if arrival is None else arrival, context.permit, client),
     )
 
 

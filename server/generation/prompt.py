@@ -15,9 +15,9 @@ from ..parsing.interface import Tool
 from ..parsing.thinking import ThinkingOptions, thinking_options
 from ..state.state import ServerState
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
-from ..text.renderers.interface import Conversation
+from ..text.renderers.interface import RenderRequest
 from .admission import too_long
-from .tool_prompt import speaks_of_tools, told
+from .tool_prompt import inject_tool_prompt, mentions_tools
 
 _RETRY_SECONDS: Final = 2
 NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
@@ -40,8 +40,8 @@ async def write_prompt(state: ServerState, body: ChatRequest, use: ToolUse, most
     )
     messages = with_functions_as_tools(body.messages)
     tools = template_tools(use.tools) if use.mode != "none" else []
-    if (tools or speaks_of_tools(messages)) and not state.renderer.takes_tools(body.chat_template):
-        messages, tools = told(messages, tools), []
+    if (tools or mentions_tools(messages)) and not state.renderer.takes_tools(body.chat_template):
+        messages, tools = inject_tool_prompt(messages, tools), []
     fields = body
     if options.template_kwargs != (body.chat_template_kwargs or {}):
         fields = msgspec.structs.replace(body, chat_template_kwargs=options.template_kwargs)
@@ -78,7 +78,7 @@ async def render_messages(
         raise BadRequest(f"`chat_template_kwargs` must not set `{taken[0]}`.", "chat_template_kwargs")
     try:
         return await state.renderer.render(
-            Conversation(
+            RenderRequest(
                 messages=messages,
                 tools=tools,
                 documents=fields.documents or (),

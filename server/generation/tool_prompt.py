@@ -32,7 +32,7 @@ _EXAMPLES: Final[dict[str, Any]] = {
 """Values by type; the first that a schema allows is shown."""
 
 
-def told(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def inject_tool_prompt(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The conversation with ``tools`` in its system prompt, and earlier calls and their results as plain text."""
     functions = [tool["function"] for tool in tools]
     examples = "\n".join(_call({**function, "arguments": example_arguments(function)}) for function in functions)
@@ -78,7 +78,7 @@ def _example(arguments: Arguments, name: str, schema: Any, depth: int) -> Any:
     return f"<{name}>" if kind == "string" else _EXAMPLES[kind]
 
 
-def speaks_of_tools(messages: Sequence[dict[str, Any]]) -> bool:
+def mentions_tools(messages: Sequence[dict[str, Any]]) -> bool:
     return any(message.get("tool_calls") or message.get("role") == "tool" for message in messages)
 
 

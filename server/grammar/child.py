@@ -12,7 +12,7 @@ from stentor.engine.processes.freed_memory import grown_since, resident_bytes
 from stentor.engine.processes.process import become_child
 
 from ..sandbox.child_channel import receive, send
-from .process import TOO_COMPLEX, Job, Verdict
+from .process import TOO_COMPLEX, GrammarJob, Verdict
 from .told import told
 
 MAX_MEMORY: Final = 3 << 30
@@ -38,7 +38,7 @@ def main() -> int:
             send(connection, Verdict())
             born = resident_bytes()
             while True:
-                why = _try(compiler, receive(connection, Job).source)
+                why = _try(compiler, receive(connection, GrammarJob).source)
                 send(connection, Verdict(why, grown_since(born) > GROWN))
         except OSError:
             return 0  # the owner is gone, or has no more use for us

@@ -22,7 +22,7 @@ _START_SECONDS: Final = 60.0
 """For a child to import what it needs and to sort the vocabulary."""
 
 
-class Job(msgspec.Struct, frozen=True, array_like=True):
+class GrammarJob(msgspec.Struct, frozen=True, array_like=True):
     source: str
 
 
@@ -114,7 +114,7 @@ class GrammarProcess:
             deadline += time.monotonic() - began
         assert self._link is not None
         try:
-            send(self._link.socket, Job(source))
+            send(self._link.socket, GrammarJob(source))
             return receive(self._link.socket, Verdict, deadline)
         except BaseException as error:
             self.close()  # its answer would be taken for the next job's

@@ -65,7 +65,7 @@ def secret_of(scope: Scope) -> ClientSecret | None:
 
 
 def act_for(scope: Scope, caller: Caller) -> None:
-    """Notes on whose behalf a request is made that has come through no door; it must have been let in before.
+    """Notes on whose behalf a request is made that did not come over a connection; its caller has been authenticated before.
 
     For the running task, and those that it starts, too: see :data:`..overload.fair_queue.current_owner`.
     """

@@ -20,7 +20,7 @@ from .figures import ServerFigures
 from .quick_metrics import QuickCounter, QuickHistogram
 from .realtime_figures import RealtimeFigures
 from .refusals import REFUSALS, refusal_of
-from .request import RequestRecord, Served
+from .request import EngineUsage, RequestRecord
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -132,7 +132,7 @@ class Metrics:
         """Observes one request from here on; ``arrival`` by ``time.monotonic()``."""
         self.params_n.observe(n)
         self.params_max_tokens.observe(max_tokens)
-        return RequestTracker(self, Served(prompt_tokens, max_tokens, n, time.monotonic()), arrival)
+        return RequestTracker(self, EngineUsage(prompt_tokens, max_tokens, n, time.monotonic()), arrival)
 
     def ended(self, record: RequestRecord) -> None:
         """Is told of every request, whatever became of it."""
@@ -165,7 +165,7 @@ class RequestTracker:
         "_served",
     )
 
-    def __init__(self, metrics: Metrics, served: Served, arrival: float) -> None:
+    def __init__(self, metrics: Metrics, served: EngineUsage, arrival: float) -> None:
         self._metrics = metrics
         self._served = served
         self._open = served.choices
@@ -199,7 +199,7 @@ class RequestTracker:
         self._generated += tokens
         self._metrics.generation_tokens.inc(tokens)
 
-    def close(self) -> Served:
+    def close(self) -> EngineUsage:
         """The request is over, whether it ended or was given up; choices still open count as aborted."""
         metrics, served = self._metrics, self._served
         if self._open:

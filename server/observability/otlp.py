@@ -24,7 +24,7 @@ from opentelemetry.util.types import AttributeValue
 import stentor
 
 from .export_queue import ExportQueue
-from .request import RequestRecord, Served
+from .request import EngineUsage, RequestRecord
 
 UNTRACED: Final = frozenset({"/health", "/ping", "/metrics"})
 MOST_PROMPTS: Final = 8
@@ -158,7 +158,7 @@ def _http_attributes(record: RequestRecord) -> dict[str, AttributeValue]:
     return attributes | {"http.route": record.route} if record.route else attributes
 
 
-def _phases(began: float, served: Served) -> list[tuple[str, float, float]]:
+def _phases(began: float, served: EngineUsage) -> list[tuple[str, float, float]]:
     """Name, start and end. What the request was in when it was given up ends with it."""
     phases = [("prompt", began, served.submitted)]
     if not served.prompt_done:

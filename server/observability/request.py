@@ -28,7 +28,7 @@ MOST_SERVED: Final = 1024
 
 
 @dataclass(slots=True)
-class Served:
+class EngineUsage:
     """One prompt that went to the engine, and what became of it. Moments by ``time.monotonic()``; 0 is never."""
 
     prompt_tokens: int
@@ -70,13 +70,13 @@ class RequestRecord:
     """The code of the error that the client was told, of a closed set."""
     key: str = ""
     """The name of the API key, never the key."""
-    served: list[Served] = field(default_factory=list)
+    served: list[EngineUsage] = field(default_factory=list)
     """The first :data:`MOST_SERVED`; filled by :meth:`add`."""
     ended: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
 
-    def add(self, served: Served) -> None:
+    def add(self, served: EngineUsage) -> None:
         """Nothing more will become of it."""
         self.prompt_tokens += served.prompt_tokens
         self.output_tokens += served.output_tokens

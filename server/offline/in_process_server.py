@@ -26,7 +26,7 @@ from ..app.lifecycle import generation_defaults, load_state, open_main
 from ..app.other_models import open_others
 from ..app.startup import StartupDisplay
 from ..batches.calls import post
-from ..batches.lines import Answer
+from ..batches.lines import InProcessResponse
 from ..middleware.access_control import AccessControl
 
 _END_SECONDS: Final = 15.0
@@ -62,7 +62,7 @@ class InProcessServer:
             self._tell_to_end()
             raise
 
-    def post(self, path: str, body: bytes) -> "Future[Answer]":
+    def post(self, path: str, body: bytes) -> "Future[InProcessResponse]":
         """Sends a request of JSON. The future raises :class:`RoomClosed` where no engine is left to answer."""
         loop, client = self._loop, self._client
         if loop is None or client is None:

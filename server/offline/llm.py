@@ -11,7 +11,7 @@ import msgspec
 
 from stentor.engine.loading.hub import DEFAULT_MODEL
 
-from ..batches.lines import Answer
+from ..batches.lines import InProcessResponse
 from ..main.option_tables import OPTIONS
 from ..main.options import ConfigError, nearest, read_config
 from . import pooling
@@ -177,7 +177,7 @@ class LLM:
     def _run(self, calls: Sequence[_Call[T]]) -> list[T]:
         """In order; what has been sent when one is refused, or when it is interrupted, is given up."""
         outputs: list[T] = []
-        sent: list[Future[Answer]] = []
+        sent: list[Future[InProcessResponse]] = []
         try:
             for call in calls:
                 while len(sent) < min(len(calls), len(outputs) + IN_FLIGHT):

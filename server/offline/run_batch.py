@@ -20,10 +20,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..app.config import Config
 from ..batches.lines import (
     INVALID,
-    Answer,
     BadLine,
     BatchRequest,
     Earlier,
+    InProcessResponse,
     already_answered,
     answered,
     failed,
@@ -77,7 +77,7 @@ def run_batch(config: Config, source: Path, target: Path) -> int:
 
 
 def _work(room: InProcessServer, requests: BinaryIO, answers: BinaryIO, earlier: Earlier, total: int) -> Tally:
-    ended: queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[BatchRequest, Future[InProcessResponse]]] = queue.SimpleQueue()
     written = refused = lost = skipped = 0
     waiting = _requests(requests, earlier)
     flying = 0
@@ -138,7 +138,9 @@ def _refused(custom_id: str | None, message: str, earlier: Earlier) -> bytes:
 
 
 def _send(
-    room: InProcessServer, request: BatchRequest, ended: "queue.SimpleQueue[tuple[BatchRequest, Future[Answer]]]"
+    room: InProcessServer,
+    request: BatchRequest,
+    ended: "queue.SimpleQueue[tuple[BatchRequest, Future[InProcessResponse]]]",
 ) -> None:
     future = room.post(request.url, msgspec.json.encode(request.body))
     future.add_done_callback(lambda over: ended.put((request, over)))

@@ -8,7 +8,7 @@ from stentor.protocols.pooling.common import InputFields
 from ..common.errors import Overloaded
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .model import EmbeddingModel
-from .reading import Prompt, Room, cut
+from .reading import LengthLimit, Prompt, cut
 
 _RETRY_SECONDS = 2
 
@@ -18,7 +18,7 @@ async def read_messages(
     fields: InputFields,
     messages: list[dict[str, Any]],
     where: str,
-    room: Room,
+    room: LengthLimit,
     *,
     trusts_templates: bool,
 ) -> Prompt:

@@ -48,7 +48,7 @@ class Observes(Protocol):
 
 
 @dataclass(frozen=True)
-class Markers:
+class LateInteraction:
     """What a model of late interaction tells queries and documents apart by."""
 
     query: int | None = None
@@ -75,7 +75,7 @@ class EmbeddingModel:
     ends: Ends
     pair_ends: PairEnds
     pair_form: PairForm = "pair"
-    markers: Markers = field(default_factory=Markers)
+    markers: LateInteraction = field(default_factory=LateInteraction)
     metrics: Observes | None = None
     plugin: PoolingPlugin | None = None
     """What ``task: plugin`` goes through."""

@@ -16,14 +16,14 @@ from ..text.pool import EncodingRoom, TokenizerPool
 from ..text.tokenizer import Tokenizer
 from .ends import ends_of, pair_ends_of
 from .errors import EmbeddingModelError
-from .model import EmbeddingModel, Markers, Observes, PairForm, Pools
+from .model import EmbeddingModel, LateInteraction, Observes, PairForm, Pools
 from .plugin import open_plugin
 
 _MAX_FILE_BYTES: Final = 1 << 20
 _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
-class Served(Protocol):
+class ServedPoolingModel(Protocol):
     """How the operator has the model served; see :class:`..app.config.EmbeddingConfig`."""
 
     @property
@@ -37,7 +37,7 @@ class Served(Protocol):
 
 
 def open_embedding(
-    served: Served,
+    served: ServedPoolingModel,
     client: Pools,
     folder: Path,
     metrics: Observes | None = None,
@@ -80,10 +80,10 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
     return "bge" if len(config.score.against) == 1 and config.architecture.startswith("Gemma") else "pair"
 
 
-def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Markers:
+def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> LateInteraction:
     """Of a model of late interaction: as PyLate's files say, or Stanford's."""
     if config.vectors is None or config.vectors.skip_first:
-        return Markers()
+        return LateInteraction()
     given = _read(folder / "config_sentence_transformers.json")
     stanford = _read(folder / "artifact.metadata")
     if stanford:
@@ -101,7 +101,7 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Mar
     words = given.get("skiplist_words", [])
     backend = tokenizer.backend
     skipped = [backend.token_to_id(word) for word in words if isinstance(word, str)] if isinstance(words, list) else []
-    return Markers(
+    return LateInteraction(
         query=_token(tokenizer, given.get("query_prefix")),
         document=_token(tokenizer, given.get("document_prefix")),
         query_length=_length(given.get("query_length")),

@@ -9,7 +9,7 @@ from stentor.protocols.common.errors import BadRequest
 
 from ..text.errors import TemplateError
 from .model import EmbeddingModel
-from .reading import Prompt, Room, cut, encode
+from .reading import LengthLimit, Prompt, cut, encode
 
 DEFAULT_INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _QWEN3_BEFORE: Final = (
@@ -28,7 +28,7 @@ _BGE_QUESTION: Final = (
 class PairRules(msgspec.Struct, frozen=True):
     """What a request says of how pairs are read."""
 
-    room: Room
+    room: LengthLimit
     most_query: int = 0
     """Tokens of each query; what is longer is cut. 0 is no bound of its own."""
     most_document: int = 0
@@ -66,7 +66,7 @@ async def _bounded(model: EmbeddingModel, texts: Sequence[str], most: int) -> li
 
 
 def _joined(
-    model: EmbeddingModel, queries: Sequence[list[int]], documents: Sequence[list[int]], room: Room, field: str
+    model: EmbeddingModel, queries: Sequence[list[int]], documents: Sequence[list[int]], room: LengthLimit, field: str
 ) -> list[Prompt]:
     ends = model.pair_ends
     prompts = []

@@ -28,7 +28,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Room:
+class LengthLimit:
     """How many tokens a text may have, and what becomes of a longer one."""
 
     most: int
@@ -40,7 +40,7 @@ class Room:
     """The field that may say how many."""
 
     @classmethod
-    def of(cls, model: EmbeddingModel, fields: PoolingFields, most: int = 0) -> "Room":
+    def of(cls, model: EmbeddingModel, fields: PoolingFields, most: int = 0) -> "LengthLimit":
         """``most`` is the operator's bound, 0 for none. Raises BadRequest."""
         length = min(model.max_length, most or model.max_length)
         wanted = fields.truncate_prompt_tokens
@@ -87,7 +87,13 @@ def cut(ids: list[int], most: int, side: Side = "right") -> list[int]:
 
 
 async def read_texts(
-    model: EmbeddingModel, texts: Sequence[Text], room: Room, field: str, *, special: bool = True, prompt: str = ""
+    model: EmbeddingModel,
+    texts: Sequence[Text],
+    room: LengthLimit,
+    field: str,
+    *,
+    special: bool = True,
+    prompt: str = "",
 ) -> list[Prompt]:
     """One for each text, or its token ids, which are taken as they are. ``prompt`` goes before every text.
 
@@ -131,7 +137,7 @@ async def encode(
     return encoded
 
 
-def _checked(model: EmbeddingModel, ids: list[int], room: Room, field: str) -> list[int]:
+def _checked(model: EmbeddingModel, ids: list[int], room: LengthLimit, field: str) -> list[int]:
     if not ids:
         raise BadRequest(f"`{field}` must hold at least one token.", field)
     vocab = model.config.vocab_size

@@ -17,7 +17,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..common.errors import GenerationFailed
 from ..http.whole_answer import AnswerRoom, without_bound
-from ..observability.request import RequestRecord, Served
+from ..observability.request import EngineUsage, RequestRecord
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
 from ..text.generation import EventStream
@@ -36,7 +36,7 @@ MAX_BYTES: Final = 64 << 20
 _NO_TOKENS: Final = SamplingParams(max_tokens=0)
 
 
-class Job:
+class PoolingJob:
     """All that one request of a client has pooled, under its name and on its account."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Job:
         self._permit.take(total)
         self.tokens += total
         wanted = msgspec.structs.replace(wanted, last=not looks_at_all(self._model.config, wanted))
-        served = Served(total, 0, len(prompts), time.monotonic())
+        served = EngineUsage(total, 0, len(prompts), time.monotonic())
         done: list[Pooled] = []
         running: deque[tuple[EventStream, int]] = deque()
         held = sent = made = 0
@@ -127,7 +127,7 @@ class Job:
             pooling=wanted,
         )
 
-    async def _read(self, stream: EventStream, served: Served) -> Pooled:
+    async def _read(self, stream: EventStream, served: EngineUsage) -> Pooled:
         pooled: Pooled | None = None
         finished: Finished | None = None
         async for events in stream:

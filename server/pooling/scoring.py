@@ -11,8 +11,8 @@ from stentor.protocols.ipc.pooling import Pooling
 from .model import EmbeddingModel
 from .pairs import PairRules, read_pairs
 from .purposes import adapter_of, prompt_of
-from .reading import Prompt, Room, cut, encode, read_texts
-from .running import Job
+from .reading import LengthLimit, Prompt, cut, encode, read_texts
+from .running import PoolingJob
 from .similarity import cosines, late_interaction, products
 
 _DOCUMENTS: Final = 64
@@ -21,7 +21,7 @@ _DOCUMENTS: Final = 64
 
 async def scores_of(
     model: EmbeddingModel,
-    job: Job,
+    job: PoolingJob,
     queries: Sequence[str],
     documents: Sequence[str],
     rules: PairRules,
@@ -31,7 +31,7 @@ async def scores_of(
 ) -> list[float]:
     """One for each document, with the only query or that in its place; ``fields`` are those that have them.
 
-    Raises BadRequest, and as :meth:`.running.Job.run`.
+    Raises BadRequest, and as :meth:`.running.PoolingJob.run`.
     """
     match model.compares:
         case "together":
@@ -88,7 +88,7 @@ async def _by_purpose(
         (documents, "document", rules.most_document, fields[1]),
     ):
         prompt = prompt_of(model.config, purpose)
-        room = Room(min(rules.room.most, most + model.ends.length), "right") if most else rules.room
+        room = LengthLimit(min(rules.room.most, most + model.ends.length), "right") if most else rules.room
         sides.append(await read_texts(model, texts, room, field, prompt=prompt))
     return sides[0], sides[1]
 

@@ -26,7 +26,7 @@ class Step(msgspec.Struct, array_like=True, frozen=True):
     logprobs: list[TokenLogprobs] | None
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class EventRange(msgspec.Struct, frozen=True):
     """Some events in a row, and the steps that they come from, as they are stored."""
 
     first: int
@@ -113,7 +113,7 @@ class EventLog:
         self.failure = failure
         self._wake()
 
-    async def stretch(self) -> Stretch | None:
+    async def stretch(self) -> EventRange | None:
         """What is held, to be written; None where there is nothing."""
         if not self._held:
             return None
@@ -121,14 +121,14 @@ class EventLog:
         # compressing gives back the interpreter's lock
         events = await self._packed(lambda: b"\n".join(held))
         steps = await self._packed(lambda: msgspec.json.encode(told))
-        return Stretch(base, events, steps, (len(held), len(told)))
+        return EventRange(base, events, steps, (len(held), len(told)))
 
     async def _packed(self, joined: Callable[[], bytes]) -> bytes:
         if self.full:
             return await anyio.to_thread.run_sync(lambda: zlib.compress(joined(), 1))
         return zlib.compress(joined(), 1)
 
-    def written(self, stretch: Stretch) -> None:
+    def written(self, stretch: EventRange) -> None:
         """It need not be held any longer."""
         events, steps = stretch.counts
         self._bytes -= sum(map(len, self._held[:events]))

@@ -6,15 +6,15 @@ from typing import Final, Literal
 
 from stentor.protocols.common.errors import BadRequest
 
-Kind = Literal["chat", "transcription", "speech", "embedding"]
+ModelRole = Literal["chat", "transcription", "speech", "embedding"]
 
-ARTICLES: Final[Mapping[Kind, str]] = {
+ARTICLES: Final[Mapping[ModelRole, str]] = {
     "chat": "a chat model",
     "transcription": "a transcription model",
     "speech": "a speech model",
     "embedding": "an embedding model",
 }
-OPTIONS_OF: Final[Mapping[Kind, str]] = {
+OPTIONS_OF: Final[Mapping[ModelRole, str]] = {
     "chat": "MODEL",
     "transcription": "--transcription-model",
     "speech": "--speech-model",
@@ -25,7 +25,7 @@ _SHOWN_CHARS: Final = 128
 
 @dataclass(frozen=True)
 class ServedModel:
-    kind: Kind
+    kind: ModelRole
     names: tuple[str, ...]
     """Never empty; the first is the one that responses and metrics carry."""
     root: str = ""
@@ -52,7 +52,7 @@ class ModelRegistry:
         """Whether a model goes by that name."""
         return name in self._by_name
 
-    def of_kind(self, kind: Kind) -> ServedModel | None:
+    def of_kind(self, kind: ModelRole) -> ServedModel | None:
         return self._by_kind.get(kind)
 
     def find(self, name: str, param: str = "model") -> ServedModel:
@@ -62,7 +62,7 @@ class ModelRegistry:
             raise BadRequest(f"The model `{_shown(name)}` does not exist.", param, "model_not_found", status=404)
         return model
 
-    def resolve(self, name: str | None, kind: Kind, param: str = "model") -> str:
+    def resolve(self, name: str | None, kind: ModelRole, param: str = "model") -> str:
         """The served name that a request meant, of a model of this kind; None means the first name of the one there is.
 
         Raises BadRequest for a name that nobody has (404), and for a model of another kind, or None where there is no

@@ -35,7 +35,7 @@ from ..text.renderers.interface import Renderer
 from ..text.vocabulary import special_tokens_of, token_bytes_of
 from ..tools.gateway import Gateway
 from .live_responses import LiveResponses
-from .model_registry import Kind, ModelRegistry, ServedModel
+from .model_registry import ModelRegistry, ModelRole, ServedModel
 
 if TYPE_CHECKING:
     from ..asr.model import TranscriptionModel
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..tts.model import SpeechModel
 
 
-class Runs(Protocol):
+class ModelRunner(Protocol):
     """Whatever runs a model, in processes of its own."""
 
     @property
@@ -95,7 +95,7 @@ class ServerState:
     """How the model writes reasoning and tool calls."""
     json_whitespace: JsonWhitespace = "indented"
     """What JSON may have where a grammar constrains it."""
-    door: AccessControl = field(default_factory=AccessControl)
+    access: AccessControl = field(default_factory=AccessControl)
     keep_alive: float = KEEP_ALIVE_SECONDS
     observer: Observer = field(default_factory=Observer)
     """Is told of every request that has ended."""
@@ -122,7 +122,7 @@ class ServerState:
     """Those of the Responses API that are being made."""
     mcp: Gateway = field(default_factory=Gateway)
     """Through which tools on other servers are reached."""
-    catalogue: ModelRegistry = field(default_factory=lambda: ModelRegistry([]))
+    registry: ModelRegistry = field(default_factory=lambda: ModelRegistry([]))
     """Of all models; empty means the chat model alone, under :attr:`served_names`."""
     chats: bool = True
     """Whether there is a chat model; otherwise :attr:`client` is that of the only model which has an engine."""
@@ -132,7 +132,7 @@ class ServerState:
     speech: "SpeechModel | None" = None
     audio: "AudioDecoder | None" = None
     """Makes samples of what clients upload."""
-    others: Mapping[Kind, Runs] = field(default_factory=dict)
+    others: Mapping[ModelRole, ModelRunner] = field(default_factory=dict)
     """What runs the models besides the chat model's."""
     queue: AdmissionQueue = field(init=False)
     memory: MemoryBudget = field(init=False)
@@ -145,9 +145,9 @@ class ServerState:
     _idle: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
-        if self.chats and self.catalogue.of_kind("chat") is None:
-            self.catalogue = ModelRegistry([ServedModel("chat", self.served_names, self.root), *self.catalogue])
-        self.batches = BatchRunner(self.store, self.max_batches, self.door.keys.owner, self.limits)
+        if self.chats and self.registry.of_kind("chat") is None:
+            self.registry = ModelRegistry([ServedModel("chat", self.served_names, self.root), *self.registry])
+        self.batches = BatchRunner(self.store, self.max_batches, self.access.keys.owner, self.limits)
         self.renderer: Renderer = TemplateRenderer(self.pool) if self.writes is None else self.writes
         self.queue = AdmissionQueue(self.overload)
         # the other half is the tokenizer pool's
@@ -171,7 +171,7 @@ class ServerState:
         """Requests for generation and transfers of files, between admission and the last byte of their response."""
         return len(self._live)
 
-    def check_available(self, kind: Kind = "chat") -> None:
+    def check_available(self, kind: ModelRole = "chat") -> None:
         """Raises Unavailable while the model of this kind starts, after any failed, and while the server drains."""
         self._check_open()
         self.check_alive()
@@ -197,7 +197,7 @@ class ServerState:
             raise Unavailable("The engine has stopped; the server cannot generate.", "failed")
 
     @property
-    def _runs(self) -> Mapping[Kind, Runs]:
+    def _runs(self) -> Mapping[ModelRole, ModelRunner]:
         return {"chat": self.client, **self.others}
 
     def resolve_model(self, name: str | None) -> str:
@@ -205,10 +205,10 @@ class ServerState:
 
         Raises BadRequest as :meth:`.model_registry.ModelRegistry.resolve` does.
         """
-        return self.catalogue.resolve(name, "chat")
+        return self.registry.resolve(name, "chat")
 
     @contextmanager
-    def live(self, timeout: float = 0.0, kind: Kind = "chat") -> Iterator[RequestContext]:
+    def live(self, timeout: float = 0.0, kind: ModelRole = "chat") -> Iterator[RequestContext]:
         """Counts one request to a model of this kind, which has ``timeout`` seconds, or with 0 as many as it takes.
 
         Raises Unavailable and Overloaded, the latter also from the inside.
@@ -219,8 +219,8 @@ class ServerState:
         except (Unavailable, Overloaded) as refusal:
             self._count_refusal(refusal)
             raise
-        with self._counted(RequestContext(permit, timeout)) as ticket:
-            yield ticket
+        with self._counted(RequestContext(permit, timeout)) as context:
+            yield context
 
     @contextmanager
     def transfer(self) -> Iterator[RequestContext]:
@@ -230,31 +230,31 @@ class ServerState:
         except Unavailable as refusal:
             self._count_refusal(refusal)
             raise
-        with self._counted(RequestContext(self.queue.pass_by(), 0.0)) as ticket:
-            yield ticket
+        with self._counted(RequestContext(self.queue.pass_by(), 0.0)) as context:
+            yield context
 
     @contextmanager
-    def _counted(self, ticket: RequestContext) -> Iterator[RequestContext]:
+    def _counted(self, context: RequestContext) -> Iterator[RequestContext]:
         if not self._live:
             self._idle = anyio.Event()
-        self._live.add(ticket)
+        self._live.add(context)
         try:
-            yield ticket
+            yield context
         except Overloaded as refusal:
             self._count_refusal(refusal)
             raise
         finally:
-            if ticket.ended_by is not None and ticket.ended_by.code is not None:
-                self.metrics.cut_off[ticket.ended_by.code].inc()
-            ticket.permit.close()
-            self._live.remove(ticket)
+            if context.ended_by is not None and context.ended_by.code is not None:
+                self.metrics.cut_off[context.ended_by.code].inc()
+            context.permit.close()
+            self._live.remove(context)
             if not self._live:
                 self._idle.set()
 
     def cut_off(self) -> None:
         """Ends every live request with an error."""
-        for ticket in tuple(self._live):
-            ticket.cut_short(ShutDown())
+        for context in tuple(self._live):
+            context.cut_short(ShutDown())
 
     def _count_refusal(self, refusal: Unavailable | Overloaded) -> None:
         if refusal.code is not None:

@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS batch_answers (
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredBatch:
     id: str
     owner: str
     salt: str
@@ -59,7 +59,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StoredResult:
     line: int
     """Of the request in the input, counted from 1."""
     good: bool
@@ -67,22 +67,22 @@ class Answer:
     """A line of JSON with its end."""
 
 
-def insert(db: "sqlite3.Connection", row: Stored) -> None:
+def insert(db: "sqlite3.Connection", row: StoredBatch) -> None:
     db.execute(
         f"INSERT INTO batches SELECT ?, ?, ?, COALESCE(MAX(number), 0) + 1, {NOW}, 1, ?, ? FROM batches",
         (row.id, row.owner, row.salt, row.input, row.object),
     )
 
 
-def find(db: "sqlite3.Connection", owner: str, batch: str) -> Stored | None:
+def find(db: "sqlite3.Connection", owner: str, batch: str) -> StoredBatch | None:
     found = load(db, batch)
     return found if found is not None and found.owner == owner else None
 
 
-def load(db: "sqlite3.Connection", batch: str) -> Stored | None:
+def load(db: "sqlite3.Connection", batch: str) -> StoredBatch | None:
     """Whoever's it is."""
     row = db.execute("SELECT id, owner, salt, open, input, object FROM batches WHERE id = ?", (batch,)).fetchone()
-    return None if row is None else Stored(row[0], row[1], row[2], bool(row[3]), row[4], row[5])
+    return None if row is None else StoredBatch(row[0], row[1], row[2], bool(row[3]), row[4], row[5])
 
 
 def update(db: "sqlite3.Connection", batch: str, object_: bytes, *, open: bool = True) -> None:
@@ -92,7 +92,7 @@ def update(db: "sqlite3.Connection", batch: str, object_: bytes, *, open: bool =
         db.execute("DELETE FROM batch_answers WHERE batch = ?", (batch,))
 
 
-def add_answers(db: "sqlite3.Connection", batch: str, answers: Sequence[Answer]) -> None:
+def add_answers(db: "sqlite3.Connection", batch: str, answers: Sequence[StoredResult]) -> None:
     """One that is there already stays."""
     db.executemany(
         "INSERT OR IGNORE INTO batch_answers SELECT id, ?, ?, ? FROM batches WHERE id = ?",

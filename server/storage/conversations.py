@@ -45,13 +45,13 @@ Item = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredConversation:
     id: str
     created: int
     metadata: dict[str, str]
 
 
-def insert(db: "sqlite3.Connection", owner: str, row: Stored, given: Sequence[Item]) -> None:
+def insert(db: "sqlite3.Connection", owner: str, row: StoredConversation, given: Sequence[Item]) -> None:
     db.execute(
         f"INSERT INTO conversations VALUES (?, ?, ?, {NOW}, ?)",
         (row.id, owner, row.created, msgspec.json.encode(row.metadata)),
@@ -59,11 +59,11 @@ def insert(db: "sqlite3.Connection", owner: str, row: Stored, given: Sequence[It
     append(db, row.id, given)
 
 
-def find(db: "sqlite3.Connection", owner: str, conversation: str) -> Stored | None:
+def find(db: "sqlite3.Connection", owner: str, conversation: str) -> StoredConversation | None:
     row = db.execute(
         "SELECT id, created, metadata FROM conversations WHERE id = ? AND owner = ?", (conversation, owner)
     ).fetchone()
-    return None if row is None else Stored(row[0], row[1], msgspec.json.decode(row[2]))
+    return None if row is None else StoredConversation(row[0], row[1], msgspec.json.decode(row[2]))
 
 
 def update(db: "sqlite3.Connection", conversation: str, metadata: dict[str, str]) -> None:

@@ -53,7 +53,7 @@ _COLUMNS: Final = "id, created, size, purpose, name"
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFile:
     id: str
     created: int
     size: int
@@ -80,12 +80,12 @@ def append(db: "sqlite3.Connection", file: str, place: int, data: bytes) -> None
         db.execute("INSERT INTO file_parts VALUES (?, ?, ?)", (file, place, data))
 
 
-def finish(db: "sqlite3.Connection", file: str) -> Stored | None:
+def finish(db: "sqlite3.Connection", file: str) -> StoredFile | None:
     """As it is then; None where its owner deleted it."""
     row = db.execute(
         f"UPDATE files SET held = held - 1, used = {NOW} WHERE id = ? RETURNING {_COLUMNS}", (file,)
     ).fetchone()
-    return None if row is None else Stored(*row)
+    return None if row is None else StoredFile(*row)
 
 
 def hold(db: "sqlite3.Connection", file: str) -> None:
@@ -93,9 +93,9 @@ def hold(db: "sqlite3.Connection", file: str) -> None:
     db.execute("UPDATE files SET held = held + 1 WHERE id = ?", (file,))
 
 
-def find(db: "sqlite3.Connection", owner: str, file: str) -> Stored | None:
+def find(db: "sqlite3.Connection", owner: str, file: str) -> StoredFile | None:
     row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE id = ? AND owner = ?", (file, owner)).fetchone()
-    return None if row is None else Stored(*row)
+    return None if row is None else StoredFile(*row)
 
 
 def touch(db: "sqlite3.Connection", file: str) -> None:
@@ -111,7 +111,7 @@ def part(db: "sqlite3.Connection", file: str, place: int) -> bytes | None:
 
 def listed(
     db: "sqlite3.Connection", owner: str, *, limit: int, after: str | None, purpose: str | None, newest_first: bool
-) -> list[Stored] | None:
+) -> list[StoredFile] | None:
     """None where ``after`` names no file."""
     order, side = ("DESC", "<") if newest_first else ("ASC", ">")
     conditions, values = ["owner = ?"], [owner]
@@ -126,7 +126,7 @@ def listed(
         values.append(row[0])
     where = " AND ".join(conditions)
     rows = db.execute(f"SELECT {_COLUMNS} FROM files WHERE {where} ORDER BY number {order} LIMIT ?", (*values, limit))
-    return [Stored(*row) for row in rows]
+    return [StoredFile(*row) for row in rows]
 
 
 def delete(db: "sqlite3.Connection", owner: str, file: str) -> bool:

@@ -63,7 +63,7 @@ Item = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredResponse:
     """One row."""
 
     id: str
@@ -80,7 +80,7 @@ class Stored:
     """What it takes to go on with it."""
 
 
-def insert(db: "sqlite3.Connection", row: Stored, given: Sequence[Item]) -> None:
+def insert(db: "sqlite3.Connection", row: StoredResponse, given: Sequence[Item]) -> None:
     """With its input items."""
     db.execute(
         f"INSERT INTO responses VALUES (?, ?, {NOW}, ?, ?, ?, ?, ?, ?)",
@@ -105,7 +105,7 @@ def _insert_items(db: "sqlite3.Connection", response: str, output: bool, items: 
     db.executemany("INSERT INTO response_items VALUES (?, ?, ?, ?, ?)", rows)
 
 
-def find(db: "sqlite3.Connection", owner: str, response: str) -> Stored | None:
+def find(db: "sqlite3.Connection", owner: str, response: str) -> StoredResponse | None:
     found = db.execute(
         "SELECT id, owner, open, background, events, previous, object, request FROM responses "
         "WHERE id = ? AND owner = ?",
@@ -114,7 +114,9 @@ def find(db: "sqlite3.Connection", owner: str, response: str) -> Stored | None:
     return (
         None
         if found is None
-        else Stored(found[0], found[1], bool(found[2]), bool(found[3]), bool(found[4]), found[5], found[6], found[7])
+        else StoredResponse(
+            found[0], found[1], bool(found[2]), bool(found[3]), bool(found[4]), found[5], found[6], found[7]
+        )
     )
 
 
@@ -228,7 +230,7 @@ def unfinished(db: "sqlite3.Connection") -> list[str]:
     return [row[0] for row in rows]
 
 
-def load(db: "sqlite3.Connection", response: str) -> Stored | None:
+def load(db: "sqlite3.Connection", response: str) -> StoredResponse | None:
     """Whoever's it is."""
     row = db.execute("SELECT owner FROM responses WHERE id = ?", (response,)).fetchone()
     return None if row is None else find(db, row[0], response)

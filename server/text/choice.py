@@ -10,7 +10,7 @@ from .parsed import Parsed
 from .stop import StopMatcher
 
 
-class Choice:
+class OutputChoice:
     """The text of one choice: detokenised, watched for stop strings, and taken apart where there is a parser."""
 
     __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_parsed", "_produced", "index", "open")

@@ -12,7 +12,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..common.loop_turns import SLICE_ENTRIES, LoopTurns
 from ..parsing.interface import Parser
-from .choice import Choice
+from .choice import OutputChoice
 from .detokenizer import PROMPT_TAIL
 from .parsed import Parsed
 from .pool import TokenizerPool
@@ -110,7 +110,7 @@ class Generation:
         elif visible:
             ends -= pool.detokenizers.ids(visible)  # what ends a call is not less of a marker for ending all
         self._choices: Final = [
-            Choice(
+            OutputChoice(
                 index,
                 pool.detokenizers.new(
                     skip_special_tokens=request.skip_special_tokens,
@@ -201,7 +201,7 @@ class Generation:
                     assert_never(other)
         return deltas
 
-    def _finish(self, choice: Choice, event: Finished, deltas: list[Delta]) -> None:
+    def _finish(self, choice: OutputChoice, event: Finished, deltas: list[Delta]) -> None:
         choice.finish(deltas, cut=event.reason != "stop")
         if choice.matched is not None:
             end = Finish(choice.index, "stop", choice.matched, None)
@@ -209,7 +209,7 @@ class Generation:
             end = Finish(choice.index, event.reason, event.stop_token, event.message, event.fault)
         self._close(choice, deltas, end)
 
-    def _close(self, choice: Choice, deltas: list[Delta], end: Finish) -> None:
+    def _close(self, choice: OutputChoice, deltas: list[Delta], end: Finish) -> None:
         choice.open = False
         self._open -= 1
         deltas.append(end)

@@ -14,7 +14,7 @@ from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
 from .errors import TemplatesWait, TextTooLarge, TextTooLong
 from .limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
-from .template_process import Job, TemplateProcess
+from .template_process import RenderJob, TemplateProcess
 from .tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ class TokenizerPool:
                 documents=documents,
             )
             return await self._run(lambda: self._encode_chat(render(), add_special_tokens, most_tokens))
-        job = Job(
+        job = RenderJob(
             [dict(message) for message in messages],
             add_generation_prompt,
             continue_final_message,
@@ -190,7 +190,7 @@ class TokenizerPool:
         """Runs a job among the others, in a thread."""
         return await self._run(job)
 
-    async def _render_foreign(self, job: Job) -> str:
+    async def _render_foreign(self, job: RenderJob) -> str:
         owner = current_owner.get()
         try:
             await self._foreign_turns.acquire(owner)

@@ -11,7 +11,7 @@ from stentor.engine.processes.process import become_child
 from ..sandbox.child_channel import receive, send
 from .chat_template import ChatTemplate
 from .errors import TemplateError
-from .template_process import Answer, Job, Setup
+from .template_process import RenderJob, RenderResult, Setup
 
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
@@ -30,14 +30,14 @@ def main() -> int:
                 None, setup.special_tokens, max_seconds=setup.max_seconds, max_chars=setup.max_chars
             )
             born = resident_bytes()
-            send(connection, Answer())
+            send(connection, RenderResult())
             while True:
-                send(connection, _answer(template, receive(connection, Job), born))
+                send(connection, _answer(template, receive(connection, RenderJob), born))
         except OSError:
             return 0  # the owner is gone, or has no more use for us
 
 
-def _answer(template: ChatTemplate, job: Job, born: int) -> Answer:
+def _answer(template: ChatTemplate, job: RenderJob, born: int) -> RenderResult:
     text, error = "", None
     try:
         text = template.render(
@@ -51,7 +51,7 @@ def _answer(template: ChatTemplate, job: Job, born: int) -> Answer:
         )
     except TemplateError as refusal:
         error = str(refusal)
-    return Answer(text, error, last=grown_since(born) > GROWN)
+    return RenderResult(text, error, last=grown_since(born) > GROWN)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     max_chars: int
 
 
-class Job(msgspec.Struct, frozen=True, array_like=True):
+class RenderJob(msgspec.Struct, frozen=True, array_like=True):
     """One rendering; the fields are the arguments of :meth:`~.chat_template.ChatTemplate.render`."""
 
     messages: list[dict[str, Any]]
@@ -42,7 +42,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     documents: list[dict[str, Any]]
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class RenderResult(msgspec.Struct, frozen=True, array_like=True):
     """To a setup, and to every job: the text, or why there is none."""
 
     text: str = ""
@@ -76,7 +76,7 @@ class TemplateProcess:
         """Of the child, while there is one."""
         return None if self._link is None else self._link.child.pid
 
-    def render(self, job: Job) -> str:
+    def render(self, job: RenderJob) -> str:
         """The prompt text. Blocks. Raises :class:`TemplateError`.
 
         Where the child dies the job is given to another one, once: what killed it may have been somebody else.
@@ -100,14 +100,14 @@ class TemplateProcess:
             raise TemplateError(answer.error)
         return answer.text
 
-    def _ask(self, job: Job, seconds: float) -> Answer:
+    def _ask(self, job: RenderJob, seconds: float) -> RenderResult:
         """The answer of the child, which is started if there is none, within so many seconds from then on."""
         began = time.monotonic()
         try:
             link = self._link or self._start()
             began = time.monotonic()
             send(link.socket, job)
-            return receive(link.socket, Answer, began + seconds)
+            return receive(link.socket, RenderResult, began + seconds)
         except OverflowError:
             raise
         except BaseException as error:
@@ -120,7 +120,7 @@ class TemplateProcess:
         link = self._link = ChildChannel(MODULE, "the template process")
         self._close_link = weakref.finalize(self, link.close)
         send(link.socket, self._setup)
-        receive(link.socket, Answer, time.monotonic() + _START_SECONDS)
+        receive(link.socket, RenderResult, time.monotonic() + _START_SECONDS)
         return link
 
     def close(self) -> None:

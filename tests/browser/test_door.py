@@ -19,8 +19,8 @@ pytestmark = [
 async def test_the_page_works_below_a_prefix_with_a_key_that_is_typed_in() -> None:
     from playwright.async_api import async_playwright, expect
 
-    door = AccessControl(keyring("sesame"), root_path="/llm")
-    async with serving(fake_state(door=door)) as url, async_playwright() as playwright:
+    access = AccessControl(keyring("sesame"), root_path="/llm")
+    async with serving(fake_state(access=access)) as url, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
         page = await browser.new_page()
         await page.goto(f"{url}/llm")

@@ -18,7 +18,7 @@ from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerCon
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.engines import Engines
 from stentor.server.app.first_engine import first_engines
-from stentor.server.state.model_registry import Kind
+from stentor.server.state.model_registry import ModelRole
 
 pytestmark = [pytest.mark.alone, pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -38,7 +38,7 @@ async def two_models(model: Path) -> AsyncIterator[Engines]:
     recovery = RecoveryConfig(watchdog_seconds=1.5, watchdog_factor=5.0)
     chat = EngineConfig(worker, recovery=recovery)
     other = msgspec.structs.replace(chat, worker=msgspec.structs.replace(worker, lease_member=1))
-    configs: dict[Kind, EngineConfig] = {"chat": chat, "transcription": other}
+    configs: dict[ModelRole, EngineConfig] = {"chat": chat, "transcription": other}
     with first_engines(configs) as processes:
         engines = Engines(configs, processes, lambda progress, model: None)
         async with Supervisor() as supervisor:
@@ -50,7 +50,7 @@ async def two_models(model: Path) -> AsyncIterator[Engines]:
                 supervisor.cancel()
 
 
-async def generate(engines: Engines, kind: Kind, out: list[int]) -> list[int]:
+async def generate(engines: Engines, kind: ModelRole, out: list[int]) -> list[int]:
     async for events in engines.clients[kind].submit([1, 2, 3, 4], _LONG, [7]):
         for event in events:
             if isinstance(event, ChoiceTokens):
@@ -107,7 +107,7 @@ async def test_models_on_one_device_go_on_side_by_side_and_one_that_hangs_with_i
         (lease,) = leases() - before
         expected = await generate(engines, "chat", [])
         assert len(expected) > 100
-        outs: dict[Kind, list[int]] = {"chat": [], "transcription": []}
+        outs: dict[ModelRole, list[int]] = {"chat": [], "transcription": []}
         async with anyio.create_task_group() as tasks:
             for kind, out in outs.items():
                 tasks.start_soon(generate, engines, kind, out)

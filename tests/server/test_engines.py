@@ -17,7 +17,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.engines import Engines
 from stentor.server.app.first_engine import first_engines
 from stentor.server.http.listening import StartError
-from stentor.server.state.model_registry import Kind
+from stentor.server.state.model_registry import ModelRole
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.mortal_worker import latest, lives, mortal_config
 
@@ -32,7 +32,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
 
 
-def two(folder: Path, recovery: RecoveryConfig | None = None, ears: str = "ready") -> dict[Kind, EngineConfig]:
+def two(folder: Path, recovery: RecoveryConfig | None = None, ears: str = "ready") -> dict[ModelRole, EngineConfig]:
     for name in ("chat", "ears"):
         (folder / name).mkdir()
     return {
@@ -42,7 +42,7 @@ def two(folder: Path, recovery: RecoveryConfig | None = None, ears: str = "ready
 
 
 @asynccontextmanager
-async def running(configs: dict[Kind, EngineConfig]) -> AsyncIterator[Engines]:
+async def running(configs: dict[ModelRole, EngineConfig]) -> AsyncIterator[Engines]:
     """Until the end of the block; then no process is left."""
     with first_engines(configs) as processes:
         engines = Engines(configs, processes, lambda progress, model: None)
@@ -54,7 +54,7 @@ async def running(configs: dict[Kind, EngineConfig]) -> AsyncIterator[Engines]:
     eventually(lambda: not any(map(alive, below)), 5, "all processes end")
 
 
-async def read(engines: Engines, kind: Kind, began: anyio.Event | None = None) -> tuple[list[int], str]:
+async def read(engines: Engines, kind: ModelRole, began: anyio.Event | None = None) -> tuple[list[int], str]:
     """All tokens of one long request, and its end."""
     tokens: list[int] = []
     reason = ""
@@ -79,7 +79,7 @@ async def test_a_death_under_one_model_is_not_noticed_by_the_stream_of_another(t
         chat, ears = engines.clients["chat"], engines.clients["transcription"]
         results: dict[str, tuple[list[int], str]] = {}
 
-        async def note(kind: Kind, began: anyio.Event) -> None:
+        async def note(kind: ModelRole, began: anyio.Event) -> None:
             results[kind] = await read(engines, kind, began)
 
         both = {"chat": anyio.Event(), "transcription": anyio.Event()}
@@ -113,7 +113,7 @@ async def test_the_end_of_the_fork_server_costs_each_model_a_worker_and_no_strea
         results: list[tuple[list[int], str]] = []
         began = {kind: anyio.Event() for kind in engines.clients}
 
-        async def note(kind: Kind) -> None:
+        async def note(kind: ModelRole) -> None:
             results.append(await read(engines, kind, began[kind]))
 
         async with anyio.create_task_group() as tasks:

@@ -53,7 +53,7 @@ def request(*headers: str, method: str = "POST", path: str = MESSAGES, body: byt
 
 @asynccontextmanager
 async def serving(state: ServerState, limits: ConnectionLimits = TIGHT) -> AsyncIterator[Callable[[bytes], Any]]:
-    http = partial(HttpProtocol, connections=Connections(limits), root_path=state.door.root_path)
+    http = partial(HttpProtocol, connections=Connections(limits), root_path=state.access.root_path)
     async with on_loopback(state, http) as url:
 
         async def send(data: bytes) -> Answer:
@@ -208,7 +208,7 @@ async def test_a_request_too_many_on_one_connection_is_told_likewise() -> None:
 
 
 async def test_a_prefix_changes_nothing_of_it() -> None:
-    state = fake_state(door=AccessControl(root_path="/llm"))
+    state = fake_state(access=AccessControl(root_path="/llm"))
     async with serving(state) as send:
         for prefix in ("", "/llm"):
             path = prefix + MESSAGES
@@ -218,7 +218,7 @@ async def test_a_prefix_changes_nothing_of_it() -> None:
 
 
 async def test_a_preflight_that_is_refused_is_told_likewise() -> None:
-    state = fake_state(door=AccessControl(origins=Origins(("https://ours.example",))))
+    state = fake_state(access=AccessControl(origins=Origins(("https://ours.example",))))
     asks = request("origin: https://x.example", "access-control-request-method: POST", method="OPTIONS", body=b"")
     async with serving(state) as send:
         assert (await send(asks)).error["error"]["type"] == "permission_error"

@@ -77,12 +77,12 @@ def innocent(text: str) -> bool:
     ids=["open", "closed"],
 )
 async def test_a_route_that_raises_tells_the_client_nothing_and_the_log_all(
-    make: Callable[[], Exception], door: AccessControl, log: Callable[[], str]
+    make: Callable[[], Exception], access: AccessControl, log: Callable[[], str]
 ) -> None:
     async def broken(_request: Request) -> Response:
         raise make()
 
-    app = create_app(fake_state(door=door))
+    app = create_app(fake_state(access=access))
     app.router.routes.append(Route("/broken", broken))
     headers = {"authorization": "Bearer key", "x-request-id": ID, "origin": PAGE}
     async with talk_to(app) as client:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from stentor.server.state.live_responses import LiveResponses
-from stentor.server.state.model_registry import Kind, ModelRegistry, ServedModel
+from stentor.server.state.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import HELLO, in_memory
@@ -104,11 +104,11 @@ def target() -> Iterator[Target]:
     engine.burst = CONTEXT
     pooler = FakePooler()
     vectors = model_of(pooler, config(score=scores("fits"), matryoshka=True), template="{{ messages[0].content }}")
-    catalogue = ModelRegistry(
+    registry = ModelRegistry(
         [ServedModel("chat", ("fake/model", "fake")), ServedModel("embedding", vectors.served_names)]
     )
-    others: dict[Kind, Any] = {"embedding": pooler}
-    state = fake_state(engine, catalogue=catalogue, others=others, embedding=vectors)
+    others: dict[ModelRole, Any] = {"embedding": pooler}
+    state = fake_state(engine, registry=registry, others=others, embedding=vectors)
     client = in_memory(state)
     with asyncio.Runner() as runner:
         yield Target(runner, client, engine, pooler, state.responses)

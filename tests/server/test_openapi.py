@@ -82,8 +82,8 @@ def resolved(document: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "door", [AccessControl(), KEYED, AccessControl(root_path="/api")], ids=["open", "keyed", "prefixed"]
 )
-async def test_it_is_well_formed(door: AccessControl) -> None:
-    document = await served(door=door)
+async def test_it_is_well_formed(access: AccessControl) -> None:
+    document = await served(access=access)
     assert re.fullmatch(r"3\.1\.\d+", document["openapi"])
     assert document.keys() <= {"openapi", "info", "paths", "components", "servers"}
     assert {name: type(value) for name, value in document["info"].items()} == {"title": str, "version": str}
@@ -179,9 +179,9 @@ async def test_each_method_of_a_path_has_the_answer_that_it_gives(document: dict
 
 
 async def test_what_it_says_of_keys_holds() -> None:
-    without, document = await served(), await served(door=KEYED)
+    without, document = await served(), await served(access=KEYED)
     assert "securitySchemes" not in without["components"]
-    async with in_memory(fake_state(door=KEYED)) as client:
+    async with in_memory(fake_state(access=KEYED)) as client:
         for path, item in document["paths"].items():
             for method, operation in item.items():
                 wanted = "security" in operation
@@ -216,7 +216,7 @@ async def test_it_is_behind_a_key_is_made_once_and_again_when_keys_come(monkeypa
 
     monkeypatch.setattr(openapi, "describe", counted)
     keys = Keyring()
-    async with in_memory(fake_state(door=AccessControl(keys=keys))) as client:
+    async with in_memory(fake_state(access=AccessControl(keys=keys))) as client:
         assert not made, "nobody has asked yet"
         first = await client.get("/openapi.json")
         assert (await client.get("/openapi.json")).content == first.content
@@ -228,7 +228,7 @@ async def test_it_is_behind_a_key_is_made_once_and_again_when_keys_come(monkeypa
 
 
 async def test_a_prefix_is_told_as_the_server_s_address() -> None:
-    assert (await served(door=AccessControl(root_path="/api")))["servers"] == [{"url": "/api"}]
+    assert (await served(access=AccessControl(root_path="/api")))["servers"] == [{"url": "/api"}]
 
 
 @pytest.fixture(scope="module")

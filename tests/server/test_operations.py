@@ -128,7 +128,7 @@ async def test_version_is_the_packages() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_everything_but_the_probes_wants_a_key(method: str, path: str) -> None:
-    async with in_memory(fake_state(door=AccessControl(keyring("first", "sécond")))) as client:
+    async with in_memory(fake_state(access=AccessControl(keyring("first", "sécond")))) as client:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic first"}, {"x-api-key": "x"}):
             response = await client.request(method, path, headers=headers)
             assert response.status_code == 401
@@ -141,13 +141,13 @@ async def test_everything_but_the_probes_wants_a_key(method: str, path: str) -> 
 
 
 async def test_the_probes_need_no_key() -> None:
-    async with in_memory(fake_state(door=AccessControl(keyring("key")))) as client:
+    async with in_memory(fake_state(access=AccessControl(keyring("key")))) as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/ping")).status_code == 200
 
 
 async def test_two_authorization_headers_are_refused() -> None:
-    async with in_memory(fake_state(door=AccessControl(keyring("key")))) as client:
+    async with in_memory(fake_state(access=AccessControl(keyring("key")))) as client:
         headers = [("authorization", "Bearer key"), ("authorization", "Bearer other")]
         assert (await client.get("/v1/models", headers=headers)).status_code == 401
 

@@ -18,7 +18,7 @@ CODE = {name: (FOLDER / name).read_text() for name in FILES}
 
 
 async def test_every_file_is_open_and_under_the_policy() -> None:
-    async with in_memory(fake_state(door=AccessControl(keyring("key")))) as client:
+    async with in_memory(fake_state(access=AccessControl(keyring("key")))) as client:
         for path, name in PATHS.items():
             response = await client.get(path)
             assert response.status_code == 200, path
@@ -44,7 +44,7 @@ async def test_what_a_browser_has_is_not_sent_again() -> None:
 
 
 async def test_addresses_are_relative_to_the_prefix() -> None:
-    async with in_memory(fake_state(door=AccessControl(root_path='/a"b'))) as client:
+    async with in_memory(fake_state(access=AccessControl(root_path='/a"b'))) as client:
         assert '<base href="/a&quot;b/">' in (await client.get("/")).text
 
 

@@ -11,7 +11,7 @@ from starlette.types import Message
 from stentor.protocols.common.bounds import AnswerSize, listed_bytes, ranked_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
-from stentor.server.batches.lines import MAX_ANSWER_BYTES, MAX_LINE_BYTES, Answer, BatchRequest, answered
+from stentor.server.batches.lines import MAX_ANSWER_BYTES, MAX_LINE_BYTES, BatchRequest, InProcessResponse, answered
 from stentor.server.common.loop_turns import SLICE_ENTRIES, LoopTurns
 from stentor.server.generation import logprobs
 from stentor.server.generation.logprobs import CompletionLogprobsBuilder
@@ -343,9 +343,9 @@ def test_a_piece_is_small_enough_for_a_connection() -> None:
 
 def test_an_answer_that_no_line_of_a_batch_can_hold_is_told_as_failed() -> None:
     request = BatchRequest("mine", COMPLETIONS, {})
-    fits = json.loads(answered(request, Answer(200, b'"' + b"a" * (MAX_ANSWER_BYTES - 2) + b'"', "id")))
+    fits = json.loads(answered(request, InProcessResponse(200, b'"' + b"a" * (MAX_ANSWER_BYTES - 2) + b'"', "id")))
     assert fits["error"] is None
-    line = answered(request, Answer(200, b'"' + b"a" * MAX_ANSWER_BYTES + b'"', "id"))
+    line = answered(request, InProcessResponse(200, b'"' + b"a" * MAX_ANSWER_BYTES + b'"', "id"))
     failed = json.loads(line)
     assert (failed["custom_id"], failed["error"]["code"]) == ("mine", "response_too_large")
     assert len(line) < MAX_LINE_BYTES

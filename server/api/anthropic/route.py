@@ -23,7 +23,7 @@ from stentor.protocols.anthropic.request import (
 )
 from stentor.protocols.common.decoding import decode
 
-from ...generation.prepare import Turn, begin_turn, prompt_of
+from ...generation.prepare import PreparedGeneration, prepare_generation, prompt_of
 from ...http.error_responses import error_frame
 from ...http.error_shapes import ANTHROPIC
 from ...http.sse import EventStream
@@ -61,16 +61,16 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def messages(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+async def messages(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(messages_decoder, content, state.limits)
     body.check(thinks_between_calls=any(_BETWEEN_CALLS in value for value in request.headers.getlist("anthropic-beta")))
     with in_their_names(body):
-        turn = await begin_turn(state, chat_request(body), caller_of(request.scope), ticket, fill_context=True)
+        turn = await prepare_generation(state, chat_request(body), caller_of(request.scope), context, fill_context=True)
     shape = _shape(body, turn)
     if body.stream:
         to_frame = partial(error_frame, shape=ANTHROPIC)
         return EventStream(
-            turn.batches, MessageStream(shape), state.keep_alive, ticket.bounded, to_frame, sign_of_life=PING
+            turn.batches, MessageStream(shape), state.keep_alive, context.bounded, to_frame, sign_of_life=PING
         )
     async with aclosing(turn.batches):
         return json_response(await whole_message(shape, turn.batches))
@@ -83,7 +83,7 @@ async def count_tokens(state: ServerState, _request: Request, content: bytes, _t
         return json_response(TokensCount(len(await prompt_of(state, prompt_request(body)))))
 
 
-def _shape(body: MessagesRequest, turn: Turn) -> MessageShape:
+def _shape(body: MessagesRequest, turn: PreparedGeneration) -> MessageShape:
     return MessageShape(
         message_id=f"msg_{uuid.uuid4().hex}",
         model=turn.model,

@@ -22,7 +22,7 @@ from stentor.protocols.common.decoding import converted
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest
 
-from ...generation.error_fields import renamed
+from ...generation.error_fields import map_error_fields
 from .conversation import BLOCKS_JOIN, chat_messages
 
 _LEAST_TOP_P: Final = 1e-6
@@ -68,7 +68,7 @@ def in_their_names(body: ConversationFields) -> Iterator[None]:
     names = {**_NAMES, "response_format": field, "response_format.json_schema": field}
     if body.chat_template_kwargs:
         del names["chat_template_kwargs"]
-    with renamed(names):
+    with map_error_fields(names):
         yield
 
 

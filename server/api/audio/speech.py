@@ -21,7 +21,7 @@ from ...state.state import ServerState
 from ...tts.model import SpeechModel
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint, json_response
-from .speech_encoder import Heard, SpeechBytes, SpeechEvents
+from .speech_encoder import SpeechBytes, SpeechEvents, SpokenLength
 
 OPERATIONS: Final[Operations] = {
     "/v1/audio/speech": Operation(
@@ -46,23 +46,23 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def speak(state: ServerState, _request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+async def speak(state: ServerState, _request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, state.limits)
     body.check()
-    state.catalogue.resolve(body.model, "speech")
+    state.registry.resolve(body.model, "speech")
     model = state.speech
-    assert model is not None, "the catalogue has it"
+    assert model is not None, "the registry has it"
     voice = model.voice(body.voice_name)
-    heard = Heard()
-    sound = _sound(model, body, voice, ticket, heard)
+    heard = SpokenLength()
+    sound = _sound(model, body, voice, context, heard)
     if body.stream_format == "sse":
         tokens = await state.pool.encode(body.input, False, field="input")
-        return EventStream(sound, SpeechEvents(len(tokens), heard), state.keep_alive, ticket.bounded)
+        return EventStream(sound, SpeechEvents(len(tokens), heard), state.keep_alive, context.bounded)
     return EventStream(
         sound,
         SpeechBytes(),
         math.inf,  # there is nothing that could be sent and not be heard
-        ticket.bounded,
+        context.bounded,
         to_frame=_break_off,
         media_type=MEDIA_TYPES[body.response_format],
     )
@@ -75,7 +75,7 @@ async def voices(state: ServerState, _request: Request) -> Response:
 
 
 async def _sound(
-    model: SpeechModel, body: SpeechRequest, voice: str, ticket: RequestContext, heard: Heard
+    model: SpeechModel, body: SpeechRequest, voice: str, context: RequestContext, heard: SpokenLength
 ) -> AsyncGenerator[bytes, None]:
     """The file, piece by piece."""
 
@@ -83,7 +83,7 @@ async def _sound(
         # begun here, where what is begun is closed: a response that is never sent begins nothing
         async with aclosing(model.speak(body.input, voice=voice, speed=body.speed)) as speaking:
             async for spoken in speaking:
-                ticket.permit.processed(0)  # it waits no more
+                context.permit.processed(0)  # it waits no more
                 heard.seconds += len(spoken.pcm) / _SAMPLE_BYTES / model.sample_rate
                 second = _SAMPLE_BYTES * model.sample_rate
                 for start in range(0, len(spoken.pcm), second):

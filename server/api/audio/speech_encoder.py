@@ -12,7 +12,7 @@ from ...http.sse import DONE
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Heard:
+class SpokenLength:
     """How much has been said; counted where it is made."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Heard:
 class SpeechEvents:
     """Of one file that is sent while it is made."""
 
-    def __init__(self, input_tokens: int, heard: Heard) -> None:
+    def __init__(self, input_tokens: int, heard: SpokenLength) -> None:
         """``heard`` is counted by whoever makes the sound."""
         self._input_tokens = input_tokens
         self._heard = heard

@@ -50,7 +50,7 @@ def refuse_translation(model: StreamingTranscriptionModel) -> BadRequest:
 
 
 async def answer_streamed(
-    state: ServerState, request: Request, data: bytes, ticket: RequestContext, asked: StreamAsked
+    state: ServerState, request: Request, data: bytes, context: RequestContext, asked: StreamAsked
 ) -> ASGIApp:
     assert state.audio is not None, "it comes with the model that hears"
     sound = await state.audio.decode(data, "file")
@@ -62,13 +62,13 @@ async def answer_streamed(
         salt=caller_of(request.scope).cache_salt(None),
         name=current_request_id(),
         logprobs=form.wants_logprobs,
-        open_account=accounts(current_record.get(), ticket.permit),
+        open_account=accounts(current_record.get(), context.permit),
         owner=sound,
     )
     if form.stream:
         positions = -(-len(sound.pcm) // model.vocabulary.step_bytes)
         return EventStream(
-            pieces, PieceStream(positions, logprobs=form.wants_logprobs), state.keep_alive, ticket.bounded
+            pieces, PieceStream(positions, logprobs=form.wants_logprobs), state.keep_alive, context.bounded
         )
     async with aclosing(pieces):
         found = [piece async for piece in pieces]

@@ -87,14 +87,14 @@ class FormEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = self._state
-        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), "transcription") as ticket:
-            with ticket.bounded():
+        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), "transcription") as context:
+            with context.bounded():
                 request = Request(scope, receive, send)
                 with state.memory.share() as share:
                     most = state.limits.max_body_bytes if state.audio is None else state.audio.max_bytes
                     async with upload_form(state, request, share, most, _MOST_FIELDS, "`file` and `model`") as form:
                         asked, data = self._read(state, form), await _file_of(form, most)
-                    answering = _answer(state, request, data, ticket, asked)
+                    answering = _answer(state, request, data, context, asked)
                     del data  # or it would be held for as long as its answer takes
                     response = await unless_disconnected(receive, answering)
                 del answering
@@ -111,21 +111,21 @@ async def _file_of(form: FormData, most: int) -> bytes:
 
 
 async def _answer(
-    state: ServerState, request: Request, data: bytes, ticket: RequestContext, asked: "Asked | StreamAsked"
+    state: ServerState, request: Request, data: bytes, context: RequestContext, asked: "Asked | StreamAsked"
 ) -> ASGIApp:
     if isinstance(asked, StreamAsked):
-        return await answer_streamed(state, request, data, ticket, asked)
+        return await answer_streamed(state, request, data, context, asked)
     assert state.audio is not None, "it comes with the model that hears"
     sound = await state.audio.decode(data, "file")
     del data
     options = msgspec.structs.replace(
         asked.options, salt=caller_of(request.scope).cache_salt(None), name=current_request_id()
     )
-    account = accounts(current_record.get(), ticket.permit)
+    account = accounts(current_record.get(), context.permit)
     heard = Transcription(asked.model, sound.pcm, options, account, owner=sound)
     shape = _shape(asked, sound.seconds)
     if asked.form.stream:
-        return EventStream(heard.segments(), TranscriptStream(shape), state.keep_alive, ticket.bounded)
+        return EventStream(heard.segments(), TranscriptStream(shape), state.keep_alive, context.bounded)
     async with aclosing(heard.segments()) as segments:
         found = [segment async for segment in segments]
     content, media_type = transcript(shape, found, heard.language)
@@ -187,8 +187,8 @@ def _texts(fields: FormData) -> list[tuple[str, str]]:
 
 
 def _model(state: ServerState, form: TranslationForm) -> TranscriptionModel | StreamingTranscriptionModel:
-    state.catalogue.resolve(form.model, "transcription")
-    assert state.transcription is not None, "the catalogue has it"
+    state.registry.resolve(form.model, "transcription")
+    assert state.transcription is not None, "the registry has it"
     return state.transcription
 
 

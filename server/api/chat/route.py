@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
 
-from ...generation.prepare import Turn, begin_turn
+from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...http.sse import EventStream
 from ...http.whole_answer import AnswerRoom
 from ...middleware.auth import caller_of
@@ -34,18 +34,18 @@ def routes(state: ServerState) -> list[Route]:
     return [Route("/v1/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"])]
 
 
-async def chat_completions(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+async def chat_completions(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, state.limits)
-    turn = await begin_turn(state, body, caller_of(request.scope), ticket, whole=not body.stream)
+    turn = await prepare_generation(state, body, caller_of(request.scope), context, whole=not body.stream)
     shape = _shape(body, request, turn)
     if body.stream:
-        return EventStream(turn.batches, ChatStream(shape), state.keep_alive, ticket.bounded)
+        return EventStream(turn.batches, ChatStream(shape), state.keep_alive, context.bounded)
     async with aclosing(turn.batches):
-        room = AnswerRoom(state.limits.max_answer_bytes, ticket.permit.memory)
+        room = AnswerRoom(state.limits.max_answer_bytes, context.permit.memory)
         return await chat_answer(shape, turn.batches, room, state.turns)
 
 
-def _shape(body: ChatRequest, request: Request, turn: Turn) -> ChatShape:
+def _shape(body: ChatRequest, request: Request, turn: PreparedGeneration) -> ChatShape:
     options = body.stream_options
     return ChatShape(
         response_id=response_id("chatcmpl", request, body.request_id),

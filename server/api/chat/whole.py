@@ -22,7 +22,7 @@ from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import chat_logprobs, prompt_logprobs
 from ...http.whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
 from ..common.chunks import encode
-from ..common.collect import Call, Choice, collect
+from ..common.collect import Call, CollectedChoice, collect
 from .shape import ChatShape, call_id
 
 
@@ -84,7 +84,7 @@ class _Logprobs:
             self.choices[index].extend(chat_logprobs(entries, self._shape.names, self._shape.top_logprobs or 0).content)
 
 
-def _message(shape: ChatShape, choice: Choice) -> AssistantMessage:
+def _message(shape: ChatShape, choice: CollectedChoice) -> AssistantMessage:
     text, calls = choice.text, choice.calls
     content = text if text or not calls else None
     reasoning = choice.thoughts or UNSET

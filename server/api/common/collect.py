@@ -37,7 +37,7 @@ class Call:
 
 
 @dataclass
-class Choice:
+class CollectedChoice:
     pieces: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Choice:
 class Generation:
     """All choices over one prompt."""
 
-    choices: list[Choice]
+    choices: list[CollectedChoice]
     cached_tokens: int = 0
 
     @property
@@ -94,7 +94,7 @@ async def collect(
 
     Without ``thoughts``, reasoning and its tokens are counted and dropped; without ``token_ids`` all tokens are.
     """
-    generation = Generation([Choice() for _ in range(n)])
+    generation = Generation([CollectedChoice() for _ in range(n)])
     async for batch in batches:
         for delta in batch:
             match delta:

@@ -18,7 +18,7 @@ from ...http.sse import unless_disconnected
 from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
 from ...overload.memory_budget import MemoryShare
 from ...overload.request_context import RequestContext, timeout_of
-from ...state.model_registry import Kind
+from ...state.model_registry import ModelRole
 from ...state.state import ServerState
 
 Handler = Callable[[ServerState, Request, bytes, RequestContext], Awaitable[ASGIApp]]
@@ -36,7 +36,7 @@ class GenerationEndpoint:
     for the tokenizer, or for a whole answer. A response that goes on after it sees to both by itself.
     """
 
-    def __init__(self, state: ServerState, handler: Handler, kind: Kind = "chat") -> None:
+    def __init__(self, state: ServerState, handler: Handler, kind: ModelRole = "chat") -> None:
         """``kind`` is that of the model which must have been loaded."""
         self._state = state
         self._handler = handler
@@ -44,12 +44,12 @@ class GenerationEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = self._state
-        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), self._kind) as ticket:
-            with ticket.bounded():
+        with state.live(timeout_of(scope["headers"], state.overload.request_timeout), self._kind) as context:
+            with context.bounded():
                 request = Request(scope, receive, send)
                 with state.memory.share() as share:
                     body = await read_body(request, state.limits, share)
-                    handling = self._handler(state, request, body, ticket)
+                    handling = self._handler(state, request, body, context)
                     del body  # or it would be held for as long as its answer takes to be read
                     response = await unless_disconnected(receive, handling)
                 del handling
@@ -68,7 +68,7 @@ class TransferEndpoint:
         self._transfer = transfer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._state.transfer() as ticket, ticket.bounded():
+        with self._state.transfer() as context, context.bounded():
             response = await self._transfer(self._state, Request(scope, receive, send))
             await response(scope, receive, send)
 

@@ -53,7 +53,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Job:
+class PromptJob:
     prompt: Prompt
     max_tokens: int
     """That are delivered, for each choice."""
@@ -76,7 +76,7 @@ def routes(state: ServerState) -> list[Route]:
     return [Route("/v1/completions", GenerationEndpoint(state, completions), methods=["POST"])]
 
 
-async def completions(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+async def completions(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, state.limits)
     body.check(state.limits)
     model = state.resolve_model(body.model)
@@ -84,9 +84,9 @@ async def completions(state: ServerState, request: Request, content: bytes, tick
     encoded = await _encode(state, body, raw)
     caller = caller_of(request.scope)
     constraints = await answer_constraints(state, wanted_answer(body, state.limits))
-    shared = _SharedParams(state, body, ticket)
+    shared = _SharedParams(state, body, context)
     jobs = [
-        await _job(state, body, index, raw[index], tokens, ticket, caller, constraints, shared)
+        await _job(state, body, index, raw[index], tokens, context, caller, constraints, shared)
         for index, tokens in enumerate(encoded)
     ]
     _check_answer(state, body, jobs)
@@ -95,10 +95,10 @@ async def completions(state: ServerState, request: Request, content: bytes, tick
         prompts = [job.prompt for job in jobs]
         if len(jobs) == 1:
             alone = CompletionStream.alone(shape, prompts[0])
-            return EventStream(jobs[0].batches, alone, state.keep_alive, ticket.bounded)
+            return EventStream(jobs[0].batches, alone, state.keep_alive, context.bounded)
         batches = merge([job.batches for job in jobs])
-        return EventStream(batches, MergedCompletionStream(shape, prompts), state.keep_alive, ticket.bounded)
-    return await _respond(shape, jobs, AnswerRoom(state.limits.max_answer_bytes, ticket.permit.memory), state.turns)
+        return EventStream(batches, MergedCompletionStream(shape, prompts), state.keep_alive, context.bounded)
+    return await _respond(shape, jobs, AnswerRoom(state.limits.max_answer_bytes, context.permit.memory), state.turns)
 
 
 async def _encode(state: ServerState, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
@@ -123,7 +123,7 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
     return body.prompt_logprobs
 
 
-def _check_answer(state: ServerState, body: CompletionRequest, jobs: Sequence[Job]) -> None:
+def _check_answer(state: ServerState, body: CompletionRequest, jobs: Sequence[PromptJob]) -> None:
     """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
     told = 0
     if body.prompt_logprobs is not None:
@@ -151,10 +151,10 @@ class _SharedParams:
     """Sampling parameters of one request: one object for all of its prompts that may get as many tokens, and the same
     lists in all of them. They can be large, and prompts can be a thousand."""
 
-    def __init__(self, state: ServerState, body: CompletionRequest, ticket: RequestContext) -> None:
+    def __init__(self, state: ServerState, body: CompletionRequest, context: RequestContext) -> None:
         self._state = state
         self._body = body
-        self._memory = ticket.permit.memory
+        self._memory = context.permit.memory
         self._made: dict[int, SamplingParams] = {}
         self._prompts = 0
 
@@ -184,11 +184,11 @@ async def _job(
     index: int,
     raw: RawPrompt,
     tokens: list[int],
-    ticket: RequestContext,
+    context: RequestContext,
     caller: Caller,
     constraints: Constraints,
     shared: _SharedParams,
-) -> Job:
+) -> PromptJob:
     budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
     prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(state))
     check_prompt(prompt, state, "prompt")
@@ -205,10 +205,10 @@ async def _job(
         batches = _nothing(body.choices)
     else:
         wanted = generation_request(body, prompt, params, caller, constraints)
-        batches = Observed(state, wanted, ticket.arrival, ticket.permit, field="prompt")
+        batches = Observed(state, wanted, context.arrival, context.permit, field="prompt")
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))
-    return Job(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
+    return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
 
 
 async def _echo(state: ServerState, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
@@ -244,11 +244,13 @@ def _ends(n: int) -> list[Delta]:
     return [Finish(index, "length", None, None) for index in range(n)]
 
 
-async def _respond(shape: CompletionShape, jobs: Sequence[Job], room: AnswerRoom, turns: LoopTurns) -> WholeAnswer:
+async def _respond(
+    shape: CompletionShape, jobs: Sequence[PromptJob], room: AnswerRoom, turns: LoopTurns
+) -> WholeAnswer:
     failures: list[Exception] = []
     collected = [CollectedPrompt(shape, job.prompt, room) for job in jobs]
 
-    async def run(job: Job, into: CollectedPrompt, scope: anyio.CancelScope) -> None:
+    async def run(job: PromptJob, into: CollectedPrompt, scope: anyio.CancelScope) -> None:
         try:
             async with aclosing(job.batches):
                 await into.collect(job.batches)

@@ -13,7 +13,7 @@ from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import CompletionLists, CompletionLogprobsBuilder, prompt_logprobs
 from ...http.whole_answer import AnswerParts, AnswerRoom, JsonList, WholeAnswer, array
 from ..common.chunks import encode
-from ..common.collect import Choice, Generation, collect
+from ..common.collect import CollectedChoice, Generation, collect
 from .stream import CompletionShape, EchoedLogprobs, Prompt, Tally
 
 
@@ -90,7 +90,7 @@ async def completion_answer(
     return parts.answer(CompletionResponse(shape.response_id, shape.created, shape.model, choices, tally.usage()))
 
 
-def _reason(choice: Choice) -> Any:
+def _reason(choice: CollectedChoice) -> Any:
     assert choice.finish is not None
     return "length" if choice.finish.reason == "length" else "stop"
 

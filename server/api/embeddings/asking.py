@@ -23,8 +23,8 @@ from ...pooling.conversation import read_messages
 from ...pooling.encoding import NumberWriter, number_bytes
 from ...pooling.model import EmbeddingModel
 from ...pooling.purposes import adapter_of, prompt_of
-from ...pooling.reading import Prompt, Room, read_texts
-from ...pooling.running import Job
+from ...pooling.reading import LengthLimit, Prompt, read_texts
+from ...pooling.running import PoolingJob
 from ...state.state import ServerState
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -37,7 +37,7 @@ class Asked:
     model: EmbeddingModel
     name: str
     """By which the client knows the model."""
-    job: Job
+    job: PoolingJob
     room: AnswerRoom
     turns: LoopTurns
 
@@ -53,23 +53,23 @@ class Asked:
 def asked(
     state: ServerState,
     request: Request,
-    ticket: RequestContext,
+    context: RequestContext,
     name: str | None,
     priority: int,
     salt: str | None = None,
 ) -> Asked:
     """Raises BadRequest for a name that no such model has."""
-    served = state.catalogue.resolve(name, "embedding")
+    served = state.registry.resolve(name, "embedding")
     model = state.embedding
-    assert model is not None, "the catalogue has it"
+    assert model is not None, "the registry has it"
     own = caller_of(request.scope).cache_salt(salt)
-    room = AnswerRoom(state.limits.max_answer_bytes, ticket.permit.memory)
-    job = Job(model, ticket.permit, current_record.get(), priority=priority, salt=own, room=room)
+    room = AnswerRoom(state.limits.max_answer_bytes, context.permit.memory)
+    job = PoolingJob(model, context.permit, current_record.get(), priority=priority, salt=own, room=room)
     return Asked(model, served, job, room, state.turns)
 
 
-def room_of(state: ServerState, model: EmbeddingModel, fields: PoolingFields) -> Room:
-    return Room.of(model, fields, state.limits.max_prompt_tokens)
+def room_of(state: ServerState, model: EmbeddingModel, fields: PoolingFields) -> LengthLimit:
+    return LengthLimit.of(model, fields, state.limits.max_prompt_tokens)
 
 
 async def read_input(

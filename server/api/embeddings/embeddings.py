@@ -16,7 +16,7 @@ from ...http.whole_answer import WholeAnswer
 from ...overload.request_context import RequestContext
 from ...pooling.encoding import FORMAT_BYTES, NumberWriter, floats, integers
 from ...pooling.purposes import prompt_of
-from ...pooling.reading import Room, read_texts
+from ...pooling.reading import LengthLimit, read_texts
 from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import GenerationEndpoint
@@ -44,10 +44,10 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def embeddings(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> WholeAnswer:
+async def embeddings(state: ServerState, request: Request, content: bytes, context: RequestContext) -> WholeAnswer:
     body = decode(decoder, content, state.limits)
     body.check(state.limits)
-    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
     wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
     prompts = await read_input(state, what.model, body, body.purpose)
     format, type, order = body.encoding_format, body.embed_dtype, body.endianness
@@ -61,15 +61,15 @@ async def embeddings(state: ServerState, request: Request, content: bytes, ticke
     return writer.answer(EmbeddingResponse(data, what.name, what.usage))
 
 
-async def cohere_embed(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> WholeAnswer:
+async def cohere_embed(state: ServerState, request: Request, content: bytes, context: RequestContext) -> WholeAnswer:
     body = decode(cohere.decoder, content, state.limits)
     texts, field = body.all_texts(state.limits)
-    what = asked(state, request, ticket, body.model, body.priority)
+    what = asked(state, request, context, body.model, body.priority)
     model = what.model
     wanted = vectors(model, body.output_dimension, None, body.input_type, "output_dimension")
     prompt = prompt_of(model.config, body.input_type, "input_type")
     most = room_of(state, model, PoolingFields()).most
-    room = Room(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`", "max_tokens")
+    room = LengthLimit(min(body.max_tokens or most, most), _SIDES[body.truncate], "`truncate` to `END`", "max_tokens")
     prompts = await read_texts(model, texts, room, field, prompt=prompt)
     kinds = body.embedding_types or ["float"]
     number_bytes = sum(FORMAT_BYTES.get(kind, _INTEGER_BYTES) for kind in kinds)

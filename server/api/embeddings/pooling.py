@@ -53,10 +53,10 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def pooling(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+async def pooling(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(pooling_decoder, content, state.limits)
     body.check(state.limits)
-    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
     if body.task == "plugin":
         return await _through_plugin(state, what, body)
     task = body.task or what.model.main_task
@@ -93,10 +93,10 @@ async def _through_plugin(state: ServerState, what: Asked, body: PoolingRequest)
     return json_response(PluginResponse(new_id("pool"), now(), answer))
 
 
-async def classify(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+async def classify(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(classify_decoder, content, state.limits)
     body.check(state.limits)
-    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
     score = what.model.config.score
     if score is None or score.pooling is None:
         raise BadRequest(

@@ -49,10 +49,10 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def score(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+async def score(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(score_decoder, content, state.limits)
     first, second, fields = body.sides(state.limits)
-    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
     rules = _rules(state, what.model, body)
     activate = body.use_activation is not False
     scores = await scores_of(what.model, what.job, first, second, rules, fields, activate=activate)
@@ -60,10 +60,10 @@ async def score(state: ServerState, request: Request, content: bytes, ticket: Re
     return json_response(ScoreResponse(new_id("score"), now(), what.name, data, what.usage))
 
 
-async def rerank(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+async def rerank(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(rerank_decoder, content, state.limits)
     query, documents = body.sides(state.limits)
-    what = asked(state, request, ticket, body.model, body.priority, body.cache_salt)
+    what = asked(state, request, context, body.model, body.priority, body.cache_salt)
     rules = _rules(state, what.model, body)
     activate = body.use_activation is not False
     fields = ("query", "documents")

@@ -71,7 +71,7 @@ async def create(state: ServerState, request: Request) -> Response:
         expires_at=now + WINDOW_SECONDS,
         metadata=body.metadata,
     )
-    row = batches.Stored(batch.id, caller.owner, caller.salt, True, file.id, msgspec.json.encode(batch))
+    row = batches.StoredBatch(batch.id, caller.owner, caller.salt, True, file.id, msgspec.json.encode(batch))
     await state.batches.add(row)
     return json_response(batch)
 

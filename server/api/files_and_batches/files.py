@@ -72,7 +72,7 @@ async def _upload(state: ServerState, request: Request, share: MemoryShare) -> R
     return json_response(_shown(stored))
 
 
-async def _keep(state: ServerState, caller: Caller, given: UploadFile, purpose: str, name: str) -> files.Stored:
+async def _keep(state: ServerState, caller: Caller, given: UploadFile, purpose: str, name: str) -> files.StoredFile:
     file, owner, store, place = f"file-{uuid.uuid4().hex}", caller.owner, state.store, 0
     begin = partial(files.begin, owner=owner, file=file, purpose=purpose, name=name, size=given.size or 0)
     await store.write(begin, admitted=owner if caller.salt else "")
@@ -140,8 +140,8 @@ async def content(state: ServerState, request: Request) -> Response:
     return StreamingResponse(parts(), headers=headers, media_type="application/octet-stream")
 
 
-async def _find(state: ServerState, request: Request) -> files.Stored:
-    def work(db: "sqlite3.Connection") -> files.Stored | None:
+async def _find(state: ServerState, request: Request) -> files.StoredFile:
+    def work(db: "sqlite3.Connection") -> files.StoredFile | None:
         return files.find(db, caller_of(request.scope).owner, request.path_params["id"])
 
     file = await state.store.read(work)
@@ -150,7 +150,7 @@ async def _find(state: ServerState, request: Request) -> files.Stored:
     return file
 
 
-def _shown(file: files.Stored) -> File:
+def _shown(file: files.StoredFile) -> File:
     return File(file.id, file.size, file.created, file.name, file.purpose)
 
 

@@ -35,15 +35,15 @@ def routes(state: ServerState) -> list[Route]:
 
 async def list_models(state: ServerState, request: Request) -> Response:
     if _is_theirs(request):
-        models = [_info(state, model, name) for model in state.catalogue for name in model.names]
+        models = [_info(state, model, name) for model in state.registry for name in model.names]
         return json_response(ModelPage(models, models[0].id, models[-1].id))
-    return json_response(ModelList([_card(state, model, name) for model in state.catalogue for name in model.names]))
+    return json_response(ModelList([_card(state, model, name) for model in state.registry for name in model.names]))
 
 
 async def one_model(state: ServerState, request: Request) -> Response:
     """Ids may hold slashes."""
     name = request.path_params["model"]
-    model = state.catalogue.find(name)
+    model = state.registry.find(name)
     return json_response(_info(state, model, name) if _is_theirs(request) else _card(state, model, name))
 
 

@@ -48,7 +48,7 @@ _BASE: Final = b'<base href="/">'
 
 
 def routes(state: ServerState) -> list[Route]:
-    return [Route(path, partial(page, state.door.root_path, name), methods=["GET"]) for path, name in PATHS.items()]
+    return [Route(path, partial(page, state.access.root_path, name), methods=["GET"]) for path, name in PATHS.items()]
 
 
 async def page(root_path: str, name: str, request: Request) -> Response:

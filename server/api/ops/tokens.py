@@ -48,7 +48,7 @@ def routes(state: ServerState) -> list[Route]:
     ]
 
 
-async def tokenize(state: ServerState, _request: Request, content: bytes, ticket: RequestContext) -> Response:
+async def tokenize(state: ServerState, _request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(tokenize_decoder, content, state.limits)
     body.check(state.limits)
     state.resolve_model(body.model)
@@ -57,7 +57,7 @@ async def tokenize(state: ServerState, _request: Request, content: bytes, ticket
     else:
         special = body.add_special_tokens is not False
         tokens = await state.pool.encode_packed(body.prompt or "", special)
-    ticket.permit.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
+    context.permit.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
     if len(tokens) > _PIECE:
         pieces = _pieces(state, tokens, context_length(state), bool(body.return_token_strs))
         return StreamingResponse(pieces, media_type="application/json")
@@ -66,9 +66,9 @@ async def tokenize(state: ServerState, _request: Request, content: bytes, ticket
     return json_response(TokenizeResponse(len(ids), context_length(state), ids, strings))
 
 
-async def _pieces(state: ServerState, tokens: "array[int]", context: int, strings: bool) -> AsyncGenerator[bytes, None]:
+async def _pieces(state: ServerState, tokens: "array[int]", max_len: int, strings: bool) -> AsyncGenerator[bytes, None]:
     """The JSON of a :class:`TokenizeResponse`, so that no more of it is there than a piece."""
-    yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (len(tokens), context)
+    yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (len(tokens), max_len)
     for start in range(0, len(tokens), _PIECE):
         yield _items(tokens[start : start + _PIECE].tolist(), start)
     if not strings:

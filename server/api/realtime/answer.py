@@ -37,15 +37,15 @@ from stentor.protocols.openai.realtime.server import (
 )
 
 from ..responses.ids import SHORT_ID, short_id
-from .conversation import Conversation, Entry
+from .conversation import Entry, RealtimeConversation
 
 Emit = Callable[[ServerEvent], None]
 
 
-class Answer:
+class ResponseWriter:
     """``conversation`` None: its items belong to none. Owned by the connection."""
 
-    def __init__(self, response: Response, emit: Emit, conversation: Conversation | None) -> None:
+    def __init__(self, response: Response, emit: Emit, conversation: RealtimeConversation | None) -> None:
         self.response: Final = response
         self._emit = emit
         self._conversation = conversation

@@ -15,12 +15,12 @@ from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
 
 from ...common.keys import Caller
 from ...generation.admission import context_length, most_prompt_tokens
-from ...generation.prepare import Turn, begin_turn, prompt_of
+from ...generation.prepare import PreparedGeneration, prepare_generation, prompt_of
 from ...overload.request_context import RequestContext
 from ...state.state import ServerState
 from ..responses.conversion import messages_of
-from ..responses.naming import in_our_words
-from .conversation import Conversation, Entry, text_of
+from ..responses.naming import map_response_fields
+from .conversation import Entry, RealtimeConversation, text_of
 
 ANSWER_SHARE: Final = 4
 """At least one part in so many of the context is the answer's, or as many tokens as it may have."""
@@ -98,14 +98,16 @@ class Asking:
         self._caller = caller
         self._session = session
 
-    async def turn(self, entries: list[Entry], conversation: Conversation | None, ticket: RequestContext) -> Turn:
-        """``conversation`` is told what was left out, which it is for good. Raises as :func:`begin_turn` does."""
+    async def turn(
+        self, entries: list[Entry], conversation: RealtimeConversation | None, context: RequestContext
+    ) -> PreparedGeneration:
+        """``conversation`` drops for good what truncation left out. Raises as :func:`prepare_generation` does."""
         session = self._session
-        with in_our_words():
+        with map_response_fields():
             limited = isinstance(session.truncation, RetentionRatio) and session.truncation.token_limits is not None
             if not limited:
                 try:
-                    turn = await self._begin(entries, ticket)
+                    turn = await self._begin(entries, context)
                 except BadRequest as error:
                     if error.code != "context_length_exceeded" or session.truncation == "disabled":
                         raise
@@ -113,25 +115,25 @@ class Asking:
                     if session.truncation == "disabled" or len(turn.prompt) <= self._room:
                         return turn
                     await turn.batches.aclose()
-                    ticket.permit.processed(len(turn.prompt))
+                    context.permit.processed(len(turn.prompt))
             kept = await self._fitting(entries)
             if conversation is not None:
                 conversation.drop(entries[: len(entries) - len(kept)])
-            return await self._begin(kept, ticket)
+            return await self._begin(kept, context)
 
-    async def _begin(self, entries: Sequence[Entry], ticket: RequestContext) -> Turn:
+    async def _begin(self, entries: Sequence[Entry], context: RequestContext) -> PreparedGeneration:
         chat = chat_request(self._session, entries)
-        return await begin_turn(self._state, chat, self._caller, ticket, fill_context=True)
+        return await prepare_generation(self._state, chat, self._caller, context, fill_context=True)
 
     @property
     def _room(self) -> int:
         """Tokens that a prompt may have, so that there is room for an answer."""
-        context = context_length(self._state)
+        max_len = context_length(self._state)
         wanted = self._session.max_output_tokens
-        answer = context // ANSWER_SHARE
+        answer = max_len // ANSWER_SHARE
         if wanted != "inf":
             answer = min(answer, wanted)
-        return min(most_prompt_tokens(self._state), context - max(1, answer))
+        return min(most_prompt_tokens(self._state), max_len - max(1, answer))
 
     async def _fitting(self, entries: list[Entry]) -> list[Entry]:
         """The end of the conversation that there is room for; the last item is always part of it."""

@@ -52,10 +52,11 @@ from ...observability.realtime_figures import SessionFigures
 from ...state.state import ServerState
 from ..responses.ids import short_id
 from .audio_budget import AudioShare
-from .conversation import Conversation, Entry
+from .conversation import Entry, RealtimeConversation
 from .machine import Event, SessionMachine, State
 from .outbox import Dialect, SendQueue
 from .parts import (
+    CommittedAudio,
     Ears,
     Heard,
     MakePacer,
@@ -65,7 +66,6 @@ from .parts import (
     TimedOut,
     TokenProbability,
     Transcript,
-    Turn,
 )
 from .response_manager import ResponseManager
 from .session import SessionRules
@@ -106,7 +106,7 @@ class Connection:
         self._open_ears = open_ears
         realtime = isinstance(session, RealtimeSession)
         self._machine = SessionMachine(State.IDLE if realtime else State.TRANSCRIBING)
-        self._conversation = Conversation(short_id("conv"), state.limits, audio)
+        self._conversation = RealtimeConversation(short_id("conv"), state.limits, audio)
         self._ears: Ears | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
@@ -131,7 +131,7 @@ class Connection:
         return self._machine.state
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> RealtimeConversation:
         return self._conversation
 
     async def serve(self, receive: Receive, first: bytes | None = None) -> None:
@@ -326,7 +326,7 @@ class Connection:
                 self._add_turn(heard.turn)
                 self._answering.respond_to_speech(self._session, answers_speech=False)
 
-    def _add_turn(self, turn: Turn) -> None:
+    def _add_turn(self, turn: CommittedAudio) -> None:
         """Audio that has been committed becomes an item at the end of the conversation."""
         entry = Entry(MessageItem(turn.item_id, "user", [Content("input_audio", transcript=None)]), turn)
         before = self._conversation.append(entry)
@@ -379,7 +379,7 @@ class Connection:
         return transcript
 
     async def _hear(self, entry: Entry) -> None:
-        """Until it is known what was said in it. Raises what :meth:`parts.Turn.transcript` does."""
+        """Until it is known what was said in it. Raises what :meth:`parts.CommittedAudio.transcript` does."""
         if entry.failure is not None:
             raise entry.failure
         if entry.waits:

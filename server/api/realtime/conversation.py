@@ -20,7 +20,7 @@ from stentor.protocols.openai.realtime.items import FunctionCallItem, FunctionCa
 from .audio_budget import AudioShare, unbounded
 from .machine import Event
 from .pacing import SpokenText
-from .parts import Turn
+from .parts import CommittedAudio
 
 ROOT: Final = "root"
 DUPLICATE_ITEM: Final = "item_create_duplicate_item_id"
@@ -40,7 +40,7 @@ class Entry:
     """One item, and what is known of it beyond what is told."""
 
     item: Item
-    turn: Turn | None = None
+    turn: CommittedAudio | None = None
     """Of the client's audio, until it is forgotten."""
     heard: str | None = None
     """What was said in it, once that is known."""
@@ -73,7 +73,7 @@ class Entry:
         return self.turn is not None and self.heard is None and self.failure is None
 
 
-class Conversation:
+class RealtimeConversation:
     """Owned by the connection; nobody else changes it."""
 
     def __init__(self, id: str, limits: Limits, share: AudioShare | None = None) -> None:

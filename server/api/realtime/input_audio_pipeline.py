@@ -53,7 +53,7 @@ class Probabilities(Protocol):
         """Of speech in each stretch of 32 ms that is whole by now."""
 
 
-class HeardTurn:
+class TranscribedAudio:
     """A turn that has been taken out of the buffer."""
 
     def __init__(self, item_id: str, clip: Clip, hearing: AnyHearing) -> None:
@@ -211,7 +211,7 @@ class InputAudioPipeline:
             self._forget()
         await anyio.lowlevel.checkpoint()
 
-    def commit(self) -> HeardTurn:
+    def commit(self) -> TranscribedAudio:
         buffer = self._buffer
         if self._detector is not None and self._detector.speaking:
             buffer.forget(to_ticks(self._detector.keep_from_ms))
@@ -227,7 +227,7 @@ class InputAudioPipeline:
         clip = buffer.take(buffer.begin, buffer.received)
         growing.hearing.finish()
         self._restart()
-        return HeardTurn(growing.item_id, clip, growing.hearing)
+        return TranscribedAudio(growing.item_id, clip, growing.hearing)
 
     def clear(self) -> None:
         self._buffer.clear()
@@ -236,7 +236,7 @@ class InputAudioPipeline:
             self._growing = None
         self._restart()
 
-    def turn_of(self, item_id: str, audio: bytes) -> HeardTurn:
+    def turn_of(self, item_id: str, audio: bytes) -> TranscribedAudio:
         wire = self._buffer.wire
         audio = audio[: len(audio) - len(audio) % wire.sample_bytes]
         ms = len(audio) * 1000 // wire.bytes_a_second
@@ -252,7 +252,7 @@ class InputAudioPipeline:
         arriving = self._arriving[hearing] = _Arriving(audio, self._share.hold())
         arriving.hold.set(_most_held(wire, len(audio)))
         self._start(hearing)
-        return HeardTurn(item_id, Clip(0, ms, audio, b""), hearing)
+        return TranscribedAudio(item_id, Clip(0, ms, audio, b""), hearing)
 
     def _feed(self, pcm: bytes) -> None:
         """Audio in which nobody looks for turns."""
@@ -313,14 +313,14 @@ class InputAudioPipeline:
         growing, self._growing = self._growing or self._open(begin), None
         growing.hearing.finish(end)
         since = (self.received_ms - event.voiced_end_ms) / 1000
-        turn = HeardTurn(growing.item_id, self._buffer.take(begin, end), growing.hearing)
+        turn = TranscribedAudio(growing.item_id, self._buffer.take(begin, end), growing.hearing)
         return SpeechStopped(growing.item_id, event.end_ms, turn, time.monotonic() - since)
 
     def _timed_out(self, event: turns.TimedOut) -> TimedOut:
         begin, end = to_ticks(event.start_ms), to_ticks(event.end_ms)
         growing = self._open(begin)
         growing.hearing.finish(end)
-        turn = HeardTurn(growing.item_id, self._buffer.take(begin, end), growing.hearing)
+        turn = TranscribedAudio(growing.item_id, self._buffer.take(begin, end), growing.hearing)
         return TimedOut(growing.item_id, event.start_ms, event.end_ms, turn)
 
     def _open(self, begin: int) -> _Growing:

@@ -2,7 +2,7 @@
 
 A connection has one :class:`Ears` for as long as it lasts, and a :class:`Pacer` for each response that speaks. All
 methods are called in the connection's own task, in the order in which the client's events came, but for
-:meth:`Ears.run`, :meth:`Turn.transcript` and :meth:`Pacer.admit`.
+:meth:`Ears.run`, :meth:`CommittedAudio.transcript` and :meth:`Pacer.admit`.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Transcript(NamedTuple):
     """Where the session includes them."""
 
 
-class Turn(Protocol):
+class CommittedAudio(Protocol):
     """One stretch of the client's audio that has been committed."""
 
     @property
@@ -62,7 +62,7 @@ class SpeechStarted(NamedTuple):
 class SpeechStopped(NamedTuple):
     item_id: str
     audio_end_ms: int
-    turn: Turn
+    turn: CommittedAudio
     """Already taken out of the buffer: the connection tells that it is committed."""
     spoke_until: float = 0.0
     """When the last speech of the turn came, by ``time.monotonic()``."""
@@ -74,7 +74,7 @@ class TimedOut(NamedTuple):
     item_id: str
     audio_start_ms: int
     audio_end_ms: int
-    turn: Turn
+    turn: CommittedAudio
 
 
 Heard = SpeechStarted | SpeechStopped | TimedOut
@@ -103,7 +103,7 @@ class Ears(Protocol):
         Raises BadRequest where the buffer would hold too much, and Overloaded where all sessions together would.
         """
 
-    def commit(self) -> Turn:
+    def commit(self) -> CommittedAudio:
         """Takes the buffer as a turn of its own.
 
         Raises BadRequest (``input_audio_buffer_commit_empty``), and Overloaded.
@@ -112,7 +112,7 @@ class Ears(Protocol):
     def clear(self) -> None:
         """Forgets the buffer, and speech that had begun in it."""
 
-    def turn_of(self, item_id: str, audio: bytes) -> Turn:
+    def turn_of(self, item_id: str, audio: bytes) -> CommittedAudio:
         """Audio that came whole, in an item. Raises BadRequest for more than the buffer would hold, and Overloaded."""
 
     def responded(self, audio_ms: float) -> None:

@@ -29,9 +29,9 @@ from ...http.error_responses import describe
 from ...overload.request_context import RequestContext
 from ...state.state import ServerState
 from ...tts.model import SpeechModel
-from .answer import Answer
+from .answer import ResponseWriter
 from .asking import Asking
-from .conversation import Conversation, Entry, text_of
+from .conversation import Entry, RealtimeConversation, text_of
 from .parts import Pacer
 from .speech_stream import SpeechStream
 
@@ -47,9 +47,9 @@ class Responding:
         state: ServerState,
         caller: Caller,
         session: RealtimeSession,
-        answer: Answer,
+        answer: ResponseWriter,
         entries: list[Entry],
-        conversation: Conversation | None,
+        conversation: RealtimeConversation | None,
         *,
         hear: Callable[[Entry], Awaitable[None]],
         room: Callable[[], Awaitable[None]],
@@ -112,21 +112,21 @@ class Responding:
         if self._answers_speech and not text_of(self._entries[-1]).strip():
             return StatusDetails("completed")
         state = self._state
-        with state.live(state.overload.request_timeout) as ticket:
-            await self._say(ticket)
+        with state.live(state.overload.request_timeout) as context:
+            await self._say(context)
         if self._finish is None or self._finish.reason not in ("stop", "length"):
             raise generation_error(self._finish)
         if self._finish.reason == "length":
             return StatusDetails("incomplete", "max_output_tokens")
         return StatusDetails("completed")
 
-    async def _say(self, ticket: RequestContext) -> None:
+    async def _say(self, context: RequestContext) -> None:
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             with closing(_Messages(self, tasks)) as messages:
                 try:
-                    with ticket.bounded():  # which is no bound for what is spoken of it
-                        await self._generate(messages, ticket)
+                    with context.bounded():  # which is no bound for what is spoken of it
+                        await self._generate(messages, context)
                     cut = self._finish is not None and self._finish.reason == "length"
                     await messages.leave("incomplete" if cut else "completed")
                 except Exception as error:  # not from within a task group, which would wrap it
@@ -136,9 +136,9 @@ class Responding:
         if failure is not None:
             raise failure
 
-    async def _generate(self, messages: "_Messages", ticket: RequestContext) -> None:
+    async def _generate(self, messages: "_Messages", context: RequestContext) -> None:
         asking = Asking(self._state, self._caller, self._session)
-        turn = await asking.turn(self._entries, self._conversation, ticket)
+        turn = await asking.turn(self._entries, self._conversation, context)
         self._asked = True
         self._given = len(turn.prompt)
         async with aclosing(turn.batches):

@@ -22,8 +22,8 @@ from stentor.protocols.openai.realtime.update import ResponseFields, read_fields
 from ...common.keys import Caller
 from ...state.state import ServerState
 from ..responses.ids import short_id
-from .answer import Answer, Emit
-from .conversation import Conversation, Entry
+from .answer import Emit, ResponseWriter
+from .conversation import Entry, RealtimeConversation
 from .machine import Event, SessionMachine
 from .parts import Ears, MakePacer
 from .responding import Responding
@@ -44,7 +44,7 @@ class ResponseManager:
         caller: Caller,
         rules: SessionRules,
         machine: SessionMachine,
-        conversation: Conversation,
+        conversation: RealtimeConversation,
         *,
         emit: Emit,
         start: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
@@ -167,7 +167,7 @@ class ResponseManager:
         if session.output_modalities == ["audio"]:
             output = session.audio.output
             response.audio = ResponseAudio(ResponseAudioOutput(output.format, output.voice))
-        answer = Answer(response, self._emit, None if aside else self._conversation)
+        answer = ResponseWriter(response, self._emit, None if aside else self._conversation)
         responding = Responding(
             self._state,
             self._caller,

@@ -97,7 +97,7 @@ def _session(serving: RealtimeServing, given: dict[str, Any]) -> Session:
 
 def _made(state: ServerState, request: Request, session: Session, seconds: int) -> tuple[str, int]:
     try:
-        return state.door.secrets.make(caller_of(request.scope), msgspec.json.encode(session), seconds)
+        return state.access.secrets.make(caller_of(request.scope), msgspec.json.encode(session), seconds)
     except SecretsFull as error:
         raise Overloaded(str(error), "client_secrets_full", _RETRY_SECONDS) from None
 

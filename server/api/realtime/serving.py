@@ -20,7 +20,7 @@ from ...common.keys import Caller
 from ...http.error_responses import describe
 from ...middleware.auth import caller_of, secret_of
 from ...observability.realtime_figures import SessionKind
-from ...state.model_registry import Kind
+from ...state.model_registry import ModelRole
 from ...state.state import ServerState
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
@@ -73,10 +73,10 @@ class ServedModels:
     def transcription_model(self, name: str | None, field: str) -> str:
         return self._served(name, "transcription", field)
 
-    def _served(self, name: str | None, kind: Kind, field: str) -> str:
+    def _served(self, name: str | None, kind: ModelRole, field: str) -> str:
         """Raises BadRequest. A name that no model has stands for the one of its kind: every client of the Realtime API
         sends OpenAI's names by default, and a session says which model it has."""
-        known = self._state.catalogue
+        known = self._state.registry
         only = known.of_kind(kind)
         if only is None or name is None or name in known:
             return known.resolve(name, kind, field)
@@ -219,7 +219,7 @@ class RealtimeServing:
                     f"`model`: this client secret is for `{session.model}`.", "model", "invalid_value", 403
                 )
             return msgspec.structs.replace(session, id=id, expires_at=expires_at)
-        known = self._state.catalogue
+        known = self._state.registry
         named = known.find(model).kind if model and model in known else None
         if query.get("intent") == "transcription" or named == "transcription":
             if named == "chat":

@@ -42,7 +42,7 @@ from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
 from stentor.protocols.openai.sampling import not_served
 from stentor.protocols.openai.tools import tool_use
 
-from ...generation.error_fields import renamed
+from ...generation.error_fields import map_error_fields
 
 _SHOWN: Final = ("type", "name", "description", "parameters")
 _MODES: Final = ("none", "auto", "required")
@@ -295,7 +295,7 @@ def check_tools(session: RealtimeSession, limits: Limits, where: str) -> None:
         "tool_choice.function": f"{where}.tool_choice",
         "tool_choice": f"{where}.tool_choice",
     }
-    with renamed(names):
+    with map_error_fields(names):
         tool_use(_Offer(chat_tools(session.tools), chat_choice(session.tool_choice, session.tools)), limits)
 
 

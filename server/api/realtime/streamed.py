@@ -16,7 +16,7 @@ import anyio
 from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
-from ...asr.streaming import BYTES_A_SECOND, Piece, StreamingTranscriptionModel, Stretch, Written
+from ...asr.streaming import BYTES_A_SECOND, Piece, StreamedTranscript, StreamingTranscriptionModel, Written
 from ...common.errors import Unavailable
 from ...common.task_scope import TaskScope
 from ...observability.realtime_figures import PassFigures
@@ -53,10 +53,10 @@ class StreamTranscriber:
         """That the model makes of audio."""
         return SAMPLE_RATE / self.model.vocabulary.step
 
-    def begin(self, *, logprobs: bool) -> Stretch:
+    def begin(self, *, logprobs: bool) -> StreamedTranscript:
         """Raises ServerError."""
         try:
-            return Stretch(self.model, salt=self._salt, name=self._name, logprobs=logprobs)
+            return StreamedTranscript(self.model, salt=self._salt, name=self._name, logprobs=logprobs)
         except EngineUnavailable as error:
             raise Unavailable(str(error), "engine_unavailable") from error
 
@@ -87,7 +87,7 @@ class StreamedTurn:
         self._waiting = bytearray()
         """Audio that no request has been fed."""
         self._hold = (share or unbounded()).hold()
-        self._stretch: Stretch | None = None
+        self._stretch: StreamedTranscript | None = None
         self._written = Written()
         self._tokens: list[TokenProbability] = []
         self._untold: list[TokenProbability] = []
@@ -202,7 +202,7 @@ class StreamedTurn:
         least = MIN_HEARD_MS * BYTES_A_SECOND // 1000
         return not self._task.complete or len(self._waiting) >= least
 
-    async def _feed(self, stretch: Stretch) -> None:
+    async def _feed(self, stretch: StreamedTranscript) -> None:
         """Until it has all that it may have."""
         try:
             while True:

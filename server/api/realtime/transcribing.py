@@ -7,7 +7,7 @@ from stentor.engine.client.client import EngineUnavailable
 
 from ...asr.model import TranscriptionModel
 from ...asr.options import TranscriptionOptions
-from ...asr.transcribe import Turn, transcribe_turn
+from ...asr.transcribe import TranscribedTurn, transcribe_turn
 from ...common.errors import Unavailable
 from ...observability.realtime_figures import PassFigures
 from .formats import HEARD
@@ -49,7 +49,7 @@ class ModelTranscriber:
         return _hypothesis(model, turn, len(after), tokens=hearing.logprobs)
 
 
-def _hypothesis(model: TranscriptionModel, turn: Turn, given: int, *, tokens: bool) -> Hypothesis:
+def _hypothesis(model: TranscriptionModel, turn: TranscribedTurn, given: int, *, tokens: bool) -> Hypothesis:
     drawn = turn.tokens[given:]
     data = [model.vocabulary.tokenizer.token_bytes(token) if token < model.vocabulary.eot else b"" for token in drawn]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -7,10 +7,10 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.items import Item
 
 if TYPE_CHECKING:
-    from .preparing import Conversation
+    from .preparing import ConversationItems
 
 
-def approved(conversation: "Conversation") -> list[Item]:
+def approved(conversation: "ConversationItems") -> list[Item]:
     """The requests whose calls are to be made now: the client approves them, and they have not been made."""
     asked = _asked(conversation)
     made = {item.get("approval_request_id") for item in conversation.items if item["type"] == "mcp_call"}
@@ -22,7 +22,7 @@ def approved(conversation: "Conversation") -> list[Item]:
     return [asked[name] for name in dict.fromkeys(names) if name not in made]
 
 
-def check_approvals(conversation: "Conversation", labels: Collection[str]) -> None:
+def check_approvals(conversation: "ConversationItems", labels: Collection[str]) -> None:
     """``labels`` of the servers that the request names. Raises BadRequest naming the field."""
     asked = _asked(conversation)
     answers: dict[str, bool] = {}
@@ -41,5 +41,5 @@ def check_approvals(conversation: "Conversation", labels: Collection[str]) -> No
             )
 
 
-def _asked(conversation: "Conversation") -> dict[str, Item]:
+def _asked(conversation: "ConversationItems") -> dict[str, Item]:
     return {item["id"]: item for item in conversation.items if item["type"] == "mcp_approval_request"}

@@ -8,34 +8,34 @@ from contextlib import AbstractContextManager, ExitStack
 import anyio
 import msgspec
 
-from ...generation.prepare import Turn, begin_turn
+from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.request_context import RequestContext
 from ...state.event_log import EventLog
 from ...state.state import ServerState
 from .encoder import COPIES
-from .naming import in_our_words
+from .naming import map_response_fields
 from .preparing import Prepared
-from .running import Run
+from .running import ResponseTask
 from .tool_loop import Rounds
 
 
-async def run_of(state: ServerState, prepared: Prepared, ticket: RequestContext, *, watched: bool) -> Run:
-    """One that has not begun; ``watched``: its events are to be read. Raises what :func:`begin_turn` raises."""
-    turns: Turn | Rounds
+async def run_of(state: ServerState, prepared: Prepared, context: RequestContext, *, watched: bool) -> ResponseTask:
+    """One that has not begun; ``watched``: its events are to be read. Raises what :func:`prepare_generation` raises."""
+    turns: PreparedGeneration | Rounds
     if prepared.servers:
-        turns = Rounds(state, prepared, ticket)
+        turns = Rounds(state, prepared, context)
     else:
-        with in_our_words(prepared.response.tools):
-            turns = await begin_turn(state, prepared.chat, prepared.caller, ticket, copies=COPIES)
+        with map_response_fields(prepared.response.tools):
+            turns = await prepare_generation(state, prepared.chat, prepared.caller, context, copies=COPIES)
     log = None
     if watched:
         store = state.store if prepared.request.stored else None
         ahead = prepared.response.background and state.store.durable
         log = EventLog(store, prepared.response.id, ahead=ahead)
-    return Run(state, prepared, turns, log, ticket.permit.memory)
+    return ResponseTask(state, prepared, turns, log, context.permit.memory)
 
 
-async def run_in_background(state: ServerState, prepared: Prepared) -> Run:
+async def run_in_background(state: ServerState, prepared: Prepared) -> ResponseTask:
     """One that goes on by itself, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
     if prepared.chat.seed is None:
         # drawn here, for what is stored must say how another server would go on
@@ -44,12 +44,12 @@ async def run_in_background(state: ServerState, prepared: Prepared) -> Run:
     with ExitStack() as stack:
         stack.enter_context(state.responses.room(prepared.caller))
         # its own place in the queue: that of the request is given back with the answer
-        ticket = stack.enter_context(state.live(state.overload.request_timeout))
-        ticket.permit.memory.add(prepared.held)
-        run = await run_of(state, prepared, ticket, watched=True)
+        context = stack.enter_context(state.live(state.overload.request_timeout))
+        context.permit.memory.add(prepared.held)
+        run = await run_of(state, prepared, context, watched=True)
         run.begin()
         await run.write()
-        task = run.start(ticket.bounded)
+        task = run.start(context.bounded)
         kept = stack.pop_all()
         task.add_done_callback(lambda _: kept.close())
     return run
@@ -58,7 +58,7 @@ async def run_in_background(state: ServerState, prepared: Prepared) -> Run:
 class Attached:
     """The events of a run that lives as long as somebody reads them."""
 
-    def __init__(self, run: Run, bounds: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, run: ResponseTask, bounds: Callable[[], AbstractContextManager[None]]) -> None:
         assert run.log is not None
         self._run = run
         self._bounds = bounds

@@ -16,14 +16,14 @@ from stentor.protocols.openai.responses.objects import Compaction, ResponseUsage
 from stentor.protocols.openai.responses.request import CompactRequest, ContextFields
 
 from ...common.keys import Caller
-from ...generation.prepare import begin_turn
+from ...generation.prepare import prepare_generation
 from ...overload.request_context import RequestContext
 from ...state.state import ServerState
 from ..common.collect import collect
 from .conversion import Compacted, messages_of, text_of
 from .encrypted_content import EncryptedContent
 from .ids import random_id
-from .naming import in_our_words
+from .naming import map_response_fields
 from .preparing import fitting, read_conversation, seal_of
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
@@ -35,7 +35,7 @@ _ASKS: Final = (
 )
 
 
-async def compact(state: ServerState, body: CompactRequest, caller: Caller, ticket: RequestContext) -> Compaction:
+async def compact(state: ServerState, body: CompactRequest, caller: Caller, context: RequestContext) -> Compaction:
     """What the user said stays as it is; all else is in the summary, which is sealed for the caller.
 
     Raises BadRequest, and GenerationFailed.
@@ -49,7 +49,7 @@ async def compact(state: ServerState, body: CompactRequest, caller: Caller, tick
         truncation="auto",
     )
     asked.check_context(state.limits)
-    items = (await read_conversation(state, asked, caller, ticket.permit.memory)).items
+    items = (await read_conversation(state, asked, caller, context.permit.memory)).items
     seal = await seal_of(state, caller)
     wish: Item = {
         "id": random_id("msg"),
@@ -59,17 +59,17 @@ async def compact(state: ServerState, body: CompactRequest, caller: Caller, tick
     }
     room = min(MAX_SUMMARY_TOKENS, (state.max_model_len or 4) // 4)
     chat = await fitting(state, asked, [*items, wish], seal, room)
-    summary, usage = await _answer(state, chat, caller, ticket)
+    summary, usage = await _answer(state, chat, caller, context)
     sealed = seal.seal(encode(Compacted(_said(items, seal), summary)).decode())
     made = {"id": random_id("cmp"), "type": "compaction", "encrypted_content": sealed}
     return Compaction(random_id("resp"), int(time.time()), [made], usage)
 
 
 async def _answer(
-    state: ServerState, chat: ChatRequest, caller: Caller, ticket: RequestContext
+    state: ServerState, chat: ChatRequest, caller: Caller, context: RequestContext
 ) -> tuple[str, ResponseUsage]:
-    with in_our_words():
-        turn = await begin_turn(state, chat, caller, ticket)
+    with map_response_fields():
+        turn = await prepare_generation(state, chat, caller, context)
     async with aclosing(turn.batches):
         generation = await collect(turn.batches, 1)
     text = generation.choices[0].text.strip()

@@ -73,7 +73,7 @@ async def create(state: ServerState, request: Request) -> Response:
     body = decode(create_decoder, await _body(state, request) or b"{}", state.limits)
     check_metadata(body.metadata)
     given = _checked(state, body.items or [])
-    row = table.Stored(random_id("conv"), int(time.time()), body.metadata or {})
+    row = table.StoredConversation(random_id("conv"), int(time.time()), body.metadata or {})
     await state.store.write(lambda db: table.insert(db, caller_of(request.scope).owner, row, given))
     return _answer(row)
 
@@ -86,10 +86,10 @@ async def update(state: ServerState, request: Request) -> Response:
     body = decode(update_decoder, await _body(state, request), state.limits)
     check_metadata(body.metadata)
 
-    def work(db: "sqlite3.Connection") -> table.Stored:
+    def work(db: "sqlite3.Connection") -> table.StoredConversation:
         row = _found(*_names(request), db)
         table.update(db, row.id, body.metadata or {})
-        return table.Stored(row.id, row.created, body.metadata or {})
+        return table.StoredConversation(row.id, row.created, body.metadata or {})
 
     return _answer(await state.store.write(work))
 
@@ -153,7 +153,7 @@ async def one_item(state: ServerState, request: Request) -> Response:
 
 
 async def delete_item(state: ServerState, request: Request) -> Response:
-    def work(db: "sqlite3.Connection") -> table.Stored:
+    def work(db: "sqlite3.Connection") -> table.StoredConversation:
         row = _found(*_names(request), db)
         if not table.delete_item(db, row.id, request.path_params["item_id"]):
             raise _missing_item(request)
@@ -185,7 +185,7 @@ def _names(request: Request) -> tuple[str, str]:
     return caller_of(request.scope).owner, request.path_params["conversation_id"]
 
 
-def _found(owner: str, conversation: str, db: "sqlite3.Connection") -> table.Stored:
+def _found(owner: str, conversation: str, db: "sqlite3.Connection") -> table.StoredConversation:
     row = table.find(db, owner, conversation)
     if row is None:
         raise _missing(conversation)
@@ -202,5 +202,5 @@ def _missing_item(request: Request) -> BadRequest:
     return BadRequest(message, "item_id", "item_not_found", 404)
 
 
-def _answer(row: table.Stored) -> Response:
+def _answer(row: table.StoredConversation) -> Response:
     return json_response(Conversation(row.id, row.created, row.metadata))

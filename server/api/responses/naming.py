@@ -29,7 +29,7 @@ _QUOTED: Final = re.compile(r"`([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)`")
 
 
 @contextmanager
-def in_our_words(tools: Sequence[dict[str, Any]] | None = None) -> Iterator[None]:
+def map_response_fields(tools: Sequence[dict[str, Any]] | None = None) -> Iterator[None]:
     """Gives a BadRequest that is raised inside the names of this API's fields.
 
     ``tools`` are the request's own; further ones come from searches, in its ``input``.

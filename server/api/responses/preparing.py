@@ -33,7 +33,7 @@ from .approvals import check_approvals
 from .conversion import chat_request, droppable
 from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
-from .naming import in_our_words
+from .naming import map_response_fields
 from .offering import asking, known_lists, offered_beside, with_loaded
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _SECRET: Final = "seal"
 
 
 @dataclass(frozen=True)
-class Conversation:
+class ConversationItems:
     """What a prompt is made of."""
 
     history: list[Item]
@@ -63,7 +63,7 @@ class Prepared:
     request: ResponseRequest
     response: ResponseObject
     """As it is before anything has been generated."""
-    conversation: Conversation
+    conversation: ConversationItems
     chat: ChatRequest
     caller: Caller
     seal: EncryptedContent
@@ -87,7 +87,7 @@ async def read_conversation(
     memory: MemoryShare,
     *,
     extra: Sequence[Item] | None = None,
-) -> Conversation:
+) -> ConversationItems:
     """What is loaded for it is counted in ``memory`` before. Raises BadRequest, also for what is not there (404) or is
     another caller's, and MemoryFull.
 
@@ -117,7 +117,7 @@ async def read_conversation(
             "input",
             "array_above_max_length",
         )
-    return Conversation(history, given)
+    return ConversationItems(history, given)
 
 
 async def prepare(
@@ -182,7 +182,7 @@ async def fitting(
 
 async def count_tokens(state: ServerState, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> int:
     """Of the prompt, however long; ``tools`` as the client knows them. Raises BadRequest as a request would."""
-    with in_our_words(tools or ()):
+    with map_response_fields(tools or ()):
         return len(await prompt_of(state, chat))
 
 

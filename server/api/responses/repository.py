@@ -32,7 +32,7 @@ class Found:
 
     id: str
     live: Live | None
-    stored: responses.Stored | None
+    stored: responses.StoredResponse | None
     output: list[Item]
 
     @property
@@ -55,7 +55,7 @@ async def find(state: ServerState, caller: Caller, response: str) -> Found:
     return Found(response, None, *found)
 
 
-def _find(owner: str, response: str, db: "sqlite3.Connection") -> tuple[responses.Stored, list[Item]] | None:
+def _find(owner: str, response: str, db: "sqlite3.Connection") -> tuple[responses.StoredResponse, list[Item]] | None:
     row = responses.find(db, owner, response)
     return None if row is None else (row, responses.items(db, response, output=True))
 

@@ -23,7 +23,7 @@ from stentor.protocols.openai.responses.objects import ResponseFailure, Response
 from ...common.errors import Overloaded, ServerError
 from ...common.fair_queue import current_owner
 from ...common.keys import Caller
-from ...generation.prepare import Turn, begin_turn
+from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.memory_budget import STORED_FACTOR, MemoryShare
 from ...state.event_log import EventLog, Step, unpacked, unpacked_steps
 from ...state.state import ServerState
@@ -32,9 +32,9 @@ from ...text.generation import EventStream, Submitter
 from ...text.slices import EngineEvent
 from .encoder import COPIES
 from .ids import Ids
-from .preparing import Conversation, Prepared, read_conversation, seal_of
+from .preparing import ConversationItems, Prepared, read_conversation, seal_of
 from .replay import Replay
-from .running import Resumable, Run, encode, failure_of
+from .running import ResponseTask, Resumable, encode, failure_of
 from .tool_loop import Rounds
 
 logger = logging.getLogger(__name__)
@@ -83,28 +83,30 @@ async def _resume(state: ServerState, name: str) -> None:
     row = await state.store.read(lambda db: responses.load(db, name))
     if row is None or row.request is None:
         raise BadRequest("The response cannot be read any more.")
-    caller = state.door.keys.owner(row.owner)
+    caller = state.access.keys.owner(row.owner)
     if caller is None:
         await _give_up(state, name, _GONE)
         return
     current_owner.set(caller.owner)
     with ExitStack() as stack:
         stack.enter_context(state.responses.room(caller, resumed=True))
-        ticket = stack.enter_context(state.live())
+        context = stack.enter_context(state.live())
         known = await _known(state, row)
-        prepared = await _prepared(state, row, caller, ticket.permit.memory)
-        turns: Turn | Rounds
+        prepared = await _prepared(state, row, caller, context.permit.memory)
+        turns: PreparedGeneration | Rounds
         if prepared.servers:
-            turns = Rounds(state, prepared, ticket, replay=Replay(known.events, known.steps, _submitter))
+            turns = Rounds(state, prepared, context, replay=Replay(known.events, known.steps, _submitter))
         else:
             client = Resuming(state.client, known.steps)
-            turns = await begin_turn(state, prepared.chat, caller, ticket, copies=COPIES, client=client)
+            turns = await prepare_generation(state, prepared.chat, caller, context, copies=COPIES, client=client)
         log = EventLog(state.store, name, ahead=True)
         log.expect(known.events, len(known.steps))
-        memory = ticket.permit.memory
-        run = Run(state, prepared, turns, log, memory, stored=True, give_up=lambda: _give_up(state, name, _CHANGED))
+        memory = context.permit.memory
+        run = ResponseTask(
+            state, prepared, turns, log, memory, stored=True, give_up=lambda: _give_up(state, name, _CHANGED)
+        )
         run.begin()
-        task = run.start(ticket.bounded)
+        task = run.start(context.bounded)
         kept = stack.pop_all()
         task.add_done_callback(lambda _: kept.close())
 
@@ -114,13 +116,13 @@ class _Known(msgspec.Struct, frozen=True):
     steps: list[Step]
 
 
-async def _known(state: ServerState, row: responses.Stored) -> _Known:
+async def _known(state: ServerState, row: responses.StoredResponse) -> _Known:
     stretches = await state.store.read(lambda db: responses.stretches(db, row.id))
     steps = list(chain.from_iterable(unpacked_steps(steps) for _, _, steps in stretches))
     return _Known([event for _, packed, _ in stretches for event in unpacked(packed)], steps)
 
 
-async def _prepared(state: ServerState, row: responses.Stored, caller: Caller, memory: MemoryShare) -> Prepared:
+async def _prepared(state: ServerState, row: responses.StoredResponse, caller: Caller, memory: MemoryShare) -> Prepared:
     assert row.request is not None
     stored = await state.store.read(partial(responses.items_bytes, response=row.id))
     memory.add(STORED_FACTOR * (len(row.request) + stored))
@@ -130,11 +132,11 @@ async def _prepared(state: ServerState, row: responses.Stored, caller: Caller, m
     seal = await seal_of(state, caller)
     request, locked = resumable.request, resumable.locked
     servers = await state.mcp.servers(request.tools or (), locked)
-    conversation = Conversation([], given)
+    conversation = ConversationItems([], given)
     if servers and (request.previous_response_id or request.conversation_id):
         # what the model is told next is made of all that was said
         before = msgspec.structs.replace(request, input=[])
-        conversation = Conversation((await read_conversation(state, before, caller, memory)).history, given)
+        conversation = ConversationItems((await read_conversation(state, before, caller, memory)).history, given)
     return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
 
 

@@ -80,9 +80,9 @@ def routes(state: ServerState) -> list[BaseRoute]:
     ]
 
 
-async def create(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> ASGIApp:
+async def create(state: ServerState, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, state.limits)
-    memory = ticket.permit.memory
+    memory = context.permit.memory
     memory.add(decoded_bytes(content, state.limits))  # what it asks for is stored at the end, so it is held until then
     prepared = await prepare(state, body, caller_of(request.scope), memory)
     name_anew(request, body.request_id)
@@ -92,9 +92,9 @@ async def create(state: ServerState, request: Request, content: bytes, ticket: R
         if body.stream:
             return _stream(state, run.log.read())
         return json_response(run.response)
-    run = await run_of(state, prepared, ticket, watched=bool(body.stream))
+    run = await run_of(state, prepared, context, watched=bool(body.stream))
     if body.stream:
-        return _stream(state, Attached(run, ticket.bounded))
+        return _stream(state, Attached(run, context.bounded))
     await run.complete()
     return WholeAnswer([encode(run.response)])
 
@@ -109,14 +109,14 @@ async def connect(state: ServerState, socket: WebSocket) -> None:
         await ResponseSocket(state, socket, state.socket_messages).serve()
 
 
-async def input_tokens(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+async def input_tokens(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(context_decoder, content, state.limits)
-    return json_response(InputTokens(await count_context(state, body, caller_of(request.scope), ticket.permit.memory)))
+    return json_response(InputTokens(await count_context(state, body, caller_of(request.scope), context.permit.memory)))
 
 
-async def compact_route(state: ServerState, request: Request, content: bytes, ticket: RequestContext) -> Response:
+async def compact_route(state: ServerState, request: Request, content: bytes, context: RequestContext) -> Response:
     body = decode(compact_decoder, content, state.limits)
-    return json_response(await compact(state, body, caller_of(request.scope), ticket))
+    return json_response(await compact(state, body, caller_of(request.scope), context))
 
 
 async def retrieve(state: ServerState, request: Request) -> ASGIApp:

@@ -20,7 +20,7 @@ from stentor.protocols.openai.responses.tools import client_functions
 
 from ...common.errors import Overloaded, ShutDown, generation_error
 from ...common.task_scope import TaskScope
-from ...generation.prepare import Turn
+from ...generation.prepare import PreparedGeneration
 from ...http.error_responses import describe
 from ...http.whole_answer import AnswerRoom
 from ...overload.memory_budget import MemoryShare
@@ -59,7 +59,7 @@ class Resumable(msgspec.Struct, frozen=True):
 END_OF_TURN: Final = Step([], None)
 
 
-class Run:
+class ResponseTask:
     """Makes one response, tells its log, and stores it where that is wanted.
 
     Its end is told in the moment in which its row is given to the store, which does one thing after the other: who has
@@ -70,7 +70,7 @@ class Run:
         self,
         state: ServerState,
         prepared: Prepared,
-        turns: Turn | Rounds,
+        turns: PreparedGeneration | Rounds,
         log: EventLog | None,
         held: MemoryShare,
         *,
@@ -150,7 +150,7 @@ class Run:
 
     async def abandon(self) -> None:
         """It has not been started, and is not going to be."""
-        if isinstance(self._turns, Turn):
+        if isinstance(self._turns, PreparedGeneration):
             await self._turns.batches.aclose()
 
     async def ended(self) -> None:
@@ -230,7 +230,7 @@ class Run:
 
     async def _generate(self) -> None:
         """The turns of the model: one, or as many as there are calls that the server runs."""
-        if isinstance(self._turns, Turn):
+        if isinstance(self._turns, PreparedGeneration):
             await self._take(self._turns)
             return
         if self.log is not None and not self.log.end:
@@ -247,7 +247,7 @@ class Run:
         if self._survives:
             await self.write()
 
-    async def _take(self, turn: Turn) -> None:
+    async def _take(self, turn: PreparedGeneration) -> None:
         encoder, log = self._encoder, self.log
         begun = False
         async with aclosing(turn.batches):
@@ -316,9 +316,9 @@ class Run:
         bare = msgspec.structs.replace(self.response, output=[])
         return encode(bare), items_of(self.response.output, logprobs=True)
 
-    def _row(self, object_: bytes, resumable: bytes | None) -> responses.Stored:
+    def _row(self, object_: bytes, resumable: bytes | None) -> responses.StoredResponse:
         response = self.response
-        return responses.Stored(
+        return responses.StoredResponse(
             response.id,
             self.owner,
             open=True,

@@ -183,14 +183,14 @@ class ResponseSocket:
         before = self._kept.get(body.previous_response_id or "")
         extra = None if before is None else before.items
         size = len(message) + (0 if before is None else before.size)
-        with state.live(state.overload.request_timeout) as ticket:
-            with ticket.bounded():
-                prepared = await prepare(state, body, self._caller, ticket.permit.memory, extra=extra)
+        with state.live(state.overload.request_timeout) as context:
+            with context.bounded():
+                prepared = await prepare(state, body, self._caller, context.permit.memory, extra=extra)
                 if body.generate is False:
                     await self._only_prepare(prepared, lane, size)
                     return
-                run = await run_of(state, prepared, ticket, watched=True)
-            async with aclosing(Attached(run, ticket.bounded)) as events:
+                run = await run_of(state, prepared, context, watched=True)
+            async with aclosing(Attached(run, context.bounded)) as events:
                 async for batch in events:
                     for event in batch:
                         await self._send(event, lane)

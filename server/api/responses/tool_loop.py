@@ -19,7 +19,7 @@ from stentor.protocols.openai.responses.objects import McpApprovalRequestItem, M
 
 from ...common.task_scope import TaskScope
 from ...generation.admission import context_length
-from ...generation.prepare import Turn, begin_turn
+from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.request_context import RequestContext
 from ...state.state import ServerState
 from ...tools.errors import INVALID_PARAMS, NOT_MADE, Fault, ToolServerFailed, protocol_fault
@@ -29,7 +29,7 @@ from ...tools.tools import Offered, function_name
 from .approvals import approved
 from .encoder import COPIES, ResponseEncoder, ServedTool
 from .items import items_of
-from .naming import in_our_words
+from .naming import map_response_fields
 from .offering import asking, blaming, known_lists, offered_beside
 from .preparing import Prepared, fitting
 from .replay import NOTHING, Replay
@@ -48,21 +48,23 @@ class Rounds:
     """Of one response."""
 
     def __init__(
-        self, state: ServerState, prepared: Prepared, ticket: RequestContext, *, replay: Replay = NOTHING
+        self, state: ServerState, prepared: Prepared, context: RequestContext, *, replay: Replay = NOTHING
     ) -> None:
         """``replay``: what an earlier server has done of it."""
         self._state = state
         self._prepared = prepared
-        self._ticket = ticket
+        self._ticket = context
         self._replay = replay
         self._toolbox = Toolbox(state.mcp, prepared.servers)
         self._tools: Mapping[str, Offered] = {}
         self._made = 0
 
-    async def turns(self, encoder: ResponseEncoder, tell: Tell, commit: Commit) -> AsyncGenerator[Turn, None]:
+    async def turns(
+        self, encoder: ResponseEncoder, tell: Tell, commit: Commit
+    ) -> AsyncGenerator[PreparedGeneration, None]:
         """Each is to be run to its end, and given to ``encoder``, before the next is asked for.
 
-        Raises ToolServerFailed, and what :func:`begin_turn` raises.
+        Raises ToolServerFailed, and what :func:`prepare_generation` raises.
         """
         try:
             lists = await self._lists(encoder, tell)
@@ -122,7 +124,7 @@ class Rounds:
 
     # ---- turns
 
-    async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> Turn | None:
+    async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> PreparedGeneration | None:
         """None where there are no tokens left to be said."""
         request = asking(self._prepared.request, self._tools if offering else {}, first=not self._made)
         if request.max_output_tokens is not None:
@@ -138,9 +140,9 @@ class Rounds:
         prepared, state = self._prepared, self._state
         client = self._replay.submitter(number, state.client)
         arrival = time.monotonic() if number else None
-        with blaming(prepared.request, self._tools), in_our_words(request.tools or ()):
+        with blaming(prepared.request, self._tools), map_response_fields(request.tools or ()):
             chat = await fitting(state, request, prepared.conversation.items + said, prepared.seal)
-            return await begin_turn(
+            return await prepare_generation(
                 state, chat, prepared.caller, self._ticket, copies=COPIES, client=client, arrival=arrival
             )
 

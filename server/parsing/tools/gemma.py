@@ -16,7 +16,7 @@ from .layout import Layout, either, free, members, quoted_input
 from .machine import Machine, marked
 from .output import Output
 from .python_reader import word
-from .reader import WHITESPACE, Markers, Reader, Sink, Steps
+from .reader import WHITESPACE, MarkerScanner, Reader, Sink, Steps
 from .schemas import STRING, Arguments, ToolArguments, converted
 from .text_values import string_conditions
 
@@ -62,14 +62,14 @@ class GemmaCalls:
         return self.begin in template_source
 
     @cached_property
-    def found(self) -> Markers:
+    def found(self) -> MarkerScanner:
         """What ends content."""
-        return Markers((self.begin, self.end))
+        return MarkerScanner((self.begin, self.end))
 
     @cached_property
-    def quotes(self) -> Markers:
+    def quotes(self) -> MarkerScanner:
         """What ends a string."""
-        return Markers((self.quote,))
+        return MarkerScanner((self.quote,))
 
     @cached_property
     def _layout(self) -> Layout:

@@ -14,7 +14,7 @@ from .call_objects import Keys, call_object
 from .layout import Layout, arguments, either, free, free_bare
 from .machine import Machine, attempt, let_go, marked
 from .output import Output
-from .reader import Markers, Reader, Steps
+from .reader import MarkerScanner, Reader, Steps
 from .signs import Signs
 
 
@@ -80,8 +80,8 @@ class JsonCalls:
         return f'{lark.literal(head)} {arguments(lark, tool)} "}}"'
 
     @cached_property
-    def _found(self) -> Markers:
-        return Markers((*self.begins, *self.guesses, *self._strays, *self.dropped))
+    def _found(self) -> MarkerScanner:
+        return MarkerScanner((*self.begins, *self.guesses, *self._strays, *self.dropped))
 
     @cached_property
     def _strays(self) -> frozenset[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from ..interface import Piece
 from .output import Output
-from .reader import Markers, Reader, Steps, TooLongError
+from .reader import MarkerScanner, Reader, Steps, TooLongError
 
 
 class Machine:
@@ -45,7 +45,7 @@ class Machine:
 def marked(
     reader: Reader,
     output: Output,
-    markers: Markers,
+    markers: MarkerScanner,
     call: Callable[[str], Steps[bool]],
     *,
     dropped: frozenset[str] = frozenset(),

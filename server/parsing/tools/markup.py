@@ -11,7 +11,7 @@ from .json_reader import escaped, json_value
 from .layout import Layout, either, free, quoted_input
 from .machine import Machine, marked
 from .output import Output
-from .reader import WHITESPACE, Markers, Reader, Steps, TooLongError
+from .reader import WHITESPACE, MarkerScanner, Reader, Steps, TooLongError
 from .schemas import STRING, Arguments, ToolArguments, converted
 from .signs import Signs
 from .text_values import text_value
@@ -106,9 +106,9 @@ class Markup:
         return (self.parameter, self.call_end)
 
     @cached_property
-    def found(self) -> Markers:
+    def found(self) -> MarkerScanner:
         """What ends content."""
-        return Markers({self.call, self.section, *self.strays} - {""})
+        return MarkerScanner({self.call, self.section, *self.strays} - {""})
 
     @cached_property
     def strays(self) -> frozenset[str]:
@@ -116,25 +116,25 @@ class Markup:
         return frozenset({self.call_end, self.section_end, *self.between} - {"", self.call})
 
     @cached_property
-    def value_ends(self) -> Markers:
+    def value_ends(self) -> MarkerScanner:
         """What ends a value."""
         ends = (self.value_end, self.parameter, self.call_end)
-        return Markers([*ends, *(f"\n{end}" for end in ends)] if self.trim else ends)
+        return MarkerScanner([*ends, *(f"\n{end}" for end in ends)] if self.trim else ends)
 
     @cached_property
-    def resumptions(self) -> Markers:
+    def resumptions(self) -> MarkerScanner:
         """Where reading goes on behind what does not belong."""
-        return Markers((self.parameter, self.call_end))
+        return MarkerScanner((self.parameter, self.call_end))
 
     @cached_property
-    def names(self) -> Markers:
+    def names(self) -> MarkerScanner:
         """What ends a name."""
-        return Markers(self.name_ends)
+        return MarkerScanner(self.name_ends)
 
     @cached_property
-    def keys(self) -> Markers:
+    def keys(self) -> MarkerScanner:
         """What ends a key."""
-        return Markers(self.key_ends)
+        return MarkerScanner(self.key_ends)
 
 
 class _Reading:

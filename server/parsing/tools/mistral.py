@@ -13,13 +13,13 @@ from .layout import Layout
 from .machine import Machine, marked
 from .named import Header, NamedCalls, named_call
 from .output import Output
-from .reader import Markers, Reader, Steps
+from .reader import MarkerScanner, Reader, Steps
 
 _CALLS: Final = "[TOOL_CALLS]"
 _ARGUMENTS: Final = "[ARGS]"
 _ID: Final = "[CALL_ID]"
 _NAME: Final = re.compile(r"[^\[{\s]+")
-_MARKERS: Final = Markers((_CALLS,))
+_MARKERS: Final = MarkerScanner((_CALLS,))
 
 _ARRAY: Final = JsonCalls(
     name="mistral", layout=Layout(opening=f"{_CALLS}[", between=", ", closing="]"), begins=(_CALLS,)

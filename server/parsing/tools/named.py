@@ -12,7 +12,7 @@ from .layout import Layout, either, free
 from .layout import arguments as arguments_grammar
 from .machine import Machine, let_go, marked
 from .output import Output
-from .reader import Markers, Reader, Steps
+from .reader import MarkerScanner, Reader, Steps
 from .signs import Signs
 
 
@@ -85,16 +85,16 @@ class NamedCalls:
         return " ".join([*head, arguments_grammar(lark, tool), lark.literal(after)])
 
     @cached_property
-    def _found(self) -> Markers:
-        return Markers((*self.calls, *self.section, *self._strays))
+    def _found(self) -> MarkerScanner:
+        return MarkerScanner((*self.calls, *self.section, *self._strays))
 
     @cached_property
     def _strays(self) -> frozenset[str]:
         return frozenset({*self.ends, *self.section_ends})
 
     @cached_property
-    def _header_ends(self) -> Markers:
-        return Markers(self.header_ends)
+    def _header_ends(self) -> MarkerScanner:
+        return MarkerScanner(self.header_ends)
 
     def _read(self, reader: Reader, output: Output) -> Steps[None]:
         def behind(marker: str) -> Steps[bool]:

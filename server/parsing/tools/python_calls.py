@@ -12,7 +12,7 @@ from .layout import Layout, either, free, free_bare, members, quoted_input
 from .machine import Machine, attempt, let_go, marked
 from .output import Output
 from .python_reader import NAME, python_value, word
-from .reader import Markers, Reader, Steps
+from .reader import MarkerScanner, Reader, Steps
 from .schemas import Arguments
 from .signs import Signs
 
@@ -55,8 +55,8 @@ class PythonCalls:
         return any(sign.fit(template_source) for sign in self.signs)
 
     @cached_property
-    def _found(self) -> Markers:
-        return Markers((*self.begins, *self.ends))
+    def _found(self) -> MarkerScanner:
+        return MarkerScanner((*self.begins, *self.ends))
 
     def _read(self, reader: Reader, output: Output) -> Steps[None]:
         def bare(_: str) -> Steps[bool]:

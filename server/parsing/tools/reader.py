@@ -23,7 +23,7 @@ class TooLongError(Exception):
     """More would have to be held back than is allowed; what was kept is exactly ``MAX_KEPT`` characters."""
 
 
-class Markers:
+class MarkerScanner:
     """Texts to look for. None may lie inside another, except at its end: the leftmost is found, however it comes."""
 
     def __init__(self, markers: Iterable[str]) -> None:
@@ -144,7 +144,7 @@ class Reader:
                 return best
             yield
 
-    def until(self, markers: Markers, sink: Sink) -> Steps[str]:
+    def until(self, markers: MarkerScanner, sink: Sink) -> Steps[str]:
         """Reads up to and with the first marker, which it returns; the empty text where none comes.
 
         A marker that is cut off is not read.

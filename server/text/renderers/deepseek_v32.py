@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..errors import TemplateError
 from ..pool import TokenizerPool
-from .interface import Conversation
+from .interface import RenderRequest
 from .plain import called, flat_messages, functions, reasoning_of, refuse_template
 
 BOS: Final = "<｜begin▁of▁sentence｜>"
@@ -58,11 +58,11 @@ class DeepSeekV32Renderer:
     def takes_tools(self, chat_template: str | None) -> bool:
         return True
 
-    async def render(self, conversation: Conversation) -> list[int]:
+    async def render(self, conversation: RenderRequest) -> list[int]:
         return await self._pool.encode_rendered(lambda: write(conversation), conversation.most_tokens)
 
 
-def write(conversation: Conversation) -> str:
+def write(conversation: RenderRequest) -> str:
     """The prompt's text. Raises TemplateError."""
     refuse_template(conversation, "deepseek_v32")
     kwargs = conversation.template_kwargs

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...parsing.harmony import PYTHON, PYTHON_CODE
 from ..errors import TemplateError
 from ..pool import TokenizerPool
-from .interface import Conversation, tool_names
+from .interface import RenderRequest, tool_names
 from .mistral import RendererError
 from .plain import called, flat_messages, functions, reasoning_of, refuse_template
 
@@ -41,13 +41,13 @@ class HarmonyRenderer:
     def takes_tools(self, chat_template: str | None) -> bool:
         return True
 
-    async def render(self, conversation: Conversation) -> list[int]:
+    async def render(self, conversation: RenderRequest) -> list[int]:
         refuse_template(conversation, "harmony")
         if conversation.continue_final_message:
             raise TemplateError("The harmony renderer cannot continue a message; leave continue_final_message out.")
         return await self._pool.run(functools.partial(self._write, conversation))
 
-    def _write(self, conversation: Conversation) -> list[int]:
+    def _write(self, conversation: RenderRequest) -> list[int]:
         from openai_harmony import HarmonyError, Role
 
         tokens: list[int]
@@ -67,16 +67,16 @@ class HarmonyRenderer:
         return tokens
 
 
-def to_harmony(conversation: Conversation, today: datetime.date) -> "openai_harmony.Conversation":
+def to_harmony(conversation: RenderRequest, today: datetime.date) -> "openai_harmony.Conversation":
     """The same in the library's words. Raises TemplateError."""
-    from openai_harmony import Conversation as Written
+    from openai_harmony import RenderRequest as Written
 
     messages = flat_messages(conversation)
     return Written.from_messages([*_beginning(conversation, messages, today), *_turns(messages)])
 
 
 def _beginning(
-    conversation: Conversation, messages: list[dict[str, Any]], today: datetime.date
+    conversation: RenderRequest, messages: list[dict[str, Any]], today: datetime.date
 ) -> "Iterator[openai_harmony.Message]":
     """The system message is the model's; what a client calls so are instructions of the developer."""
     from openai_harmony import DeveloperContent, Message, ReasoningEffort, Role, SystemContent

@@ -1,7 +1,7 @@
 """The model's own chat template, or one that the request brings."""
 
 from ..pool import TokenizerPool
-from .interface import Conversation
+from .interface import RenderRequest
 
 
 class TemplateRenderer:
@@ -13,7 +13,7 @@ class TemplateRenderer:
     def takes_tools(self, chat_template: str | None) -> bool:
         return self._pool.chat_template.takes_tools(chat_template)
 
-    async def render(self, conversation: Conversation) -> list[int]:
+    async def render(self, conversation: RenderRequest) -> list[int]:
         return await self._pool.render_chat(
             conversation.messages,
             add_generation_prompt=conversation.add_generation_prompt,

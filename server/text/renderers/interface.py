@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversation:
+class RenderRequest:
     """Messages in the shape of chat completions, and how they are to be written."""
 
     messages: Sequence[Mapping[str, Any]]
@@ -27,7 +27,7 @@ class Conversation:
 class Renderer(Protocol):
     """Safe to call from many requests at once."""
 
-    async def render(self, conversation: Conversation) -> list[int]:
+    async def render(self, conversation: RenderRequest) -> list[int]:
         """Prompt tokens.
 
         Raises :class:`..errors.TemplateError` for a conversation that cannot be written,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import TemplateError
 from ..pool import TokenizerPool
-from .interface import Conversation
+from .interface import RenderRequest
 from .plain import refuse_template
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class MistralRenderer:
     def takes_tools(self, chat_template: str | None) -> bool:
         return True
 
-    async def render(self, conversation: Conversation) -> list[int]:
+    async def render(self, conversation: RenderRequest) -> list[int]:
         refuse_template(conversation, "mistral")
         return await self._pool.run(functools.partial(self._write, conversation))
 
-    def _write(self, conversation: Conversation) -> list[int]:
+    def _write(self, conversation: RenderRequest) -> list[int]:
         from mistral_common.exceptions import MistralCommonException
         from mistral_common.protocol.instruct.request import ChatCompletionRequest
 

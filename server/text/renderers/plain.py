@@ -5,10 +5,10 @@ from typing import Any
 
 from ..errors import TemplateError
 from ..messages import prepare_messages
-from .interface import Conversation
+from .interface import RenderRequest
 
 
-def refuse_template(conversation: Conversation, name: str) -> None:
+def refuse_template(conversation: RenderRequest, name: str) -> None:
     """Raises TemplateError for what only templates know."""
     if conversation.chat_template is not None:
         raise TemplateError(f"The {name} renderer takes no chat_template; leave it out.")
@@ -18,7 +18,7 @@ def refuse_template(conversation: Conversation, name: str) -> None:
         raise TemplateError("There are no messages; give at least one.")
 
 
-def flat_messages(conversation: Conversation) -> list[dict[str, Any]]:
+def flat_messages(conversation: RenderRequest) -> list[dict[str, Any]]:
     """Copies in which contents are texts and arguments of calls objects. Raises TemplateError."""
     return prepare_messages(conversation.messages, "string", knows_developer=True)
 

@@ -77,7 +77,7 @@ def hears(asked: Asked) -> Said:
 def state_with(script: Script = hears, vocabulary: Vocabulary = VOCABULARY, **fields: object) -> ServerState:
     model = model_of(script, vocabulary)
     return fake_state(
-        catalogue=ModelRegistry(
+        registry=ModelRegistry(
             [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("whisper",))]
         ),
         transcription=model,

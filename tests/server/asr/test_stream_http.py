@@ -28,7 +28,7 @@ TEXT = "ẃ1 ẃ2 ẃ3"
 def state_with(engine: HearingEngine | None = None) -> ServerState:
     model = streaming_model(engine)
     return fake_state(
-        catalogue=ModelRegistry(
+        registry=ModelRegistry(
             [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("voxtral",))]
         ),
         transcription=model,

@@ -218,8 +218,8 @@ async def test_more_batches_than_may_be_open_are_told_to_wait() -> None:
 
 
 async def test_each_key_sees_its_own_files_and_batches_alone() -> None:
-    door = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two")), ()))
-    state = fake_state(door=door)
+    access = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two")), ()))
+    state = fake_state(access=access)
     async with served(state, "one") as client:
         batch = await begun(client, lines("a"))
         done = await ended(client, batch.id, "completed")

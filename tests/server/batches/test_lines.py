@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stentor.server.batches.lines import (
-    Answer,
     BadLine,
     BatchRequest,
+    InProcessResponse,
     already_answered,
     answered,
     failed,
@@ -58,13 +58,13 @@ def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_an_earlier_run_answered_is_found_and_its_torn_last_line_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     request = read_request(GOOD, 1)
-    whole = answered(request, Answer(200, b'{"id":"x"}', "r")) + failed("b", "no_answer", "gone")
-    path.write_bytes(whole + answered(BatchRequest("c", "/v1/x", {}), Answer(200, b"{}", "r"))[:-9])
+    whole = answered(request, InProcessResponse(200, b'{"id":"x"}', "r")) + failed("b", "no_answer", "gone")
+    path.write_bytes(whole + answered(BatchRequest("c", "/v1/x", {}), InProcessResponse(200, b"{}", "r"))[:-9])
     assert already_answered(path).names == {"a"}, "b has no answer and c was not written whole"
     assert path.read_bytes() == whole
     for status in (429, 500, 503, 404):
         with path.open("ab") as file:
-            file.write(answered(BatchRequest(f"s{status}", "/v1/x", {}), Answer(status, b"{}", "r")))
+            file.write(answered(BatchRequest(f"s{status}", "/v1/x", {}), InProcessResponse(status, b"{}", "r")))
     assert already_answered(path).names == {"a", "s404"}, "what failed for the server's sake is asked again"
     path.write_bytes(whole)
     assert json.loads(whole.splitlines()[0])["response"] == {"status_code": 200, "request_id": "r", "body": {"id": "x"}}

@@ -181,8 +181,8 @@ async def test_a_server_that_is_busy_for_long_is_waited_for(monkeypatch: pytest.
 
 async def test_a_batch_whose_key_is_gone_is_not_gone_on_with(tmp_path: Path) -> None:
     def state_of(*keys: bytes, engine: FakeEngine) -> ServerState:
-        door = AccessControl(Keyring(tuple(KeyDigest(key) for key in keys), ()))
-        return fake_state(engine, door=door, store=make_store(StoreConfig(path=tmp_path / "store.db")))
+        access = AccessControl(Keyring(tuple(KeyDigest(key) for key in keys), ()))
+        return fake_state(engine, access=access, store=make_store(StoreConfig(path=tmp_path / "store.db")))
 
     state = state_of(b"one", b"two", engine=FakeEngine(delay=0.02))
     async with served(state, "one") as client:
@@ -257,7 +257,7 @@ async def test_what_was_written_of_an_answer_file_is_written_anew(tmp_path: Path
         await ended(client, batch.id, "completed")
         file = (await client.batches.retrieve(batch.id)).output_file_id
         whole = (await client.files.content(file or "")).content
-    answers = [batches.Answer(place, True, line) for place, line in enumerate(whole.splitlines(keepends=True), 1)]
+    answers = [batches.StoredResult(place, True, line) for place, line in enumerate(whole.splitlines(keepends=True), 1)]
 
     def back(db: sqlite3.Connection) -> None:
         row = batches.load(db, batch.id)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def state_of(*keys: bytes, engine: FakeEngine | None = None, **fields: object) -> ServerState:
-    return fake_state(engine, door=AccessControl(Keyring(tuple(KeyDigest(key) for key in keys), ())), **fields)
+    return fake_state(engine, access=AccessControl(Keyring(tuple(KeyDigest(key) for key in keys), ())), **fields)
 
 
 async def test_a_batch_of_one_line_does_not_wait_for_a_long_one_of_another_key() -> None:

@@ -183,7 +183,7 @@ async def test_a_file_that_is_deleted_while_it_is_kept_is_not_said_to_be_there(
     state = fake_state()
     finish = files.finish
 
-    def deleted_first(db: sqlite3.Connection, file: str) -> files.Stored | None:
+    def deleted_first(db: sqlite3.Connection, file: str) -> files.StoredFile | None:
         files.delete(db, "", file)
         return finish(db, file)
 

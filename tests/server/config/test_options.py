@@ -401,11 +401,11 @@ def test_remote_code_is_refused_with_the_reason() -> None:
 def test_keys_come_from_flags_and_variables_beside_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("three")
-    door = read_config({"api-key": ["one,with comma", "two"], "api-key-file": str(file)}, {}).door
-    assert door.api_keys == (KeyDigest(b"one,with comma"), KeyDigest(b"two"))
-    assert door.api_key_file == file
-    door = read_config({}, {"STENTOR_API_KEY": "one,two", "STENTOR_API_KEY_FILE": str(file)}).door
-    assert (len(door.api_keys), door.api_key_file) == (2, file)
+    access = read_config({"api-key": ["one,with comma", "two"], "api-key-file": str(file)}, {}).door
+    assert access.api_keys == (KeyDigest(b"one,with comma"), KeyDigest(b"two"))
+    assert access.api_key_file == file
+    access = read_config({}, {"STENTOR_API_KEY": "one,two", "STENTOR_API_KEY_FILE": str(file)}).door
+    assert (len(access.api_keys), access.api_key_file) == (2, file)
 
 
 @pytest.mark.parametrize("text", ["", " ", "a,"])

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from stentor.server.generation.prompt import with_functions_as_tools
-from stentor.server.generation.tool_prompt import example_arguments, speaks_of_tools, told
+from stentor.server.generation.tool_prompt import example_arguments, inject_tool_prompt, mentions_tools
 from stentor.tests.server.grammar.schemas import SMALL, record
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -18,13 +18,13 @@ ANSWERED: dict[str, Any] = {"role": "tool", "tool_call_id": "1", "content": [{"t
 
 
 def test_tools_stand_in_a_system_message_of_their_own_or_after_the_clients() -> None:
-    own, asked = told([ASKED], [TOOL])
+    own, asked = inject_tool_prompt([ASKED], [TOOL])
     assert own["role"] == "system"
     described, example = (line for line in own["content"].splitlines() if '"weather"' in line)
     assert json.loads(described) == TOOL["function"]
     assert json.loads(example) == {"name": "weather", "arguments": {}}
     assert asked == ASKED
-    system, _ = told([{"role": "system", "content": "Be brief."}, ASKED], [TOOL])
+    system, _ = inject_tool_prompt([{"role": "system", "content": "Be brief."}, ASKED], [TOOL])
     assert system["content"] == f"Be brief.\n\n{own['content']}"
 
 
@@ -66,7 +66,7 @@ def test_every_tool_has_an_example_that_its_schema_allows() -> None:
     tools = [
         {"type": "function", "function": {"name": f"f{n}", "parameters": record({f"p{n}": SMALL})}} for n in (1, 2)
     ]
-    own, _ = told([ASKED], tools)
+    own, _ = inject_tool_prompt([ASKED], tools)
     calls = own["content"].split("<tool_call>\n")[1:]
     assert [json.loads(call.partition("\n")[0]) for call in calls] == [
         {"name": "f1", "arguments": {"p1": 0}}, {"name": "f2", "arguments": {"p2": 0}},
@@ -74,18 +74,18 @@ def test_every_tool_has_an_example_that_its_schema_allows() -> None:
 
 
 def test_earlier_calls_and_results_become_text() -> None:
-    messages = told([ASKED, CALLED, ANSWERED], [TOOL])[1:]
+    messages = inject_tool_prompt([ASKED, CALLED, ANSWERED], [TOOL])[1:]
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
     call = messages[1]["content"].removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
     assert json.loads(call) == {"name": "weather", "arguments": {"city": "Köln"}}
     assert messages[2]["content"] == "<tool_response>\nwet\n</tool_response>"
-    assert told([ASKED, CALLED, ANSWERED], []) == messages
+    assert inject_tool_prompt([ASKED, CALLED, ANSWERED], []) == messages
 
 
 def test_a_conversation_without_tools_is_told_apart() -> None:
-    assert not speaks_of_tools([ASKED, {"role": "assistant", "content": "Yes."}])
-    assert speaks_of_tools([CALLED])
-    assert speaks_of_tools([ANSWERED])
+    assert not mentions_tools([ASKED, {"role": "assistant", "content": "Yes."}])
+    assert mentions_tools([CALLED])
+    assert mentions_tools([ANSWERED])
 
 
 def test_older_and_other_forms_of_calls_become_tools() -> None:

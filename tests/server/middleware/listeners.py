@@ -23,14 +23,14 @@ from stentor.server.state.state import ServerState
 from stentor.tests.server.harness import until
 
 
-def config_of(door: AccessConfig, host: str = "127.0.0.1") -> Config:
+def config_of(access: AccessConfig, host: str = "127.0.0.1") -> Config:
     """On a free port."""
-    return Config(engine=EngineConfig(worker=WorkerConfig(model="")), http=HttpConfig(host=host, port=0), door=door)
+    return Config(engine=EngineConfig(worker=WorkerConfig(model="")), http=HttpConfig(host=host, port=0), door=access)
 
 
 @asynccontextmanager
 async def serving(
-    state: ServerState, door: AccessConfig | None = None, connections: Connections | None = None
+    state: ServerState, access: AccessConfig | None = None, connections: Connections | None = None
 ) -> AsyncIterator[str]:
     """Yields the base URL."""
     app = create_app(state)
@@ -44,13 +44,13 @@ async def serving(
         access_log=False,
         timeout_graceful_shutdown=2,
     )
-    listener = Listener(settings, state.door.tls, connections)
-    with listening(config_of(door or AccessConfig())) as sock:
+    listener = Listener(settings, state.access.tls, connections)
+    with listening(config_of(access or AccessConfig())) as sock:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.run_until_closed, sock)
             await until(lambda: listener.started)
             try:
-                yield address_of(sock, tls=state.door.tls is not None)
+                yield address_of(sock, tls=state.access.tls is not None)
             finally:
                 with anyio.CancelScope(shield=True):
                     await listener.close()
@@ -66,5 +66,5 @@ def unix_client(path: Path) -> httpx.AsyncClient:
 
 
 def with_uds(path: Path, mode: int = 0o600) -> AccessConfig:
-    door = AccessConfig(uds=path)
-    return msgspec.structs.replace(door, uds_mode=type(door.uds_mode)(mode))
+    access = AccessConfig(uds=path)
+    return msgspec.structs.replace(access, uds_mode=type(access.uds_mode)(mode))

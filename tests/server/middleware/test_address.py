@@ -117,10 +117,10 @@ def test_the_socket_of_another_server_is_not_removed_at_our_end(path: Path) -> N
     ],
 )
 def test_a_server_that_anyone_can_use_says_so(
-    host: str, keys: bool, door: AccessConfig, warned: bool, caplog: pytest.LogCaptureFixture
+    host: str, keys: bool, access: AccessConfig, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    config = config_of(door, host)
+    config = config_of(access, host)
     with listening(config) as sock:
         warn_if_open(config, sock, keys=keys)
     lines = [record.getMessage() for record in caplog.records]
@@ -128,7 +128,7 @@ def test_a_server_that_anyone_can_use_says_so(
     if warned:
         assert "NO API KEY" in lines[0]
         assert "--api-key-file" in lines[0]
-        assert ("https://" if door.tls_cert else "http://") in lines[0]
+        assert ("https://" if access.tls_cert else "http://") in lines[0]
 
 
 def test_a_socket_in_the_file_system_is_no_open_door(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ SDK_HEADERS = "authorization, content-type, x-stainless-lang, x-api-key, anthrop
 
 def server(*origins: str, key: str | None = None) -> httpx.AsyncClient:
     keys = keyring() if key is None else keyring(key)
-    return in_memory(fake_state(door=AccessControl(keys, Origins(origins))))
+    return in_memory(fake_state(access=AccessControl(keys, Origins(origins))))
 
 
 def preflight(origin: str = APP, headers: str = SDK_HEADERS) -> dict[str, str]:

@@ -29,7 +29,7 @@ async def control(_request: Request) -> Response:
 
 
 def app_with_control(keys: Keyring) -> Starlette:
-    app = create_app(fake_state(door=AccessControl(keys)))
+    app = create_app(fake_state(access=AccessControl(keys)))
     app.router.routes.append(AdminRoute("/control", control, keys, methods=["POST"]))
     return app
 
@@ -123,7 +123,7 @@ async def handshake(
     keys: Keyring, origins: tuple[str, ...], *headers: tuple[bytes, bytes], host: bytes = b"Server:8000"
 ) -> list[Message]:
     """What a server with one WebSocket route says to a handshake."""
-    app = create_app(fake_state(door=AccessControl(keys, Origins(origins))))
+    app = create_app(fake_state(access=AccessControl(keys, Origins(origins))))
 
     async def accept(socket: Any) -> None:
         await socket.accept()
@@ -215,8 +215,8 @@ async def test_without_keys_a_page_of_another_s_name_can_do_nothing(
     engine = FakeEngine()
     headers = {"host": host, "content-type": "text/plain"} | ({} if origin is None else {"origin": origin})
     body = b'{"prompt": "a", "max_tokens": 1}'
-    door = AccessControl(origins=Origins(["https://app.example"]), hosts=Hosts(["llm.example"]))
-    async with in_memory(fake_state(engine, door=door)) as client:
+    access = AccessControl(origins=Origins(["https://app.example"]), hosts=Hosts(["llm.example"]))
+    async with in_memory(fake_state(engine, access=access)) as client:
         answer = await client.post("/v1/completions", content=body, headers=headers)
         assert (await client.get("/health", headers=headers)).status_code == 200
     assert bool(engine.submitted) == admitted
@@ -258,7 +258,7 @@ async def test_without_keys_no_route_but_the_probes_answers_under_a_name_that_ot
 async def test_a_key_lets_any_host_in_unless_hosts_are_given(
     keys: Keyring, allowed: list[str], host: str, key: str, status: int
 ) -> None:
-    async with in_memory(fake_state(door=AccessControl(keys, hosts=Hosts(allowed)))) as client:
+    async with in_memory(fake_state(access=AccessControl(keys, hosts=Hosts(allowed)))) as client:
         assert (await client.get("/v1/models", headers={"host": host} | bearer(key))).status_code == status
         assert (await client.get("/health", headers={"host": host})).status_code == 200
 
@@ -276,7 +276,7 @@ async def test_a_websocket_is_opened_only_under_a_name_of_ours(host: bytes, open
 
 
 async def test_with_keys_it_is_the_key_that_counts() -> None:
-    async with in_memory(fake_state(door=AccessControl(keyring("key")))) as client:
+    async with in_memory(fake_state(access=AccessControl(keyring("key")))) as client:
         headers = {"host": "llm.example", "origin": "https://elsewhere.example"}
         assert (await client.get("/v1/models", headers=headers | bearer("key"))).status_code == 200
         assert (await client.get("/v1/models", headers=headers)).status_code == 401
@@ -287,7 +287,7 @@ async def test_with_keys_it_is_the_key_that_counts() -> None:
 
 async def salts_of(keys: Keyring, *requests: tuple[dict[str, str], str | None]) -> list[str]:
     engine = FakeEngine()
-    async with in_memory(fake_state(engine, door=AccessControl(keys))) as client:
+    async with in_memory(fake_state(engine, access=AccessControl(keys))) as client:
         for headers, salt in requests:
             body = {"messages": HELLO, "max_tokens": 1} | ({} if salt is None else {"cache_salt": salt})
             assert (await client.post(CHAT, json=body, headers=headers)).status_code == 200

@@ -70,7 +70,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @asynccontextmanager
 async def secured(context: ReloadingContext, engine: FakeEngine | None = None) -> AsyncIterator[str]:
-    async with serving(fake_state(engine, door=AccessControl(keyring("key"), tls=context))) as url:
+    async with serving(fake_state(engine, access=AccessControl(keyring("key"), tls=context))) as url:
         yield url
 
 
@@ -172,7 +172,7 @@ async def test_who_does_not_shake_hands_is_dropped(
 async def test_a_connection_counts_from_its_beginning_not_from_the_end_of_its_handshake(files: Files) -> None:
     connections = Connections(ConnectionLimits(max_connections=2))
     context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
-    state = fake_state(door=AccessControl(keyring("key"), tls=context))
+    state = fake_state(access=AccessControl(keyring("key"), tls=context))
     async with serving(state, connections=connections) as url, client(url, trusting(files)) as http:
         port = int(url.rsplit(":", 1)[1])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
@@ -195,7 +195,7 @@ async def test_a_place_for_probes_is_held_by_a_handshake_for_a_moment_only(
     monkeypatch.setattr(tls, "PROBE_HANDSHAKE_SECONDS", 0.1)
     connections = Connections(ConnectionLimits(max_connections=1), max_probes=1)
     context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
-    async with serving(fake_state(door=AccessControl(tls=context)), connections=connections) as url:
+    async with serving(fake_state(access=AccessControl(tls=context)), connections=connections) as url:
         port = int(url.rsplit(":", 1)[1])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         async with asyncio.timeout(5):
@@ -213,7 +213,7 @@ async def test_bytes_that_are_no_handshake_leave_no_trace_in_the_count_or_the_lo
 ) -> None:
     connections = Connections(ConnectionLimits())
     context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
-    async with serving(fake_state(door=AccessControl(tls=context)), connections=connections) as url:
+    async with serving(fake_state(access=AccessControl(tls=context)), connections=connections) as url:
         for junk in (b"GET / HTTP/1.1\r\n\r\n", bytes(300), b"\x16\x03\x01\x00\x05hello"):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
             writer.write(junk)
@@ -232,7 +232,7 @@ async def test_more_connections_than_are_told_so_are_closed_before_any_handshake
 ) -> None:
     connections = Connections(ConnectionLimits(max_connections=1), max_turned_away=1, max_probes=0)
     context = ReloadingContext.load(TlsFiles(files.server.cert, files.server.key))
-    async with serving(fake_state(door=AccessControl(tls=context)), connections=connections) as url:
+    async with serving(fake_state(access=AccessControl(tls=context)), connections=connections) as url:
         opened = [await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1])) for _ in range(3)]
         reader, _ = opened[2]
         async with asyncio.timeout(5):

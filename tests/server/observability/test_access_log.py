@@ -84,7 +84,7 @@ async def test_errors_have_their_code_and_a_client_that_left_is_499(access: Any)
 
 
 async def test_a_key_is_told_by_its_place_and_never_by_itself(access: Any, caplog: Any) -> None:
-    state = fake_state(door=AccessControl(keyring("first-key", "second-key", admin=("admin-key",))))
+    state = fake_state(access=AccessControl(keyring("first-key", "second-key", admin=("admin-key",))))
     state.observer = open_observer(ObserveConfig(access_log=True), state.metrics, "fake/model")
     async with in_memory(state) as client:
         for key in ("second-key", "admin-key", "wrong-key"):

@@ -14,7 +14,7 @@ from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.access_log import log_request, open_access_log
 from stentor.server.observability.observer import Observer
 from stentor.server.observability.opening import open_observer
-from stentor.server.observability.request import MOST_SERVED, RequestRecord, Served
+from stentor.server.observability.request import MOST_SERVED, EngineUsage, RequestRecord
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import until
@@ -36,7 +36,7 @@ def records() -> list[RequestRecord]:
 @pytest.fixture
 def state(records: list[RequestRecord]) -> ServerState:
     open_access_log()
-    state = fake_state(door=AccessControl(keyring("one-key", "two-key")))
+    state = fake_state(access=AccessControl(keyring("one-key", "two-key")))
     state.observer = Observer([state.metrics.ended, log_request, records.append])
     return state
 
@@ -123,7 +123,7 @@ async def test_what_is_generated_over_a_websocket_is_named_and_counted(
 def test_a_request_that_brings_prompts_for_hours_is_remembered_in_part_and_counted_whole() -> None:
     record = RequestRecord("id", "GET", "/v1/realtime")
     for _ in range(MOST_SERVED + 10):
-        record.add(Served(3, 4, 1, 0.0, output_tokens=2))
+        record.add(EngineUsage(3, 4, 1, 0.0, output_tokens=2))
     assert len(record.served) == MOST_SERVED
     assert (record.prompt_tokens, record.output_tokens) == (3 * (MOST_SERVED + 10), 2 * (MOST_SERVED + 10))
 

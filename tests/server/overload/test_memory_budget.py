@@ -30,7 +30,7 @@ from stentor.server.overload.memory_budget import (
 from stentor.server.state.state import ServerState
 from stentor.server.text.errors import TemplateError, TemplatesWait
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.template_process import Job
+from stentor.server.text.template_process import RenderJob
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
 
@@ -228,7 +228,7 @@ async def test_templates_of_one_owner_keep_out_none_of_another(monkeypatch: pyte
     pool = TokenizerPool(byte_tokenizer(), max_foreign=4)
     may_end, rendered = threading.Event(), []
 
-    def render(job: Job) -> str:
+    def render(job: RenderJob) -> str:
         may_end.wait(5)
         rendered.append(job.chat_template)
         return ""

@@ -12,7 +12,7 @@ from stentor.server.overload.request_context import RequestContext, timeout_of
 pytestmark = pytest.mark.anyio
 
 
-def ticket(timeout: float = 0.0) -> RequestContext:
+def context(timeout: float = 0.0) -> RequestContext:
     return RequestContext(AdmissionQueue(OverloadConfig()).enter(), timeout)
 
 
@@ -33,14 +33,14 @@ def test_a_header_that_is_no_time_is_refused_by_name(given: list[bytes]) -> None
 
 
 async def test_what_is_inside_is_cancelled_at_the_deadline() -> None:
-    one = ticket(0.02)
+    one = context(0.02)
     with pytest.raises(DeadlineExceeded, match=r"within its 0\.02 seconds"), one.bounded():
         await anyio.sleep_forever()
     assert isinstance(one.ended_by, DeadlineExceeded)
 
 
 async def test_the_deadline_is_that_of_the_whole_request() -> None:
-    one = ticket(0.1)
+    one = context(0.1)
     with one.bounded():
         await anyio.sleep(0.06)
     with anyio.fail_after(0.09), pytest.raises(DeadlineExceeded), one.bounded():
@@ -49,7 +49,7 @@ async def test_the_deadline_is_that_of_the_whole_request() -> None:
 
 async def test_a_request_is_cut_short_where_it_is_or_comes_to_next() -> None:
     for early in (True, False):
-        one = ticket()
+        one = context()
         async with anyio.create_task_group() as tasks:
             if early:
                 one.cut_short(ShutDown())
@@ -61,14 +61,14 @@ async def test_a_request_is_cut_short_where_it_is_or_comes_to_next() -> None:
 
 
 async def test_one_that_ends_all_the_same_is_left_alone() -> None:
-    one = ticket(60.0)
+    one = context(60.0)
     with one.bounded():
         one.cut_short(ShutDown())
     assert one.ended_by is None
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:
-    one = ticket(60.0)
+    one = context(60.0)
     with anyio.move_on_after(0.01) as outside:
         try:
             with one.bounded():

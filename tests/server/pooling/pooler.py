@@ -21,7 +21,7 @@ from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.pooling.ends import ends_of, pair_ends_of
 from stentor.server.pooling.model import EmbeddingModel
-from stentor.server.state.model_registry import Kind, ModelRegistry, ServedModel
+from stentor.server.state.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizer import Tokenizer
@@ -185,9 +185,9 @@ def model_of(
 
 def state_of(model: EmbeddingModel, **fields: Any) -> ServerState:
     """A server with a chat model, ``fake/model``, and this one."""
-    catalogue = ModelRegistry([ServedModel("chat", ("fake/model",)), ServedModel("embedding", model.served_names)])
-    others: dict[Kind, Any] = {"embedding": model.client}
-    return fake_state(FakeEngine(), catalogue=catalogue, others=others, embedding=model, **fields)
+    registry = ModelRegistry([ServedModel("chat", ("fake/model",)), ServedModel("embedding", model.served_names)])
+    others: dict[ModelRole, Any] = {"embedding": model.client}
+    return fake_state(FakeEngine(), registry=registry, others=others, embedding=model, **fields)
 
 
 def minilm() -> Path:

@@ -11,7 +11,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.pooling.common import PoolingFields
 from stentor.server.pooling.pairs import PairRules, cut_longest, read_pairs
 from stentor.server.pooling.purposes import adapter_of, prompt_of
-from stentor.server.pooling.reading import Room, read_texts
+from stentor.server.pooling.reading import LengthLimit, read_texts
 from stentor.tests.server.pooling.pooler import (
     CLS,
     LENGTH,
@@ -43,7 +43,7 @@ async def test_a_text_is_cut_between_its_special_tokens_as_the_library_cuts_it()
             theirs = backend()
             theirs.enable_truncation(most, direction=side)
             texts = [text(rng, words) for words in (0, 1, most - 2, most - 1, most, 40)]
-            room = Room(most, "left" if side == "left" else "right")
+            room = LengthLimit(most, "left" if side == "left" else "right")
             found = await read_texts(model, texts, room, "input")
             assert [each.ids for each in found] == [each.ids for each in theirs.encode_batch(texts)]
 
@@ -57,7 +57,7 @@ async def test_a_pair_is_joined_and_cut_as_the_library_does_it(roberta: bool) ->
     for _ in range(100):
         query = text(rng, rng.randrange(20))
         documents = [text(rng, rng.randrange(30)) for _ in range(3)]
-        rules = PairRules(Room(LENGTH, "right"))
+        rules = PairRules(LengthLimit(LENGTH, "right"))
         found = await read_pairs(model, [query], documents, rules, ("query", "documents"))
         for pair, document in zip(found, documents, strict=True):
             wanted = theirs.encode(query, document)
@@ -80,29 +80,31 @@ async def test_what_is_too_long_is_refused_unless_it_may_be_cut() -> None:
     model = model_of(FakePooler(), config())
     long = " ".join("a" * 20)
     with pytest.raises(BadRequest) as refused:
-        await read_texts(model, ["a", long], Room.of(model, PoolingFields()), "input")
+        await read_texts(model, ["a", long], LengthLimit.of(model, PoolingFields()), "input")
     assert (refused.value.param, refused.value.code) == ("input[1]", "context_length_exceeded")
     assert "has 22 tokens; the model takes at most 16" in refused.value.message
     for wanted, kept in ((-1, LENGTH), (5, 5)):
-        room = Room.of(model, PoolingFields(truncate_prompt_tokens=wanted))
+        room = LengthLimit.of(model, PoolingFields(truncate_prompt_tokens=wanted))
         (cut,) = await read_texts(model, [long], room, "input")
         assert cut.ids == [CLS, *[A] * (kept - 2), SEP]
     for wanted in (17, 2):
         with pytest.raises(BadRequest) as refused:
-            await read_texts(model, [long], Room.of(model, PoolingFields(truncate_prompt_tokens=wanted)), "input")
+            await read_texts(
+                model, [long], LengthLimit.of(model, PoolingFields(truncate_prompt_tokens=wanted)), "input"
+            )
         assert refused.value.param == "truncate_prompt_tokens"
 
 
 async def test_the_engine_and_the_operator_bound_what_a_text_may_have() -> None:
-    assert Room.of(model_of(FakePooler(max_model_len=10), config()), PoolingFields()).most == 10
-    assert Room.of(model_of(FakePooler(), config()), PoolingFields(), 7).most == 7
+    assert LengthLimit.of(model_of(FakePooler(max_model_len=10), config()), PoolingFields()).most == 10
+    assert LengthLimit.of(model_of(FakePooler(), config()), PoolingFields(), 7).most == 7
     modules = SentenceModules(("mean",), max_length=12)
-    assert Room.of(model_of(FakePooler(), config(modules=modules)), PoolingFields()).most == 12
+    assert LengthLimit.of(model_of(FakePooler(), config(modules=modules)), PoolingFields()).most == 12
 
 
 async def test_token_ids_are_taken_as_they_are_and_those_of_another_model_are_told() -> None:
     model = model_of(FakePooler(), config())
-    room = Room.of(model, PoolingFields())
+    room = LengthLimit.of(model, PoolingFields())
     assert [each.ids for each in await read_texts(model, [[5, 6], [7]], room, "input")] == [[5, 6], [7]]
     with pytest.raises(BadRequest, match="check_embedding_ctx_length=False") as refused:
         await read_texts(model, [[5], [6, len(WORDS)]], room, "input")
@@ -117,7 +119,7 @@ async def test_a_prompt_goes_before_texts_and_is_pooled_only_where_the_model_doe
         modules = SentenceModules(("mean",), include, prompts={"query": "query a "})
         model = model_of(FakePooler(), config(modules=modules))
         (found,) = await read_texts(
-            model, ["b"], Room(16), "input", prompt=prompt_of(model.config, "search_query", "task")
+            model, ["b"], LengthLimit(16), "input", prompt=prompt_of(model.config, "search_query", "task")
         )
         assert found.ids == [CLS, WORDS.index("query"), A, A + 1, SEP]
         assert found.skip == skip
@@ -125,7 +127,7 @@ async def test_a_prompt_goes_before_texts_and_is_pooled_only_where_the_model_doe
 
 async def test_texts_are_written_small_where_the_model_only_knows_those() -> None:
     model = model_of(FakePooler(), config(modules=SentenceModules(("mean",), lower_case=True)))
-    (found,) = await read_texts(model, ["A Title"], Room(16), "input")
+    (found,) = await read_texts(model, ["A Title"], LengthLimit(16), "input")
     assert found.ids == [CLS, A, WORDS.index("title"), SEP]
 
 
@@ -158,13 +160,13 @@ def test_an_adapter_is_chosen_by_any_name_of_its_purpose() -> None:
 
 async def test_a_qwen3_reranker_is_asked_in_its_own_words() -> None:
     model = model_of(FakePooler(), config(score=scores("fits")), pair_form="qwen3")
-    rules = PairRules(Room(400), instruction="title")
+    rules = PairRules(LengthLimit(400), instruction="title")
     (pair,) = await read_pairs(model, ["a"], ["b c"], rules, ("query", "documents"))
     words = [WORDS[token] for token in pair.ids]
     place = words.index("title")
     assert words[place : place + 2] == ["title", "[UNK]"]
     assert [word for word in words[place:] if word in ("a", "b", "c")] == ["a", "b", "c"]
-    (cut,) = await read_pairs(model, ["a"], ["b " * 300], PairRules(Room(250, "right")), ("query", "documents"))
+    (cut,) = await read_pairs(model, ["a"], ["b " * 300], PairRules(LengthLimit(250, "right")), ("query", "documents"))
     assert len(cut.ids) == 250
     assert cut.ids[-5:] == pair.ids[-5:], "the end, on which the answer hangs, stays"
 
@@ -172,7 +174,7 @@ async def test_a_qwen3_reranker_is_asked_in_its_own_words() -> None:
 async def test_a_template_with_queries_and_documents_writes_pairs() -> None:
     template = "{% for m in messages %}{{ m.role[:1] }} {{ m.content }} {% endfor %}{# query document #}"
     model = model_of(FakePooler(), config(score=scores("fits")), pair_form="template", template=template)
-    rules = PairRules(Room(LENGTH))
+    rules = PairRules(LengthLimit(LENGTH))
     (pair,) = await read_pairs(model, ["a"], ["b"], rules, ("query", "documents"))
     assert [WORDS[token] for token in pair.ids] == ["q", "a", "d", "b"]
     with pytest.raises(BadRequest, match="together with the query"):

@@ -15,7 +15,7 @@ from stentor.server.observability.request import RequestRecord
 from stentor.server.overload.queue_slots import AdmissionQueue, QueueSlot
 from stentor.server.pooling import running
 from stentor.server.pooling.reading import Prompt
-from stentor.server.pooling.running import FIRST_TEXTS, Job
+from stentor.server.pooling.running import FIRST_TEXTS, PoolingJob
 from stentor.tests.server.harness import until
 from stentor.tests.server.pooling.asking import SPARSE
 from stentor.tests.server.pooling.pooler import DIMENSIONS, FakePooler, config, model_of, scores
@@ -37,11 +37,13 @@ async def test_answers_come_in_order_whatever_is_with_the_engine(monkeypatch: py
     engine = FakePooler()
     queue, place = permit()
     many = [Prompt([5 + number] * (1 + number % 5)) for number in range(20)]
-    found = await Job(model_of(engine, config()), place).run(many, Pooling("embed"))
+    found = await PoolingJob(model_of(engine, config()), place).run(many, Pooling("embed"))
     assert [each.columns for each in found] == [DIMENSIONS] * 20
     assert engine.prompts == [prompt.ids for prompt in many]
     alone = FakePooler()
-    single = [await Job(model_of(alone, config()), permit()[1]).run([prompt], Pooling("embed")) for prompt in many]
+    single = [
+        await PoolingJob(model_of(alone, config()), permit()[1]).run([prompt], Pooling("embed")) for prompt in many
+    ]
     assert [each for (each,) in single] == found
     assert (queue.requests, queue.tokens) == (0, 0)
 
@@ -51,7 +53,7 @@ async def test_no_more_than_a_window_is_with_the_engine(monkeypatch: pytest.Monk
     engine.gate.clear()
     monkeypatch.setattr(running, "WINDOW_TOKENS", 40)
     queue, place = permit()
-    job = asyncio.create_task(Job(model_of(engine, config()), place).run(prompts(100), Pooling("embed")))
+    job = asyncio.create_task(PoolingJob(model_of(engine, config()), place).run(prompts(100), Pooling("embed")))
     await until(lambda: engine.live == 10)
     await asyncio.sleep(0.02)
     assert engine.live == 10
@@ -60,7 +62,7 @@ async def test_no_more_than_a_window_is_with_the_engine(monkeypatch: pytest.Monk
     assert len(await job) == 100
     monkeypatch.setattr(running, "WINDOW_TEXTS", 3)
     engine.gate.clear()
-    job = asyncio.create_task(Job(model_of(engine, config()), permit()[1]).run(prompts(9), Pooling("embed")))
+    job = asyncio.create_task(PoolingJob(model_of(engine, config()), permit()[1]).run(prompts(9), Pooling("embed")))
     await until(lambda: engine.live == 3)
     await asyncio.sleep(0.02)
     assert engine.live == 3
@@ -70,13 +72,15 @@ async def test_no_more_than_a_window_is_with_the_engine(monkeypatch: pytest.Monk
 
 async def test_a_text_longer_than_the_window_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "WINDOW_TOKENS", 4)
-    found = await Job(model_of(FakePooler(), config()), permit()[1]).run(prompts(3, length=10), Pooling("embed"))
+    found = await PoolingJob(model_of(FakePooler(), config()), permit()[1]).run(prompts(3, length=10), Pooling("embed"))
     assert len(found) == 3
 
 
 async def test_what_is_behind_the_first_few_texts_lets_others_go_first() -> None:
     engine = FakePooler()
-    await Job(model_of(engine, config()), permit()[1], priority=2).run(prompts(FIRST_TEXTS + 2), Pooling("embed"))
+    await PoolingJob(model_of(engine, config()), permit()[1], priority=2).run(
+        prompts(FIRST_TEXTS + 2), Pooling("embed")
+    )
     assert engine.priorities == [2] * FIRST_TEXTS + [3, 3]
 
 
@@ -84,7 +88,9 @@ async def test_who_goes_away_takes_back_what_runs() -> None:
     engine = FakePooler()
     engine.gate.clear()
     record = RequestRecord("id", "POST", "/v1/embeddings")
-    job = asyncio.create_task(Job(model_of(engine, config()), permit()[1], record).run(prompts(5), Pooling("embed")))
+    job = asyncio.create_task(
+        PoolingJob(model_of(engine, config()), permit()[1], record).run(prompts(5), Pooling("embed"))
+    )
     await until(lambda: engine.live == 5)
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -98,7 +104,7 @@ async def test_one_text_that_fails_ends_the_job_and_takes_back_the_rest() -> Non
     engine = FakePooler()
     engine.failing = 2
     with pytest.raises(GenerationFailed):
-        await Job(model_of(engine, config()), permit()[1]).run(prompts(6), Pooling("embed"))
+        await PoolingJob(model_of(engine, config()), permit()[1]).run(prompts(6), Pooling("embed"))
     assert [stream.aborted for stream in engine.streams] == [False, False, True, True, True, True]
 
 
@@ -107,7 +113,7 @@ async def test_a_job_that_others_leave_no_room_for_is_turned_away_before_the_eng
     queue = AdmissionQueue(OverloadConfig(max_queued_tokens=100))
     queue.enter().take(90)
     with pytest.raises(Overloaded):
-        await Job(model_of(engine, config()), queue.enter()).run(prompts(5), Pooling("embed"))
+        await PoolingJob(model_of(engine, config()), queue.enter()).run(prompts(5), Pooling("embed"))
     assert not engine.streams
 
 
@@ -116,7 +122,9 @@ async def test_the_last_token_alone_counts_only_where_the_model_looks_at_no_othe
         engine = FakePooler()
         made = config()
         modules = replace(made.modules, pooling=(pooling,))  # type: ignore[arg-type]
-        await Job(model_of(engine, replace(made, modules=modules)), permit()[1]).run(prompts(1), Pooling("embed"))
+        await PoolingJob(model_of(engine, replace(made, modules=modules)), permit()[1]).run(
+            prompts(1), Pooling("embed")
+        )
         assert engine.streams[0].pooling.last is last
 
 
@@ -126,7 +134,7 @@ async def test_an_answer_that_would_fill_the_memory_is_refused_on_the_way(monkey
     engine = FakePooler()
     many = [Prompt([5 + number, 6 + number]) for number in range(8)]
     with pytest.raises(BadRequest, match="fewer texts") as refused:  # how many weights there are is not known before
-        await Job(model_of(engine, config(sparse=SPARSE)), permit()[1]).run(many, Pooling("sparse"), "documents")
+        await PoolingJob(model_of(engine, config(sparse=SPARSE)), permit()[1]).run(many, Pooling("sparse"), "documents")
     assert refused.value.param == "documents"
     assert 2 < len(engine.streams) < 8
     assert engine.live == 0
@@ -149,10 +157,10 @@ async def test_an_answer_that_is_known_to_fill_the_memory_is_refused_before_it_i
     queue, place = permit()
     monkeypatch.setattr(running, "MAX_BYTES", 4 * numbers * 5 - 1)
     with pytest.raises(BadRequest, match="fewer texts") as refused:
-        await Job(model_of(engine, config(**head)), place).run(prompts(5), Pooling(task))
+        await PoolingJob(model_of(engine, config(**head)), place).run(prompts(5), Pooling(task))
     assert (refused.value.param, refused.value.code) == ("input", "response_too_large")
     assert not engine.streams
     assert queue.tokens == 0
     if numbers != 3 * 7:  # exactly as much as there may be, of what this engine makes
         monkeypatch.setattr(running, "MAX_BYTES", 4 * numbers * 4)
-        assert len(await Job(model_of(engine, config(**head)), place).run(prompts(4), Pooling(task))) == 4
+        assert len(await PoolingJob(model_of(engine, config(**head)), place).run(prompts(4), Pooling(task))) == 4

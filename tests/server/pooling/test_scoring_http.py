@@ -8,7 +8,7 @@ import pytest
 from stentor.engine.models.sentence_config import SentenceModules
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.server.pooling import scoring
-from stentor.server.pooling.model import Markers
+from stentor.server.pooling.model import LateInteraction
 from stentor.tests.server.pooling.asking import COLBERT, SPARSE, post
 from stentor.tests.server.pooling.pooler import (
     CLS,
@@ -104,7 +104,7 @@ async def test_queries_and_documents_are_read_by_the_adapters_that_the_model_has
 
 
 async def test_late_interaction_sums_the_best_match_of_each_token_of_the_query() -> None:
-    markers = Markers(query=30, document=32, query_length=8, fill=4, skipped=frozenset({WORDS.index(".")}))
+    markers = LateInteraction(query=30, document=32, query_length=8, fill=4, skipped=frozenset({WORDS.index(".")}))
     engine = FakePooler()
     body = {"queries": "a b", "documents": ["c . d"]}
     answer = (await post(engine, "/score", body, config(vectors=COLBERT), markers=markers)).json()

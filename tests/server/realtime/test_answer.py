@@ -1,16 +1,16 @@
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.realtime.server import Response, ServerEvent, StatusDetails
-from stentor.server.api.realtime.answer import Answer
-from stentor.server.api.realtime.conversation import Conversation
+from stentor.server.api.realtime.answer import ResponseWriter
+from stentor.server.api.realtime.conversation import RealtimeConversation
 
 
 def test_what_a_model_says_after_its_answer_has_ended_is_told_to_nobody() -> None:
     told: list[ServerEvent] = []
-    conversation = Conversation("conv_1", Limits())
+    conversation = RealtimeConversation("conv_1", Limits())
     response = Response(
         id="resp_1", output=[], conversation_id="conv_1", output_modalities=["audio"], max_output_tokens="inf"
     )
-    answer = Answer(response, told.append, conversation)
+    answer = ResponseWriter(response, told.append, conversation)
     answer.begin([])
     answer.end(StatusDetails("cancelled", "turn_detected"), None)
     count = len(told)

@@ -17,7 +17,7 @@ from stentor.protocols.openai.realtime.session import (
 from stentor.server.api.realtime.formats import TICKS, Wire
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.partial_pace import PartialPace
-from stentor.server.api.realtime.parts import Heard, SpeechStarted, Turn
+from stentor.server.api.realtime.parts import CommittedAudio, Heard, SpeechStarted
 from stentor.tests.examples import examples
 from stentor.tests.server.realtime.sounds import LoudnessDetector, Model, silence, words
 
@@ -48,7 +48,7 @@ async def live(input: AudioInput, script: list[tuple[str, object]]) -> None:
     ears = InputAudioPipeline(Model(), LoudnessDetector, PartialPace(), on_heard=heard.append, max_seconds=20)
     ears.configure(input, logprobs=False)
     wire = Wire.of(input.format)
-    turns: list[Turn] = []
+    turns: list[CommittedAudio] = []
     ticks = half = 0
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ears.run)

@@ -10,7 +10,7 @@ from stentor.protocols.openai.realtime.given import decode_audio, encode_audio
 from stentor.protocols.openai.realtime.items import Content, FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from stentor.server.api.realtime import conversation as module
 from stentor.server.api.realtime.asking import chat_request, whole_calls
-from stentor.server.api.realtime.conversation import Conversation, Entry
+from stentor.server.api.realtime.conversation import Entry, RealtimeConversation
 from stentor.server.api.realtime.machine import Event
 from stentor.server.api.realtime.parts import Transcript
 from stentor.tests.server.realtime.test_session import BEGUN
@@ -41,12 +41,12 @@ def heard(id: str, audio: bytes) -> Entry:
     return entry
 
 
-def ids(conversation: Conversation) -> list[str]:
+def ids(conversation: RealtimeConversation) -> list[str]:
     return [entry.item.id for entry in conversation]
 
 
 def test_items_stand_where_they_are_put() -> None:
-    conversation = Conversation("conv", Limits())
+    conversation = RealtimeConversation("conv", Limits())
     assert conversation.insert(message("b")) is None
     assert conversation.insert(message("d")) == "b"
     assert conversation.insert(message("a"), "root") is None
@@ -60,7 +60,7 @@ def test_items_stand_where_they_are_put() -> None:
 
 
 def test_characters_are_counted_as_items_come_change_and_go() -> None:
-    conversation = Conversation("conv", Limits(max_prompt_chars=10))
+    conversation = RealtimeConversation("conv", Limits(max_prompt_chars=10))
     conversation.insert(message("a", "12345"))
     conversation.insert(message("b", "12345"))
     with pytest.raises(BadRequest, match="at most 10"):
@@ -79,7 +79,7 @@ def test_characters_are_counted_as_items_come_change_and_go() -> None:
 
 def test_audio_that_was_said_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KEPT_AUDIO", 10)
-    conversation = Conversation("conv", Limits())
+    conversation = RealtimeConversation("conv", Limits())
     for id in ("a", "b", "c"):
         conversation.append(heard(id, id.encode() * 5))
     waiting = heard("d", b"d" * 5)
@@ -118,7 +118,7 @@ def test_the_model_is_told_of_whole_calls_and_of_words_alone() -> None:
 
 
 def test_a_conversation_may_be_long_without_being_slow() -> None:
-    conversation = Conversation("conv", Limits())
+    conversation = RealtimeConversation("conv", Limits())
     begun = time.process_time()
     for number in range(8000):
         conversation.insert(message(f"item_{number}"))

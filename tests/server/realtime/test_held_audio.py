@@ -21,7 +21,7 @@ from stentor.protocols.openai.realtime.session import (
     Transcription,
 )
 from stentor.server.api.realtime.audio_budget import RESERVED, AudioFull, AudioShare, HeldAudio
-from stentor.server.api.realtime.conversation import Conversation
+from stentor.server.api.realtime.conversation import RealtimeConversation
 from stentor.server.api.realtime.incremental_transcriber import IncrementalTranscriber
 from stentor.server.api.realtime.input_audio_pipeline import InputAudioPipeline
 from stentor.server.api.realtime.input_buffer import InputBuffer
@@ -138,7 +138,7 @@ def in_ears(ears: InputAudioPipeline) -> int:
     return in_buffer(ears._buffer) + sum(map(in_turn, hearings))
 
 
-def in_items(conversation: Conversation) -> int:
+def in_items(conversation: RealtimeConversation) -> int:
     return sum(len(entry.turn.audio) for entry in conversation if entry.turn is not None)
 
 
@@ -418,7 +418,7 @@ def on_page(state: ServerState, name: str) -> float | None:
 async def test_the_option_bounds_what_sockets_bring_and_the_page_shows_it(vllm: bool) -> None:
     model = model_of(lambda asked: Said(says(" Hm")))
     state = fake_state(
-        catalogue=ModelRegistry(
+        registry=ModelRegistry(
             [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("whisper",))]
         ),
         transcription=model,

@@ -70,7 +70,7 @@ async def made(address: str, body: dict[str, Any], path: str = "client_secrets")
 
 
 async def test_browsers_bring_their_key_among_the_subprotocols() -> None:
-    async with serving(answering(door=keyed())) as address:
+    async with serving(answering(access=keyed())) as address:
         offered = [Subprotocol("realtime"), Subprotocol("openai-insecure-api-key.secret")]
         async with opened(address, "?model=fake", subprotocols=offered) as socket:
             assert socket.subprotocol == "realtime"
@@ -160,7 +160,7 @@ async def test_a_message_may_have_21_mebibytes() -> None:
 
 
 async def test_a_client_secret_opens_sessions_of_its_kind_and_nothing_else() -> None:
-    async with serving(answering(door=keyed())) as address:
+    async with serving(answering(access=keyed())) as address:
         session = {"type": "realtime", "model": "fake", "instructions": "Be brief.", "max_output_tokens": 5}
         response = await made(address, {"session": session, "expires_after": {"anchor": "created_at", "seconds": 60}})
         secret = check_object(ClientSecretCreateResponse, response.content, EXTENSIONS)
@@ -195,7 +195,7 @@ async def test_a_client_secret_opens_sessions_of_its_kind_and_nothing_else() -> 
 
 
 async def test_a_client_secret_is_for_the_model_that_it_names() -> None:
-    async with serving(answering(door=keyed(), served_names=("one", "two"))) as address:
+    async with serving(answering(access=keyed(), served_names=("one", "two"))) as address:
         value = (await made(address, {"session": {"type": "realtime", "model": "one"}})).json()["value"]
         headers = {"authorization": f"Bearer {value}"}
         async with opened(address, "?model=two", additional_headers=headers) as socket:
@@ -206,7 +206,9 @@ async def test_a_client_secret_is_for_the_model_that_it_names() -> None:
 async def test_secrets_expire_and_are_bounded() -> None:
     now = [1000.0]
     secrets = ClientSecrets(lambda: now[0], 2)
-    async with serving(answering(door=AccessControl(keys=Keyring([KeyDigest(b"secret")]), secrets=secrets))) as address:
+    async with serving(
+        answering(access=AccessControl(keys=Keyring([KeyDigest(b"secret")]), secrets=secrets))
+    ) as address:
         values = [(await made(address, {})).json()["value"] for _ in range(2)]
         refused = await made(address, {})
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "client_secrets_full")
@@ -225,7 +227,7 @@ async def test_secrets_expire_and_are_bounded() -> None:
 
 async def test_a_key_that_makes_secrets_without_end_leaves_some_to_another() -> None:
     keys = Keyring([KeyDigest(b"secret"), KeyDigest(b"other")])
-    async with serving(answering(door=AccessControl(keys=keys, secrets=ClientSecrets(most=6)))) as address:
+    async with serving(answering(access=AccessControl(keys=keys, secrets=ClientSecrets(most=6)))) as address:
         answers = [await made(address, {}) for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
         assert answers[-1].headers["retry-after"] == "10"
@@ -239,7 +241,7 @@ async def test_a_key_that_makes_secrets_without_end_leaves_some_to_another() -> 
 
 
 async def test_a_session_that_a_secret_opens_stays_of_its_type() -> None:
-    state = voice_state(door=keyed())
+    state = voice_state(access=keyed())
     async with serving(state) as address:
         for kind, other in (("transcription", "realtime"), ("realtime", "transcription")):
             value = (await made(address, {"session": {"type": kind}})).json()["value"]
@@ -252,7 +254,7 @@ async def test_what_secrets_configure_is_bounded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(client_secrets, "MAX_BYTES", 10_000)
     now = [1000.0]
     long = {"session": {"type": "realtime", "instructions": "x" * 6000}}
-    async with serving(answering(door=AccessControl(secrets=ClientSecrets(lambda: now[0])))) as address:
+    async with serving(answering(access=AccessControl(secrets=ClientSecrets(lambda: now[0])))) as address:
         assert [(await made(address, long)).status_code for _ in range(2)] == [200, 429]
         now[0] += 600
         assert [(await made(address, long)).status_code for _ in range(2)] == [200, 429]
@@ -334,7 +336,7 @@ async def test_clients_of_the_beta_meet_its_names(by: str) -> None:
 
 
 async def test_the_beta_has_client_secrets_of_its_own() -> None:
-    async with serving(answering(door=keyed())) as address:
+    async with serving(answering(access=keyed())) as address:
         response = await made(address, {"model": "fake", "modalities": ["text"], "instructions": "Hm."}, "sessions")
         assert response.status_code == 200
         session = response.json()

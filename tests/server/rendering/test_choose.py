@@ -11,7 +11,7 @@ from stentor.server.app.application import create_app
 from stentor.server.text.renderers.choose import choose_renderer
 from stentor.server.text.renderers.deepseek_v32 import DeepSeekV32Renderer
 from stentor.server.text.renderers.hf import TemplateRenderer
-from stentor.server.text.renderers.interface import Conversation
+from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import RendererError
 from stentor.server.text.renderers.names import RendererName
 from stentor.tests.fakes import byte_pool, fake_state
@@ -38,9 +38,9 @@ class Remembering:
     """Writes every conversation as one token, and keeps it."""
 
     def __init__(self) -> None:
-        self.seen: list[Conversation] = []
+        self.seen: list[RenderRequest] = []
 
-    async def render(self, conversation: Conversation) -> list[int]:
+    async def render(self, conversation: RenderRequest) -> list[int]:
         self.seen.append(conversation)
         return [65]
 

@@ -6,7 +6,7 @@ import pytest
 
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.renderers.deepseek_v32 import write
-from stentor.server.text.renderers.interface import Conversation
+from stentor.server.text.renderers.interface import RenderRequest
 
 WEATHER = {
     "type": "function",
@@ -22,7 +22,7 @@ CALLED: list[dict[str, Any]] = [
 
 
 def text(messages: list[dict[str, Any]], **fields: Any) -> str:
-    return write(Conversation(messages=messages, **fields))
+    return write(RenderRequest(messages=messages, **fields))
 
 
 def test_a_question_ends_where_the_answer_begins() -> None:

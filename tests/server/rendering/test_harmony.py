@@ -9,7 +9,7 @@ import pytest
 
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.renderers.harmony import HarmonyRenderer, to_harmony
-from stentor.server.text.renderers.interface import Conversation
+from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import RendererError
 from stentor.tests.fakes import byte_pool
 
@@ -33,7 +33,7 @@ VOCABULARY = os.environ.get("STENTOR_HARMONY_VOCABULARY")
 
 
 def written(messages: list[dict[str, Any]], **fields: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = to_harmony(Conversation(messages=messages, **fields), TODAY).to_dict()["messages"]
+    found: list[dict[str, Any]] = to_harmony(RenderRequest(messages=messages, **fields), TODAY).to_dict()["messages"]
     return found
 
 
@@ -124,7 +124,7 @@ def test_a_vocabulary_that_is_not_there_or_not_the_real_one_is_one_line(tmp_path
 async def test_the_prompt_is_the_one_that_the_format_s_page_shows() -> None:
     assert VOCABULARY is not None
     renderer = HarmonyRenderer(byte_pool(), Path(VOCABULARY))
-    tokens = await renderer.render(Conversation(messages=MESSAGES, tools=[WEATHER]))
+    tokens = await renderer.render(RenderRequest(messages=MESSAGES, tools=[WEATHER]))
     text = renderer._encoding.decode(tokens)
     assert text.startswith("<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.")
     assert "<|start|>developer<|message|># Instructions\n\nBe brief.\n\n# Tools\n\n## functions" in text
@@ -156,4 +156,4 @@ async def test_what_the_library_fails_on_is_refused_in_words(error: BaseExceptio
     renderer = HarmonyRenderer.__new__(HarmonyRenderer)
     renderer._pool, renderer._encoding = byte_pool(), Broken(error)
     with pytest.raises(TemplateError, match="harmony renderer"):
-        await renderer.render(Conversation(messages=MESSAGES))
+        await renderer.render(RenderRequest(messages=MESSAGES))

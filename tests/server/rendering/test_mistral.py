@@ -9,7 +9,7 @@ import pytest
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.number_tokenizer import number_tokenizer
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.renderers.interface import Conversation
+from stentor.server.text.renderers.interface import RenderRequest
 from stentor.server.text.renderers.mistral import MistralRenderer, RendererError, find_file
 from stentor.tests.fakes import byte_pool
 
@@ -40,7 +40,7 @@ def text(renderer: MistralRenderer, tokens: list[int]) -> str:
 
 
 async def test_a_conversation_with_calls_is_written_by_the_library(renderer: MistralRenderer) -> None:
-    tokens = await renderer.render(Conversation(messages=MESSAGES, tools=[WEATHER]))
+    tokens = await renderer.render(RenderRequest(messages=MESSAGES, tools=[WEATHER]))
     said = text(renderer, tokens)
     assert tokens[0] == 1
     assert said.startswith("<s>")
@@ -71,14 +71,14 @@ async def test_reasoning_is_written_where_the_tokenizer_can(renderer: MistralRen
             {"role": "assistant", "content": "b", name: "hm"},
             {"role": "user", "content": "c"},
         ]
-        assert "[THINK]hm[/THINK]b" in text(thinking, await thinking.render(Conversation(messages=messages)))
-        assert "hm" not in text(renderer, await renderer.render(Conversation(messages=messages)))
+        assert "[THINK]hm[/THINK]b" in text(thinking, await thinking.render(RenderRequest(messages=messages)))
+        assert "hm" not in text(renderer, await renderer.render(RenderRequest(messages=messages)))
 
 
 async def test_an_answer_can_be_continued(renderer: MistralRenderer) -> None:
     begun = [*MESSAGES[:2], {"role": "assistant", "content": "It is"}]
     tokens = await renderer.render(
-        Conversation(messages=begun, add_generation_prompt=False, continue_final_message=True)
+        RenderRequest(messages=begun, add_generation_prompt=False, continue_final_message=True)
     )
     assert text(renderer, tokens).endswith("It is")
 
@@ -96,7 +96,7 @@ async def test_what_cannot_be_written_is_told_in_one_line(
     renderer: MistralRenderer, messages: list[dict[str, Any]], fields: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(TemplateError, match=said) as caught:
-        await renderer.render(Conversation(messages=messages, **fields))
+        await renderer.render(RenderRequest(messages=messages, **fields))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 

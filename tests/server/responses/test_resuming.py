@@ -154,7 +154,7 @@ async def test_a_model_that_would_have_said_something_else_fails_the_response_an
 async def test_the_response_of_a_key_that_is_gone_fails_and_one_of_a_key_that_is_there_goes_on(tmp_path: Path) -> None:
     both = AccessControl(keys=Keyring(api=(KeyDigest(b"one"), KeyDigest(b"two"))))
     engine = writes(20)
-    first = await server(tmp_path / "store.db", engine, door=both)
+    first = await server(tmp_path / "store.db", engine, access=both)
     begun = {}
     async with in_memory(first) as client:
         for key in ("one", "two"):
@@ -163,7 +163,7 @@ async def test_the_response_of_a_key_that_is_gone_fails_and_one_of_a_key_that_is
         await until(lambda: not engine.gate.is_set())
     await dies(first)
     second = await server(
-        tmp_path / "store.db", writes(None), door=AccessControl(keys=Keyring(api=(KeyDigest(b"two"),)))
+        tmp_path / "store.db", writes(None), access=AccessControl(keys=Keyring(api=(KeyDigest(b"two"),)))
     )
     await resume_unfinished(second)
     async with in_memory(second) as client:
@@ -171,7 +171,7 @@ async def test_the_response_of_a_key_that_is_gone_fails_and_one_of_a_key_that_is
         text = (await client.get(f"{RESPONSES}/{begun['two']}?stream=true", headers=headers)).text
         assert check_stream(text, EXTENSIONS)["status"] == "completed"
     await dies(second)
-    third = await server(tmp_path / "store.db", writes(None), door=both)
+    third = await server(tmp_path / "store.db", writes(None), access=both)
     async with in_memory(third) as client:
         headers = {"authorization": "Bearer one"}
         assert (await client.get(f"{RESPONSES}/{begun['one']}", headers=headers)).json()["status"] == "failed"

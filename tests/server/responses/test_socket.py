@@ -246,7 +246,7 @@ async def test_a_message_that_is_too_long_or_no_text_closes_the_connection() -> 
 
 async def test_a_key_and_an_origin_are_asked_for_at_the_door() -> None:
     keys = Keyring(api=(KeyDigest(b"one"),))
-    async with serving(fake_state(door=AccessControl(keys=keys))) as address:
+    async with serving(fake_state(access=AccessControl(keys=keys))) as address:
         for headers in ({}, {"authorization": "Bearer two"}):
             with pytest.raises(websockets.InvalidStatus) as refused:
                 await opened(address, additional_headers=headers)

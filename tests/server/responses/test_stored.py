@@ -183,7 +183,7 @@ async def test_an_item_reference_stands_for_the_stored_item() -> None:
 async def test_what_one_key_has_stored_is_not_there_for_another() -> None:
     keys = Keyring(api=(KeyDigest(b"one"), KeyDigest(b"two")))
     engine = FakeEngine(answer=says("Yes."))
-    async with in_memory(fake_state(engine, door=AccessControl(keys=keys))) as client:
+    async with in_memory(fake_state(engine, access=AccessControl(keys=keys))) as client:
         mine, theirs = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
         sent = (await client.post(RESPONSES, json={"input": "Is it?"}, headers=mine)).json()
         conversation = (await client.post("/v1/conversations", json={}, headers=mine)).json()["id"]
@@ -285,8 +285,8 @@ async def test_the_end_of_a_background_response_is_stored_as_soon_as_the_store_c
 async def test_one_key_leaves_others_room_in_the_background() -> None:
     engine = FakeEngine()
     engine.gate.clear()
-    door = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two"), KeyDigest(b"three")), ()))
-    state = fake_state(engine, door=door, responses=LiveResponses(4))
+    access = AccessControl(Keyring((KeyDigest(b"one"), KeyDigest(b"two"), KeyDigest(b"three")), ()))
+    state = fake_state(engine, access=access, responses=LiveResponses(4))
     statuses: dict[str, list[int]] = {}
     async with in_memory(state) as client:
         for key in ("one", "two", "three"):

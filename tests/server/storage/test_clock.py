@@ -33,7 +33,7 @@ class Clocks:
 
 
 async def put(store: Database, name: str) -> None:
-    row = responses.Stored(name, "", False, False, False, None, b"{}")
+    row = responses.StoredResponse(name, "", False, False, False, None, b"{}")
     await store.write(lambda db: responses.insert(db, row, []))
 
 

@@ -27,11 +27,11 @@ class Time:
 
 def row(
     name: str, owner: str = "", *, is_open: bool = False, size: int = 10, previous: str | None = None
-) -> responses.Stored:
-    return responses.Stored(name, owner, is_open, False, False, previous, b"x" * size)
+) -> responses.StoredResponse:
+    return responses.StoredResponse(name, owner, is_open, False, False, previous, b"x" * size)
 
 
-async def put(store: Database, *rows: responses.Stored) -> None:
+async def put(store: Database, *rows: responses.StoredResponse) -> None:
     for one in rows:
         await store.write(partial(lambda db, one: responses.insert(db, one, [{"id": f"m{one.id}"}]), one=one))
 
@@ -124,7 +124,7 @@ async def test_what_nobody_uses_is_gone_after_its_time() -> None:
     time = Time()
     store = Database(TABLES, ttl=60, clock=time.clock)
     await put(store, row("old"), row("running", is_open=True))
-    conversation = conversations.Stored("c", 1, {})
+    conversation = conversations.StoredConversation("c", 1, {})
     await store.write(lambda db: conversations.insert(db, "", conversation, []))
     time.now += 61
     await put(store, row("new"))

@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
     def response(self, owner: str, size: int, items: int, ended: bool) -> None:
         self.number += 1
         name = f"resp{self.number}"
-        row = responses.Stored(name, owner, not ended, False, False, None, b"x" * size)
+        row = responses.StoredResponse(name, owner, not ended, False, False, None, b"x" * size)
         given = [{"id": f"{name}-{place}", "text": "y" * 3000} for place in range(items)]
         self.grow(owner, name, size + 16384, lambda db: responses.insert(db, row, given), held=not ended)
 
@@ -121,7 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.number += 1
         name = f"conv{self.number}"
         given = [{"id": f"{name}-{place}", "text": "z" * 2000} for place in range(items)]
-        row = conversations.Stored(name, 1, {})
+        row = conversations.StoredConversation(name, 1, {})
         self.grow(owner, name, 150_000, lambda db: conversations.insert(db, owner, row, given))
 
     @rule(owner=st.sampled_from(OWNERS), choice=st.integers(0, 99), size=st.integers(0, 200_000))
@@ -166,9 +166,11 @@ TestStore.settings = settings(max_examples=examples(25), stateful_step_count=30,
 async def test_uploads_of_one_key_delete_nothing_of_another_within_its_share() -> None:
     store = make_store(StoreConfig(max_bytes=1_000_000))
     await upload(store, "a", "a-file", 100_000)
-    row = responses.Stored("a-response", "a", False, False, False, None, b"{}")
+    row = responses.StoredResponse("a-response", "a", False, False, False, None, b"{}")
     await store.write(lambda db: responses.insert(db, row, []))
-    await store.write(lambda db: conversations.insert(db, "a", conversations.Stored("a-conversation", 1, {}), []))
+    await store.write(
+        lambda db: conversations.insert(db, "a", conversations.StoredConversation("a-conversation", 1, {}), [])
+    )
     for number in range(30):
         await upload(store, "b", f"b{number}", 200_000)
     kept = await charges(store)
@@ -223,15 +225,15 @@ async def test_work_of_one_key_that_may_not_be_deleted_leaves_room_for_others() 
 @pytest.mark.anyio
 async def test_answers_and_events_are_charged_and_deleted_with_what_they_belong_to() -> None:
     store = make_store(StoreConfig())
-    batch = batches.Stored("b", "a", "", True, "f", b"{}")
+    batch = batches.StoredBatch("b", "a", "", True, "f", b"{}")
     await store.write(lambda db: batches.insert(db, batch))
     empty = (await charges(store))["a"]["b"]
-    answers = [batches.Answer(line, True, b"x" * 1000) for line in range(5)]
+    answers = [batches.StoredResult(line, True, b"x" * 1000) for line in range(5)]
     await store.write(lambda db: batches.add_answers(db, "b", answers))
     assert (await charges(store))["a"]["b"] - empty == 5 * 1384
     await store.write(lambda db: batches.update(db, "b", b"{}", open=False))
     assert (await charges(store))["a"]["b"] == empty
-    row = responses.Stored("r", "a", True, True, True, None, b"{}")
+    row = responses.StoredResponse("r", "a", True, True, True, None, b"{}")
     await store.write(lambda db: responses.insert(db, row, []))
     empty = (await charges(store))["a"]["r"]
     for _ in range(2):  # a stretch may be written again
@@ -247,7 +249,7 @@ async def test_what_an_older_server_kept_is_charged_too(tmp_path: Any) -> None:
     config = StoreConfig(tmp_path / "store.db")
     store = make_store(config)
     given = [{"id": "item", "text": "x" * 5000}]
-    row = responses.Stored("r", "a", False, False, False, None, b"{}")
+    row = responses.StoredResponse("r", "a", False, False, False, None, b"{}")
     await store.write(lambda db: responses.insert(db, row, given))
     await upload(store, "b", "f", 70_000)
     charged = await charges(store)

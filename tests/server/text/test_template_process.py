@@ -11,7 +11,7 @@ import pytest
 from stentor.loadtest.processes import alive
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.template_process import Job, TemplateProcess
+from stentor.server.text.template_process import RenderJob, TemplateProcess
 from stentor.tests.fakes import byte_tokenizer
 
 OPTIONS: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": False}
@@ -54,8 +54,8 @@ def test_a_child_that_is_killed_under_load_costs_no_job() -> None:
     asyncio.run(main())
 
 
-def _job(template: str) -> Job:
-    return Job([_message(7)], False, False, template, {}, [], [])
+def _job(template: str) -> RenderJob:
+    return RenderJob([_message(7)], False, False, template, {}, [], [])
 
 
 def test_a_child_that_died_between_two_jobs_is_replaced() -> None:

@@ -7,7 +7,7 @@ import pytest
 from stentor.server.parsing.interface import Content
 from stentor.server.parsing.tools.format import ToolFormat
 from stentor.server.parsing.tools.output import MAX_SPACE
-from stentor.server.parsing.tools.reader import MAX_KEPT, Markers
+from stentor.server.parsing.tools.reader import MAX_KEPT, MarkerScanner
 from stentor.server.parsing.tools.registry import FORMATS, TOOL_FORMATS
 from stentor.tests.server.parsing.tools.reading import cut, joined, pieces, read
 from stentor.tests.server.parsing.tools.templates import BARE, CALLS, template
@@ -108,4 +108,4 @@ def test_whitespace_is_held_back_up_to_a_bound() -> None:
 
 def test_markers_that_hide_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="lies inside another"):
-        Markers(("abcd", "bc"))
+        MarkerScanner(("abcd", "bc"))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.state.model_registry import Kind, ModelRegistry, ServedModel
+from stentor.server.state.model_registry import ModelRegistry, ModelRole, ServedModel
 
 CHAT = ServedModel("chat", ("owner/writes", "writes"))
 EARS = ServedModel("transcription", ("whisper-1", "ears"))
@@ -13,9 +13,9 @@ VOICE = ServedModel("speech", ("tts-1",))
 ALL = ModelRegistry([CHAT, EARS, VOICE])
 
 
-def refusal(catalogue: ModelRegistry, name: str | None, kind: Kind, param: str = "model") -> BadRequest:
+def refusal(registry: ModelRegistry, name: str | None, kind: ModelRole, param: str = "model") -> BadRequest:
     with pytest.raises(BadRequest) as refused:
-        catalogue.resolve(name, kind, param)
+        registry.resolve(name, kind, param)
     return refused.value
 
 
@@ -64,7 +64,7 @@ def test_one_model_may_be_given_a_name_twice() -> None:
 @given(
     st.one_of(st.none(), st.sampled_from(["writes", "ears", "tts-1"]), st.text()), st.sampled_from(["chat", "speech"])
 )
-def test_any_name_is_served_or_refused_by_name(name: str | None, kind: Kind) -> None:
+def test_any_name_is_served_or_refused_by_name(name: str | None, kind: ModelRole) -> None:
     known = {each: model.kind for model in ALL for each in model.names}
     if name is None or known.get(name) == kind:
         assert known[ALL.resolve(name, kind)] == kind

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from stentor.server.grammar.process import Job
+from stentor.server.grammar.process import GrammarJob
 from stentor.server.sandbox import child_channel as child_link
 from stentor.server.sandbox.child_channel import ChildChannel, receive, send
 from stentor.tests.engine.unkillable import Unkillable, unkillable
@@ -16,8 +16,8 @@ from stentor.tests.engine.unkillable import Unkillable, unkillable
 def test_a_message_arrives_as_it_was_sent() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        send(ours, Job("start: /é/"))
-        assert receive(theirs, Job, time.monotonic() + 5) == Job("start: /é/")
+        send(ours, GrammarJob("start: /é/"))
+        assert receive(theirs, GrammarJob, time.monotonic() + 5) == GrammarJob("start: /é/")
 
 
 def test_a_child_that_announces_more_than_it_can_mean_is_not_waited_for() -> None:
@@ -25,16 +25,16 @@ def test_a_child_that_announces_more_than_it_can_mean_is_not_waited_for() -> Non
     with ours, theirs:
         theirs.sendall(struct.pack("!Q", 1 << 40))
         with pytest.raises(ConnectionError, match="announces a message"):
-            receive(ours, Job, time.monotonic() + 5)
+            receive(ours, GrammarJob, time.monotonic() + 5)
 
 
 def test_one_that_says_nothing_is_late_and_one_that_ends_is_gone() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, pytest.raises(TimeoutError):
-            receive(ours, Job, time.monotonic() + 0.01)
+            receive(ours, GrammarJob, time.monotonic() + 0.01)
         with pytest.raises(ConnectionError, match="closed"):
-            receive(ours, Job, time.monotonic() + 5)
+            receive(ours, GrammarJob, time.monotonic() + 5)
 
 
 def test_a_child_that_cannot_be_killed_is_left_behind(
