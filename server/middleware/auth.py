@@ -65,7 +65,7 @@ def secret_of(scope: Scope) -> ClientSecret | None:
 
 
 def act_for(scope: Scope, caller: Caller) -> None:
-    """Notes on whose behalf a request is made that did not come over a connection; its caller has been authenticated before.
+    """Sets the caller of a request that came over no connection and whose caller was authenticated before.
 
     For the running task, and those that it starts, too: see :data:`..overload.fair_queue.current_owner`.
     """

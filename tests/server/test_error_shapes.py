@@ -101,7 +101,7 @@ def broken() -> FakeEngine:
 
 BIG = b'{"model":"fake","max_tokens":4,"messages":[' + b" " * 5000 + b"]}"
 REFUSALS: dict[str, tuple[dict[str, Any], bytes, int, str]] = {
-    "no key": ({"door": AccessControl(keyring("secret"))}, request(), 401, "authentication_error"),
+    "no key": ({"access": AccessControl(keyring("secret"))}, request(), 401, "authentication_error"),
     "a foreign page": ({}, request("origin: https://x.example"), 403, "permission_error"),
     "no such model": ({}, request(body=json.dumps(BODY | {"model": "x"}).encode()), 404, "not_found_error"),
     "no such path": ({}, request(path="/v1/messages/batches"), 404, "not_found_error"),

@@ -72,7 +72,7 @@ def innocent(text: str) -> bool:
 
 @pytest.mark.parametrize("make", ERRORS, ids=lambda make: type(make()).__name__)
 @pytest.mark.parametrize(
-    "door",
+    "access",
     [AccessControl(origins=Origins([PAGE])), AccessControl(keyring("key"), Origins(["*"]), "/llm")],
     ids=["open", "closed"],
 )

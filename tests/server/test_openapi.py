@@ -80,7 +80,7 @@ def resolved(document: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "door", [AccessControl(), KEYED, AccessControl(root_path="/api")], ids=["open", "keyed", "prefixed"]
+    "access", [AccessControl(), KEYED, AccessControl(root_path="/api")], ids=["open", "keyed", "prefixed"]
 )
 async def test_it_is_well_formed(access: AccessControl) -> None:
     document = await served(access=access)

@@ -19,7 +19,7 @@ from stentor.tests.server.harness import until
 
 IN_A_TERMINAL = """
 import os, sys, anyio
-from stentor.server.common.reload import reload_on_hangup
+from stentor.server.common.files import reload_on_hangup
 
 async def main():
     async with anyio.create_task_group() as tasks:

@@ -69,7 +69,7 @@ class HarmonyRenderer:
 
 def to_harmony(conversation: RenderRequest, today: datetime.date) -> "openai_harmony.Conversation":
     """The same in the library's words. Raises TemplateError."""
-    from openai_harmony import RenderRequest as Written
+    from openai_harmony import Conversation as Written
 
     messages = flat_messages(conversation)
     return Written.from_messages([*_beginning(conversation, messages, today), *_turns(messages)])

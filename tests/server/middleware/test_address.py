@@ -107,7 +107,7 @@ def test_the_socket_of_another_server_is_not_removed_at_our_end(path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("host", "keys", "door", "warned"),
+    ("host", "keys", "access", "warned"),
     [
         ("127.0.0.1", False, AccessConfig(), False),
         ("0.0.0.0", False, AccessConfig(), True),

@@ -277,7 +277,7 @@ class Running:
 def voice_state(engine: FakeEngine | None = None, *, speaks: bool = True, **fields: Any) -> ServerState:
     """A server that hears, and that speaks."""
     models = [ServedModel("transcription", ("fake-whisper",)), ServedModel("speech", ("fake-voice",))]
-    fields.setdefault("catalogue", ModelRegistry(models if speaks else models[:1]))
+    fields.setdefault("registry", ModelRegistry(models if speaks else models[:1]))
     fields.setdefault("socket_messages", 0)
     fields.setdefault("pool", inline_pool())
     if speaks:
