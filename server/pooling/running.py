@@ -67,7 +67,7 @@ class PoolingJob:
         stand in ``field``. Each number takes ``number_bytes`` of the answer.
 
         Raises BadRequest where the answer would be too large, before anything is computed if that is known by then;
-        :class:`..common.errors.GenerationFailed`, :class:`..http.errors.Overloaded` and
+        :class:`..common.errors.GenerationFailed`, :class:`..common.errors.Overloaded` and
         :class:`stentor.engine.client.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
         """
         most = min(MAX_BYTES // 4, self._room.most // number_bytes)
