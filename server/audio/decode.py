@@ -17,7 +17,8 @@ from stentor.protocols.common.errors import BadRequest
 
 from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import FairQueue, QueueFull, current_owner
-from .decode_process import RATE, Abandoned, DecodeProcess, DecoderNotStarted, Refused
+from ..sandbox.killable_child import Abandoned, ChildNotStarted
+from .decode_process import RATE, DecodeProcess, Refused
 from .limits import AudioLimits
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class AudioDecoder:
             raise BadRequest(f"`{field}`: the audio: {refused}.", field, refused.code) from None
         except Abandoned:
             raise AudioUnavailable from None
-        except DecoderNotStarted as error:
+        except ChildNotStarted as error:
             logger.error("no process can be started to decode audio: %s", error)
             raise AudioUnavailable from None
         sound = Decoded(pcm)

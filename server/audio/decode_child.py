@@ -4,15 +4,11 @@ import io
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from stentor.engine.processes.freed_memory import grown_since, resident_bytes
-from stentor.engine.processes.process import become_child
-
-from ..sandbox.child_channel import receive, send
+from ..sandbox.child import Growth, bounded_child, receive, send
 from .containers import DECODERS, DEMUXERS, KNOWN, demuxer_of
 from .decode_process import RATE, TOO_LONG, DecodedPart, DecodeJob, Ready, Refused
 from .encode import wav_header
@@ -24,8 +20,6 @@ if TYPE_CHECKING:
 
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
-GROWN: Final = 64 << 20
-"""Bytes that a job may leave behind; a child that has grown by more is replaced."""
 FIRST_SECONDS: Final = 1.7
 """Of this process's own time, to find the audio in a file, to count how long it is and to decode the first piece; then
 the kernel ends it."""
@@ -49,30 +43,24 @@ _OPTIONS: Final = {
 
 
 def main() -> int:
-    inherited = become_child("stentor-decoder")
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # before numpy starts one for each core
-    import av
+    with bounded_child("stentor-decoder", MAX_MEMORY) as connection:
+        import av
 
-    av.logging.set_level(None)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    with socket.socket(fileno=inherited.fds[0]) as connection:
-        try:
-            _rehearse()
-            born = resident_bytes()
-            # nothing more can be opened: the only number that is left is taken; 0 would forbid to wait for the socket
-            resource.setrlimit(resource.RLIMIT_NOFILE, (1, 1))
-            send(connection, Ready())
-            while True:
-                job = receive(connection, DecodeJob)
-                answer = decode(job, lambda pcm: send(connection, DecodedPart(pcm)))
-                del job
-                _allow(0)
-                worn = grown_since(born) > GROWN
-                send(connection, DecodedPart(answer.pcm, True, answer.why, answer.code, worn))
-        except OSError:
-            return 0  # the owner is gone, or has no more use for us
+        av.logging.set_level(None)
+        _rehearse()
+        growth = Growth()
+        # nothing more can be opened: the only number that is left is taken; 0 would forbid to wait for the socket
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, 1))
+        send(connection, Ready())
+        while True:
+            job = receive(connection, DecodeJob)
+            answer = decode(job, lambda pcm: send(connection, DecodedPart(pcm)))
+            del job
+            _allow(0)
+            send(connection, DecodedPart(answer.pcm, True, answer.why, answer.code, growth.too_much))
+    return 0
 
 
 def _rehearse() -> None:

@@ -1,47 +1,36 @@
 """The process that tries grammars; see :mod:`.process`."""
 
 import random
-import resource
-import socket
 import sys
 from typing import Final
 
 from stentor.engine.core.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
 from stentor.engine.core.grammar.vocabulary import TokenBytes
-from stentor.engine.processes.freed_memory import grown_since, resident_bytes
-from stentor.engine.processes.process import become_child
 
-from ..sandbox.child_channel import receive, send
+from ..sandbox.child import Growth, bounded_child, receive, send
 from .process import TOO_COMPLEX, GrammarJob, Verdict
 from .told import told
 
 MAX_MEMORY: Final = 3 << 30
 """Bytes of address space."""
-GROWN: Final = 64 << 20
-"""Bytes that a job may leave behind; a child that has grown by more is replaced."""
 WALKS: Final = 2
 STEPS: Final = 24
 """Tokens of each walk: what a grammar costs may show only where it has begun."""
 
 
 def main() -> int:
-    inherited = become_child("stentor-grammar")
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with socket.socket(fileno=inherited.fds[0]) as connection:
+    with bounded_child("stentor-grammar", MAX_MEMORY) as connection:
         try:
-            try:
-                compiler = Compiler(receive(connection, TokenBytes))
-            except GrammarError as error:
-                send(connection, Verdict(str(error)))
-                return 0
-            send(connection, Verdict())
-            born = resident_bytes()
-            while True:
-                why = _try(compiler, receive(connection, GrammarJob).source)
-                send(connection, Verdict(why, grown_since(born) > GROWN))
-        except OSError:
-            return 0  # the owner is gone, or has no more use for us
+            compiler = Compiler(receive(connection, TokenBytes))
+        except GrammarError as error:
+            send(connection, Verdict(str(error)))
+            return 0
+        growth = Growth()
+        send(connection, Verdict())
+        while True:
+            why = _try(compiler, receive(connection, GrammarJob).source)
+            send(connection, Verdict(why, growth.too_much))
+    return 0
 
 
 def _try(compiler: Compiler, source: str) -> str:

@@ -5,8 +5,7 @@ end the process that does it. So it is tried where that harms nobody: in a child
 killed when it is late.
 """
 
-import time
-import weakref
+import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -14,12 +13,11 @@ import msgspec
 
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 
-from ..sandbox.child_channel import ChildChannel, receive, send
+from ..sandbox.child import receive, send
+from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild
 
 MODULE: Final = "stentor.server.grammar.child"
 TOO_COMPLEX: Final = "too complex"
-_START_SECONDS: Final = 60.0
-"""For a child to import what it needs and to sort the vocabulary."""
 
 
 class GrammarJob(msgspec.Struct, frozen=True, array_like=True):
@@ -35,96 +33,41 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """The child has grown and wants to be replaced."""
 
 
-class ChildNotStarted(Exception):
-    """No child can be started, or it cannot use the model's vocabulary; the text says why."""
-
-
-class _Died(Exception):
-    """The child did."""
-
-
 class GrammarProcess:
-    """Owns at most one child: started for the first job, and again after one that it did not survive.
-
-    Not safe for threads: let one thread do all the calls. It must outlive the child (see
-    :mod:`stentor.engine.processes.process`).
-    """
+    """Not safe for threads: let one thread do all the calls. It must outlive the child."""
 
     def __init__(self, vocabulary: Callable[[], TokenBytes], seconds: float) -> None:
         """``vocabulary`` is asked for when the first child starts; ``seconds`` are for one job."""
-        self._make_vocabulary = vocabulary
-        self._vocabulary: TokenBytes | None = None
+        made: list[TokenBytes] = []
+
+        def greet(connection: socket.socket, deadline: float) -> None:
+            if not made:
+                made.append(vocabulary())
+            send(connection, made[0])
+            if refusal := receive(connection, Verdict, deadline).why:
+                raise ChildNotStarted(refusal)
+
         self._seconds = seconds
-        self._link: ChildChannel | None = None
-        self._close_link: weakref.finalize[..., GrammarProcess] | None = None
+        self._child = KillableChild(MODULE, "the grammar process", greet)
+        self.start = self._child.start
+        self.close = self._child.close
 
     @property
     def pid(self) -> int | None:
         """Of the child, while there is one."""
-        return None if self._link is None else self._link.child.pid
+        return self._child.pid
 
     def check(self, source: str) -> str:
-        """Why the grammar cannot be used, or "". Blocks. Raises :class:`ChildNotStarted`.
+        """Why the grammar cannot be used, or "". Blocks. Raises ChildNotStarted."""
 
-        Where the child dies the job is given to another one, once: what killed it may have been somebody else.
-        """
-        deadline = time.monotonic() + self._seconds
+        def exchange(connection: socket.socket, deadline: float) -> Verdict:
+            send(connection, GrammarJob(source))
+            return receive(connection, Verdict, deadline)
+
         try:
-            try:
-                verdict = self._ask(source, deadline)
-            except _Died:
-                began = time.monotonic()
-                self.start()
-                verdict = self._ask(source, deadline + time.monotonic() - began)
-        except (_Died, TimeoutError):
+            verdict = self._child.ask(exchange, self._seconds)
+        except (ChildDied, TimeoutError):
             return TOO_COMPLEX
         if verdict.last:
             self.close()
         return verdict.why
-
-    def start(self) -> None:
-        """Starts the child if there is none, so that the next job need not wait for that.
-
-        Raises :class:`ChildNotStarted`.
-        """
-        if self._link is not None:
-            return
-        if self._vocabulary is None:
-            self._vocabulary = self._make_vocabulary()
-        try:
-            link = self._link = ChildChannel(MODULE, "the grammar process")
-        except OSError as error:
-            raise ChildNotStarted(f"no process can be started: {error.strerror}") from error
-        self._close_link = weakref.finalize(self, link.close)
-        try:
-            send(link.socket, self._vocabulary)
-            refusal = receive(link.socket, Verdict, time.monotonic() + _START_SECONDS).why
-        except OSError as error:
-            self.close()
-            raise ChildNotStarted("it ended at once, or was not ready in time") from error
-        if refusal:
-            self.close()
-            raise ChildNotStarted(refusal)
-
-    def _ask(self, source: str, deadline: float) -> Verdict:
-        """The child's answer. It is killed where none comes in time."""
-        if self._link is None:
-            began = time.monotonic()
-            self.start()
-            deadline += time.monotonic() - began
-        assert self._link is not None
-        try:
-            send(self._link.socket, GrammarJob(source))
-            return receive(self._link.socket, Verdict, deadline)
-        except BaseException as error:
-            self.close()  # its answer would be taken for the next job's
-            if isinstance(error, ConnectionError):
-                raise _Died from error
-            raise
-
-    def close(self) -> None:
-        """Kills the child, if there is one. May be called again; done when this object goes, too."""
-        self._link = None
-        if self._close_link is not None:
-            self._close_link()
-            self._close_link = None

@@ -6,20 +6,19 @@ meanwhile. So they run where that harms nobody: in a child with a bound on its m
 killed when it is late.
 """
 
-import time
-import weakref
+import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from ..sandbox.child_channel import ChildChannel, receive, send
+from ..sandbox.child import receive, send
+from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild
 from .errors import TemplateError
 
 MODULE: Final = "stentor.server.text.template_child"
 _GRACE_SECONDS: Final = 0.5
 """On top of the time to render: the child's own check comes first where it can, and says more."""
-_START_SECONDS: Final = 30.0
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True):
@@ -51,48 +50,39 @@ class RenderResult(msgspec.Struct, frozen=True, array_like=True):
     """The child has grown and wants to be replaced: what one job left behind shall not fail the next."""
 
 
-class _Died(Exception):
-    """The child did, after so many seconds with a job."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
-
-
 class TemplateProcess:
-    """Owns at most one child: started for the first job, and again after one that it did not survive.
-
-    Not safe for threads: let one thread do all the calls. It must outlive the child (see
-    :mod:`stentor.engine.processes.process`).
-    """
+    """Not safe for threads: let one thread do all the calls. It must outlive the child."""
 
     def __init__(self, special_tokens: Mapping[str, str], max_seconds: float, max_chars: int) -> None:
-        self._setup = Setup(dict(special_tokens), max_seconds, max_chars)
-        self._link: ChildChannel | None = None
-        self._close_link: weakref.finalize[..., TemplateProcess] | None = None
+        setup = Setup(dict(special_tokens), max_seconds, max_chars)
+
+        def greet(connection: socket.socket, deadline: float) -> None:
+            send(connection, setup)
+            receive(connection, RenderResult, deadline)
+
+        self._seconds = max_seconds
+        self._child = KillableChild(MODULE, "the template process", greet)
 
     @property
     def pid(self) -> int | None:
         """Of the child, while there is one."""
-        return None if self._link is None else self._link.child.pid
+        return self._child.pid
 
     def render(self, job: RenderJob) -> str:
-        """The prompt text. Blocks. Raises :class:`TemplateError`.
+        """The prompt text. Blocks. Raises :class:`TemplateError`."""
 
-        Where the child dies the job is given to another one, once: what killed it may have been somebody else.
-        """
-        seconds = self._setup.max_seconds
-        left = seconds + _GRACE_SECONDS
+        def exchange(connection: socket.socket, deadline: float) -> RenderResult:
+            send(connection, job)
+            return receive(connection, RenderResult, deadline)
+
         try:
-            try:
-                answer = self._ask(job, left)
-            except _Died as death:
-                answer = self._ask(job, left - death.seconds)
+            answer = self._child.ask(exchange, self._seconds + _GRACE_SECONDS)
         except TimeoutError:
-            raise TemplateError(f"The chat template took longer than {seconds:g} seconds to render.") from None
-        except (_Died, OSError):
+            message = f"The chat template took longer than {self._seconds:g} seconds to render."
+            raise TemplateError(message) from None
+        except (ChildDied, ChildNotStarted):
             raise TemplateError("The chat template is nested too deeply, or needs too much memory.") from None
-        except OverflowError:  # nothing of it was sent
+        except OverflowError:
             raise TemplateError("A template of your own can be given no integer beyond 64 bits.") from None
         if answer.last:
             self.close()
@@ -100,32 +90,6 @@ class TemplateProcess:
             raise TemplateError(answer.error)
         return answer.text
 
-    def _ask(self, job: RenderJob, seconds: float) -> RenderResult:
-        """The answer of the child, which is started if there is none, within so many seconds from then on."""
-        began = time.monotonic()
-        try:
-            link = self._link or self._start()
-            began = time.monotonic()
-            send(link.socket, job)
-            return receive(link.socket, RenderResult, began + seconds)
-        except OverflowError:
-            raise
-        except BaseException as error:
-            self.close()  # its answer would be taken for the next job's
-            if isinstance(error, ConnectionError):
-                raise _Died(time.monotonic() - began) from error
-            raise
-
-    def _start(self) -> ChildChannel:
-        link = self._link = ChildChannel(MODULE, "the template process")
-        self._close_link = weakref.finalize(self, link.close)
-        send(link.socket, self._setup)
-        receive(link.socket, RenderResult, time.monotonic() + _START_SECONDS)
-        return link
-
     def close(self) -> None:
-        """Kills the child, if there is one. May be called again; done when this object goes, too."""
-        self._link = None
-        if self._close_link is not None:
-            self._close_link()
-            self._close_link = None
+        """Kills the child, if there is one. May be called again."""
+        self._child.close()

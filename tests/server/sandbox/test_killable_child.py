@@ -8,8 +8,9 @@ import time
 import pytest
 
 from stentor.server.grammar.process import GrammarJob
-from stentor.server.sandbox import child_channel as child_link
-from stentor.server.sandbox.child_channel import ChildChannel, receive, send
+from stentor.server.sandbox import killable_child
+from stentor.server.sandbox.child import receive, send
+from stentor.server.sandbox.killable_child import ChildNotStarted, KillableChild
 from stentor.tests.engine.unkillable import Unkillable, unkillable
 
 
@@ -41,11 +42,13 @@ def test_a_child_that_cannot_be_killed_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with unkillable(Unkillable) as child:
-        monkeypatch.setattr(child_link, "spawn", lambda *_, **__: child)
-        link = ChildChannel("template", "the template process")
+        monkeypatch.setattr(killable_child, "spawn", lambda *_, **__: child)
+        met: list[socket.socket] = []
+        link = KillableChild("template", "the template process", lambda connection, _: met.append(connection))
+        link.start()
         link.close()
         assert child.given_up
-        assert link.socket.fileno() == -1
+        assert met[0].fileno() == -1
     assert "does not die" in caplog.text
 
 
@@ -53,9 +56,9 @@ def test_a_child_that_cannot_be_spawned_leaves_no_descriptor(monkeypatch: pytest
     def no_child(*_: object, **__: object) -> None:
         raise OSError(11, "no process")
 
-    monkeypatch.setattr(child_link, "spawn", no_child)
+    monkeypatch.setattr(killable_child, "spawn", no_child)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(OSError, match="no process") as failure:
-        ChildChannel("nowhere", "nobody")
+    with pytest.raises(ChildNotStarted, match="no process") as failure:
+        KillableChild("nowhere", "nobody", lambda *_: None).start()
     assert failure.tb is not None, "the frames that had the sockets are still there"
     assert os.listdir("/proc/self/fd") == before

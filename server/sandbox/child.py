@@ -1,40 +1,48 @@
-"""A child process that tries what clients bring, and the socket to it: messages of msgspec's, with deadlines."""
+"""What a child and its owner say to one another: messages of msgspec's over a socket, with deadlines; and the bounds
+that a child gives itself."""
 
+import resource
 import socket
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 import msgspec
 
-from stentor.engine.processes.process import spawn
+from stentor.engine.processes.freed_memory import grown_since, resident_bytes
+from stentor.engine.processes.process import become_child
 
+GROWN: Final = 64 << 20
+"""Bytes that a job may leave behind: a child that has grown by more is replaced, so that no later job fails for it."""
 _SEND_SECONDS: Final = 30.0
-_CLOSE_SECONDS: Final = 5.0
-"""For a child that was killed to be dead; another may take its place then, whatever became of it."""
 _MAX_BYTES: Final = 256 << 20
 _LENGTH: Final = struct.Struct("!Q")
 
 Message = TypeVar("Message")
 
 
-class ChildChannel:
-    """The owner's end. It must be closed, which kills the child."""
+@contextmanager
+def bounded_child(name: str, max_memory: int) -> Iterator[socket.socket]:
+    """The child's end of the socket, once the child has at most ``max_memory`` bytes of address space and leaves no
+    core. Returns quietly where the owner is gone, or has no more use for the child."""
+    inherited = become_child(name)
+    resource.setrlimit(resource.RLIMIT_AS, (max_memory, max_memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with socket.socket(fileno=inherited.fds[0]) as connection, suppress(OSError):
+        yield connection
 
-    def __init__(self, module: str, name: str) -> None:
-        """Starts ``module``, which ``name`` says in words. Raises ``OSError``."""
-        ours, theirs = socket.socketpair()
-        self.socket: Final = ours
-        try:
-            with theirs:
-                self.child: Final = spawn(module, (theirs.fileno(),), name=name)
-        except BaseException:
-            ours.close()
-            raise
 
-    def close(self) -> None:
-        self.socket.close()
-        self.child.close(_CLOSE_SECONDS)
+class Growth:
+    """How much memory jobs have left behind since a child was ready."""
+
+    def __init__(self) -> None:
+        self._born = resident_bytes()
+
+    @property
+    def too_much(self) -> bool:
+        return grown_since(self._born) > GROWN
 
 
 def send(connection: socket.socket, message: msgspec.Struct) -> None:

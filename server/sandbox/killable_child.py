@@ -1,0 +1,159 @@
+"""A child process that works on what clients bring, and is killed when it is late, hangs or grows.
+
+What runs in it may hold the interpreter's lock for hours, fill the memory or crash: templates of requests, grammars,
+audio files. The child has bounds on its memory and talks over one socket: see :mod:`.child`.
+"""
+
+import signal
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from stentor.engine.processes.process import Child, spawn
+
+_CLOSE_SECONDS: Final = 5.0
+"""For a child that was killed to be dead, after which another may take its place."""
+_START_SECONDS: Final = 60.0
+
+T = TypeVar("T")
+Exchange = Callable[[socket.socket, float], T]
+"""Sends a job and reads its result before the deadline, by ``time.monotonic()``."""
+
+
+class ChildNotStarted(Exception):
+    """No child can be started, or none was ready in time; the text says why."""
+
+
+class ChildDied(Exception):
+    """The child died with the job, and so did the one after it."""
+
+
+class Abandoned(Exception):
+    """Nobody wants the result any more."""
+
+
+class KillableChild:
+    """Owns at most one child: started for the first job, and again after one that it did not survive.
+
+    One thread does all the calls but :meth:`abandon`. This object must outlive the child.
+    """
+
+    def __init__(self, module: str, name: str, greet: Callable[[socket.socket, float], None]) -> None:
+        """``module`` is run as a script; ``name`` is for messages. ``greet`` sends a new child what it needs to know and
+        waits, up to a deadline, until it is ready; it may raise :class:`ChildNotStarted`."""
+        self._module = module
+        self._name = name
+        self._greet = greet
+        self._process: Child | None = None
+        self._socket: socket.socket | None = None
+        self._close: weakref.finalize[..., KillableChild] | None = None
+        self._lock = threading.Lock()
+        self._busy = False
+        self._abandoned = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, while there is one."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def ask(self, exchange: Exchange[T], seconds: float) -> T:
+        """The result of a job that may take so many seconds; what it takes to start a child is not counted. Blocks.
+
+        Where the child dies the job is given to another one, once: an earlier job may have harmed the first. Raises
+        ``TimeoutError`` where the child is late or has used up the CPU time that it gave itself, :class:`ChildDied`,
+        :class:`ChildNotStarted`, :class:`Abandoned`, and what ``exchange`` does.
+        """
+        with self._lock:
+            self._busy, self._abandoned = True, False
+        try:
+            for is_last in (False, True):
+                self.start()
+                began = time.monotonic()
+                try:
+                    return self._try(exchange, began + seconds)
+                except ChildDied:
+                    if is_last:
+                        raise
+                    seconds -= time.monotonic() - began
+            raise AssertionError
+        finally:
+            with self._lock:
+                self._busy = False
+
+    def start(self) -> None:
+        """Starts the child if there is none, so that the next job need not wait for that. Raises ChildNotStarted."""
+        if self._socket is not None:
+            return
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = spawn(self._module, (theirs.fileno(),), name=self._name)
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, OSError):
+                raise ChildNotStarted(f"no process can be started: {error.strerror}") from error
+            raise
+        with self._lock:
+            self._socket, self._process = ours, process
+        self._close = weakref.finalize(self, _kill, ours, process)
+        try:
+            self._greet(ours, time.monotonic() + _START_SECONDS)
+        except BaseException as error:
+            self.close()
+            self._check_wanted()
+            if isinstance(error, OSError):
+                raise ChildNotStarted("it ended at once, or was not ready in time") from error
+            raise
+
+    def abandon(self) -> None:
+        """Ends the job that is being done; from any thread. :meth:`ask` raises :class:`Abandoned`."""
+        with self._lock:
+            if not self._busy:
+                return
+            self._abandoned = True
+            if self._socket is not None:
+                try:
+                    self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+                except OSError:
+                    return  # it is being closed
+
+    def close(self) -> None:
+        """Kills the child, if there is one. May be called again; done when this object goes, too."""
+        with self._lock:
+            self._socket = self._process = None
+        if self._close is not None:
+            self._close()
+            self._close = None
+
+    def _try(self, exchange: Exchange[T], deadline: float) -> T:
+        assert self._socket is not None
+        assert self._process is not None
+        try:
+            self._check_wanted()
+            return exchange(self._socket, deadline)
+        except OverflowError:  # the job cannot be encoded: nothing of it was sent
+            raise
+        except BaseException as error:
+            gone = isinstance(error, ConnectionResetError | BrokenPipeError)
+            code = self._process.wait_blocking(_CLOSE_SECONDS) if gone else None
+            self.close()  # its result would be taken for the next job's
+            self._check_wanted()
+            if code == -signal.SIGPROF:
+                raise TimeoutError from error
+            if isinstance(error, ConnectionError):
+                raise ChildDied from error
+            raise
+
+    def _check_wanted(self) -> None:
+        with self._lock:
+            if self._abandoned:
+                raise Abandoned
+
+
+def _kill(connection: socket.socket, process: Child) -> None:
+    connection.close()
+    process.close(_CLOSE_SECONDS)
