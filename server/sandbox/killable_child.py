@@ -42,8 +42,8 @@ class KillableChild:
     """
 
     def __init__(self, module: str, name: str, greet: Callable[[socket.socket, float], None]) -> None:
-        """``module`` is run as a script; ``name`` is for messages. ``greet`` sends a new child what it needs to know and
-        waits, up to a deadline, until it is ready; it may raise :class:`ChildNotStarted`."""
+        """``module`` is run as a script; ``name`` is for messages. ``greet`` sends a new child what it needs and waits,
+        up to a deadline, until it is ready; it may raise :class:`ChildNotStarted`."""
         self._module = module
         self._name = name
         self._greet = greet
