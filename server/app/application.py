@@ -1,10 +1,12 @@
 """The ASGI application over one :class:`..state.state.ServerState`; nothing of it is global."""
 
 from functools import partial
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,7 +27,7 @@ from ..common.errors import ClientDisconnected, ServerError
 from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
 from ..http.root_path import RootPathMiddleware
 from ..middleware.auth import RequireKey
-from ..middleware.cors import Cors
+from ..middleware.origins import Origins
 from ..middleware.request_id import RequestIdMiddleware
 from ..state.state import ServerState
 from . import openapi
@@ -39,10 +41,23 @@ def create_app(state: ServerState) -> Starlette:
         Middleware(RequireKey, keys=access.keys, origins=access.origins, hosts=access.hosts, secrets=access.secrets),
     ]
     if access.origins:
-        middleware.insert(0, Middleware(Cors, origins=access.origins))
+        # outside everything that answers, so that a page can read errors too; preflights come without a key
+        middleware.insert(0, Middleware(CORSMiddleware, **_cors(access.origins)))
     if access.root_path:
         middleware.insert(0, Middleware(RootPathMiddleware, prefix=access.root_path))
     return _starlette(state, middleware)
+
+
+def _cors(origins: Origins) -> dict[str, Any]:
+    return {
+        "allow_origins": origins.allowed,
+        "allow_methods": ("GET", "POST", "DELETE"),
+        "allow_headers": ("*",),
+        # cookies and client certificates are for origins that are named
+        "allow_credentials": not origins.any,
+        "allow_private_network": True,
+        "expose_headers": ("x-request-id", "request-id", "retry-after"),
+    }
 
 
 async def _no_route(otherwise: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

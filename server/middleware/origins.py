@@ -13,14 +13,14 @@ class Origins:
     """Origins whose pages may call this server and read its answers; :data:`ANY` stands for all."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
-        self._allowed = frozenset(allowed)
-        self.any = ANY in self._allowed
+        self.allowed: Final = frozenset(allowed)
+        self.any: Final = ANY in self.allowed
 
     def __bool__(self) -> bool:
-        return bool(self._allowed)
+        return bool(self.allowed)
 
     def allow(self, origin: str) -> bool:
-        return self.any or origin in self._allowed
+        return self.any or origin in self.allowed
 
     def admit(self, headers: Headers, *, keyless: bool, hosts: Hosts) -> bool:
         """Whether a request comes from what is no browser, from a page of our own, or of an allowed origin.
