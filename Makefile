@@ -96,7 +96,7 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 reference: $(STAMP) ## write docs/reference/options.md from the program
-	$(BIN)/python -P -m stentor.server.main.options_page > docs/reference/options.md
+	$(BIN)/python -P -m stentor.server.options.page > docs/reference/options.md
 
 gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks; needs no installation
 	@if ls .whl/*.whl >/dev/null 2>&1; then \

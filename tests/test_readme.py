@@ -20,8 +20,9 @@ from websockets.sync.client import connect
 from stentor.loadtest.server_process import hold_port
 from stentor.protocols.anthropic import request as messages
 from stentor.protocols.openai.sampling import IGNORED_FIELDS
-from stentor.server.main import cli, options_page
-from stentor.server.main.options import read_config
+from stentor.server.main import cli
+from stentor.server.options import page as options_page
+from stentor.server.options.reading import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {

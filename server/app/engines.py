@@ -15,8 +15,8 @@ from stentor.engine.processes.supervisor import Supervisor
 from stentor.protocols.ipc.actors import EngineReady, Progress
 from stentor.protocols.ipc.config import EngineConfig
 
+from ..config.model_registry import ModelRole
 from ..http.listening import StartError
-from ..state.model_registry import ModelRole
 from ..state.state import ModelRunner
 
 logger = logging.getLogger(__name__)

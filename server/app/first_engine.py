@@ -18,9 +18,9 @@ from stentor.engine.sharing.lease import LeaseError, create_lease
 from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.config import EngineConfig
 
+from ..config.config import Config
+from ..config.model_registry import ARTICLES, OPTIONS_OF, ModelRole
 from ..http.listening import StartError
-from ..state.model_registry import ARTICLES, OPTIONS_OF, ModelRole
-from .config import Config
 from .fetch_display import FetchDisplay
 
 

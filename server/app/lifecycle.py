@@ -35,6 +35,8 @@ from stentor.engine.processes.supervisor import ChildFailed, Supervisor
 from ..api.responses.resuming import resume_unfinished
 from ..common.exit_codes import DONE, FAILED
 from ..common.files import reload_on_hangup
+from ..config.config import Config, ConnectionLimits
+from ..config.model_registry import ModelRole
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections
 from ..http.http_protocol import HttpProtocol
@@ -49,7 +51,6 @@ from ..overload.slow_readers import ReaderLimits
 from ..overload.trimming import Trimmer
 from ..parsing.output import settle_output
 from ..state.live_responses import LiveResponses
-from ..state.model_registry import ModelRole
 from ..state.state import GenerationDefaults, ServerState
 from ..storage.opening import StoreRefused, opened_store
 from ..text.errors import TokenizerError
@@ -62,7 +63,6 @@ from ..text.renderers.mistral import RendererError
 from ..text.tokenizer import Tokenizer
 from ..tools.gateway import Gateway
 from .application import create_answering_app, create_app
-from .config import Config, ConnectionLimits
 from .draining import drain_on_signals
 from .engines import Engines
 from .other_models import open_others
@@ -105,7 +105,7 @@ class Listener(TlsServer):
 def serve(config: Config, engines: Mapping[ModelRole, EngineProcess], access: AccessControl) -> int:
     """Runs the server until a signal or an engine ends it; returns the exit code.
 
-    ``config`` must have been located, and ``engines`` launched with :meth:`.config.Config.engines`. Raises
+    ``config`` must have been located, and ``engines`` launched with :meth:`.engines`. Raises
     :class:`..http.listening.StartError`.
     """
     allow_connections()
@@ -265,7 +265,7 @@ async def load_state(
     if config.main == "chat":
         client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
     names = config.model.served_names
-    registry = config.catalogue()
+    registry = config.registry()
     others: dict[ModelRole, EngineClient] = {kind: each for kind, each in clients.items() if kind != "chat"}
     metrics = Metrics(
         names[0], client, {model.names[0]: others[model.kind] for model in registry if model.kind in others}

@@ -10,9 +10,9 @@ import anyio
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.supervisor import Supervisor
 
+from ..config.config import Config
 from ..http.listening import StartError
 from ..state.state import ServerState
-from .config import Config
 from .engines import Engines
 
 # Each kind is imported where it is opened: a server without it need not wait for what it brings.

@@ -4,7 +4,6 @@
 
     Exception
     ├── protocols.common.errors.BadRequest      400, 404, 413: the request is wrong
-    ├── text.errors.TextTooLarge                413: there is no memory to tokenize the text
     ├── ServerError                             500: the server is at fault
     │   ├── GenerationFailed                    500: the engine ended a choice with an error
     │   ├── Unavailable                         503: starting, draining, or the engine is gone

@@ -16,8 +16,8 @@ from stentor.protocols.common.errors import BadRequest
 
 from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import FairQueue, QueueFull, current_owner
+from ..config.config import GrammarLimits
 from ..sandbox.killable_child import ChildNotStarted
-from .limits import GrammarLimits
 from .process import TOO_COMPLEX, GrammarProcess
 
 logger = logging.getLogger(__name__)

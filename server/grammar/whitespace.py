@@ -5,11 +5,11 @@ A client's pattern is rewritten: what it lets repeat for ever may repeat a few t
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from stentor.protocols.common.errors import BadRequest
 
-JsonWhitespace = Literal["indented", "compact", "none"]
+from ..config.config import JsonWhitespace
 
 INDENTED: Final[Mapping[str, Any]] = MappingProxyType(
     {"whitespace_flexible": False, "whitespace_pattern": r"\n?(?:\x20{0,32}|\t{0,8})"}

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..app.config import Config
+from ..config.config import Config
 from .listening import BACKLOG, StartError, address_of, bind
 
 logger = logging.getLogger(__name__)
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 @contextlib.contextmanager
 def listening(config: Config) -> Iterator[socket.socket]:
     """A listening socket; afterwards nothing of it is left. Raises :class:`StartError`."""
-    path = config.door.uds
+    path = config.access.uds
     if path is None:
         with bind(config.http.host, config.http.port) as sock:
             yield sock
         return
-    with bind_unix(path, config.door.uds_mode) as sock:
+    with bind_unix(path, config.access.uds_mode) as sock:
         ours = _identity(path)
         try:
             yield sock
@@ -51,14 +51,14 @@ def bind_unix(path: Path, mode: int) -> socket.socket:
 
 def warn_if_open(config: Config, sock: socket.socket, *, keys: bool) -> None:
     """One line for a server that strangers can reach and nothing keeps out."""
-    if keys or config.door.tls_ca is not None or sock.family == socket.AF_UNIX:
+    if keys or config.access.tls_ca is not None or sock.family == socket.AF_UNIX:
         return
     host = sock.getsockname()[0]
     if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
         logger.warning(
             "NO API KEY: whoever reaches %s may use this server; set --api-key-file or STENTOR_API_KEY, "
             "or listen on 127.0.0.1",
-            address_of(sock, tls=config.door.tls_cert is not None),
+            address_of(sock, tls=config.access.tls_cert is not None),
         )
 
 

@@ -17,7 +17,6 @@ from stentor.protocols.common.errors import BadRequest, ErrorBody
 
 from ..common.errors import ServerError, Unavailable
 from ..observability.request import current_request_id, note_error
-from ..text.errors import TextTooLarge
 from .error_shapes import OPENAI, ErrorShape, shape_of
 from .root_path import route_path
 
@@ -34,8 +33,6 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
     match error:
         case BadRequest():
             return error.status, ErrorBody(error.message, "invalid_request_error", error.param, error.code)
-        case TextTooLarge():
-            return 413, ErrorBody(str(error), "invalid_request_error", error.field, "request_too_large")
         case ServerError():
             return error.status, ErrorBody(str(error), error.kind, None, error.code)
         case EngineUnavailable():

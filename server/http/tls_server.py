@@ -8,7 +8,7 @@ from typing import Any
 
 import uvicorn
 
-from ..app.config import ConnectionLimits
+from ..config.config import ConnectionLimits
 from .connections import Connections, Place
 from .handshakes import TlsAcceptor
 

@@ -16,16 +16,16 @@ from stentor import __version__
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.logs import set_up_logging
 
-from ..app.config import Config
 from ..app.first_engine import fetch, first_engines
 from ..common.exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
+from ..config.config import Config, ConfigError
 from ..http.address import listening
 from ..http.listening import StartError
-from ..middleware.access_control import open_door
+from ..middleware.access_control import open_access
 from ..observability.request import current_request_id
-from .option import Option
-from .option_tables import GROUPS, OPTIONS
-from .options import CONFIG_FILE, ConfigError, nearest, read_config
+from ..options.option import Option
+from ..options.reading import CONFIG_FILE, nearest, read_config
+from ..options.tables import GROUPS, OPTIONS
 
 PULL_OPTIONS: Final = (
     *("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo"),
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return bench(given[1:])
         arguments = _parse_arguments(given)
         if arguments.command == "env":
-            from .environment import describe_environment
+            from ..options.environment import describe_environment
 
             print(describe_environment(os.environ))
             return 0
@@ -83,7 +83,7 @@ def _serve(config: Config) -> int:
     worker = config.engine.worker
     set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
     try:
-        door = open_door(config.door)
+        access = open_access(config.access)
         with listening(config):  # a port in use is told before a model is fetched
             pass
         located = fetch(config)
@@ -96,7 +96,7 @@ def _serve(config: Config) -> int:
                 serve,  # late: it brings the whole server, and engines load their models meanwhile
             )
 
-            return serve(located, engines, door)
+            return serve(located, engines, access)
     except StartError as error:
         return _complain(str(error), FAILED)
 

@@ -22,8 +22,8 @@ import httpx
 
 from stentor.protocols.common.errors import BadRequest
 
-from ..app.config import MediaConfig
 from ..common.errors import Unavailable
+from ..config.config import MediaConfig
 from . import data_urls, files
 from .addresses import OWN, Address, Network, may_reach
 from .refusal import TIMEOUT, UNAVAILABLE, Refusal, too_large

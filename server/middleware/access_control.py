@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..app.config import AccessConfig
 from ..common.files import FileRefused, Reloadable
 from ..common.keys import Keyring
+from ..config.config import AccessConfig, ConfigError
 from ..http.tls import ReloadingContext, TlsFiles
-from ..main.options import ConfigError
 from .client_secrets import ClientSecrets
 from .hosts import Hosts
 from .origins import Origins
@@ -31,7 +30,7 @@ class AccessControl:
         return [self.keys] if self.tls is None else [self.keys, self.tls]
 
 
-def open_door(config: AccessConfig) -> AccessControl:
+def open_access(config: AccessConfig) -> AccessControl:
     """Reads every file that is named. Raises :class:`..main.options.ConfigError`."""
     try:
         keys = Keyring(

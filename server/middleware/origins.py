@@ -4,17 +4,16 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
+from ..config.config import ANY_ORIGIN
 from .hosts import Headers, Hosts
-
-ANY: Final = "*"
 
 
 class Origins:
-    """Origins whose pages may call this server and read its answers; :data:`ANY` stands for all."""
+    """Origins whose pages may call this server and read its answers; ``*`` stands for all."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         self.allowed: Final = frozenset(allowed)
-        self.any: Final = ANY in self.allowed
+        self.any: Final = ANY_ORIGIN in self.allowed
 
     def __bool__(self) -> bool:
         return bool(self.allowed)

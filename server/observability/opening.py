@@ -1,6 +1,6 @@
 """Who is told of the requests, as the operator wants it."""
 
-from ..app.config import ObserveConfig
+from ..config.config import ObserveConfig
 from .access_log import log_request, open_access_log
 from .metrics import Metrics
 from .observer import Observer, Told

@@ -19,7 +19,6 @@ from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.supervisor import Supervisor
 
 from ..app.application import create_app
-from ..app.config import Config
 from ..app.engines import Engines
 from ..app.first_engine import fetch, first_engines
 from ..app.lifecycle import generation_defaults, load_state, open_main
@@ -27,6 +26,7 @@ from ..app.other_models import open_others
 from ..app.startup import StartupDisplay
 from ..batches.calls import post
 from ..batches.lines import InProcessResponse
+from ..config.config import Config
 from ..middleware.access_control import AccessControl
 
 _END_SECONDS: Final = 15.0

@@ -12,8 +12,9 @@ import msgspec
 from stentor.engine.loading.hub import DEFAULT_MODEL
 
 from ..batches.lines import InProcessResponse
-from ..main.option_tables import OPTIONS
-from ..main.options import ConfigError, nearest, read_config
+from ..config.config import ConfigError
+from ..options.reading import nearest, read_config
+from ..options.tables import OPTIONS
 from . import pooling
 from .in_process_server import InProcessServer
 from .outputs import RequestOutput, from_chat, from_completion
@@ -50,7 +51,7 @@ class LLM:
     def __init__(self, model: str = DEFAULT_MODEL, **options: object) -> None:
         """``options`` are those of ``stentor serve``, with underscores: ``max_model_len=2048``.
 
-        Raises :class:`stentor.server.main.options.ConfigError` for one that is unknown or wrong.
+        Raises :class:`stentor.server.options.reading.ConfigError` for one that is unknown or wrong.
         """
         known = {option.name.replace("-", "_") for option in OPTIONS}
         for name in options.keys() - known:

@@ -17,7 +17,6 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..app.config import Config
 from ..batches.lines import (
     INVALID,
     BadLine,
@@ -31,6 +30,7 @@ from ..batches.lines import (
     read_request,
 )
 from ..common.exit_codes import DONE, FAILED
+from ..config.config import Config
 from .in_process_server import InProcessServer, RoomClosed
 
 IN_FLIGHT: Final = 256

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..app.config import OverloadConfig
 from ..common.errors import Overloaded
+from ..config.config import OverloadConfig
 from .memory_budget import MemoryBudget, MemoryShare
 
 LEAST_SECONDS: Final = 1

@@ -11,12 +11,17 @@ import msgspec
 
 from stentor.protocols.ipc.steps import TokenLogprobs
 
-from ..api.responses.events import kind_of
 from ..storage import responses as table
 from ..storage.database import Database
 
 FULL_BYTES: Final = 256 << 10
 """How much is held in memory before it is written."""
+_KIND_BEGINS: Final = len(b'{"type":"')
+
+
+def kind_of(event: bytes) -> bytes:
+    """``type`` of an event, with which its JSON begins."""
+    return event[_KIND_BEGINS : event.index(b'"', _KIND_BEGINS)]
 
 
 class Step(msgspec.Struct, array_like=True, frozen=True):

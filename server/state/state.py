@@ -12,13 +12,12 @@ import anyio
 from stentor.engine.client.client import EngineClient
 from stentor.protocols.common.limits import Limits
 
-from ..app.config import ConnectionLimits, OverloadConfig, RealtimeConfig, StoreConfig
 from ..batches.runner import BatchRunner
 from ..common.errors import Overloaded, ShutDown, Unavailable
 from ..common.loop_turns import LoopTurns
+from ..config.config import ConnectionLimits, GrammarLimits, JsonWhitespace, OverloadConfig, RealtimeConfig, StoreConfig
+from ..config.model_registry import ModelRegistry, ModelRole, ServedModel
 from ..grammar.checker import Grammars
-from ..grammar.limits import GrammarLimits
-from ..grammar.whitespace import JsonWhitespace
 from ..http.sse import KEEP_ALIVE_SECONDS
 from ..middleware.access_control import AccessControl
 from ..observability.metrics import Metrics
@@ -35,7 +34,6 @@ from ..text.renderers.interface import Renderer
 from ..text.vocabulary import special_tokens_of, token_bytes_of
 from ..tools.gateway import Gateway
 from .live_responses import LiveResponses
-from .model_registry import ModelRegistry, ModelRole, ServedModel
 
 if TYPE_CHECKING:
     from ..asr.model import TranscriptionModel
@@ -203,7 +201,7 @@ class ServerState:
     def resolve_model(self, name: str | None) -> str:
         """The served name of the chat model that a request meant; None means the first.
 
-        Raises BadRequest as :meth:`.model_registry.ModelRegistry.resolve` does.
+        Raises BadRequest as :meth:`..config.model_registry.ModelRegistry.resolve` does.
         """
         return self.registry.resolve(name, "chat")
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ..app.config import StoreConfig
+from ..config.config import StoreConfig
 from . import batches, conversations, files, responses, secrets
 from .database import Database
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 from jinja2 import meta
 
+from ..config.config import DEFAULT_CHARS, DEFAULT_SECONDS
 from .errors import TemplateError
-from .limits import DEFAULT_CHARS, DEFAULT_SECONDS, MAX_TEMPLATE_CHARS, Overrun, set_bounds
+from .limits import MAX_TEMPLATE_CHARS, Overrun, set_bounds
 from .messages import ContentFormat, content_format, prepare_messages
 from .sandbox import RaisedByTemplate, make_environment
 

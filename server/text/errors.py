@@ -4,7 +4,6 @@
     ├── TokenizerError   a model's tokenizer cannot be found, read or used
     ├── TemplateError    a chat template cannot be compiled or rendered
     ├── TextTooLong      a text has more tokens than its caller can use
-    ├── TextTooLarge     a text takes more memory to be tokenized than may be taken
     └── TemplatesWait    as many templates of requests wait to be rendered as may
 
 Every message is one line that may be shown to a client: it holds no paths and no source lines of
@@ -30,16 +29,6 @@ class TextTooLong(TextError):
     def __init__(self, fewest: int) -> None:
         super().__init__(f"The text has at least {fewest} tokens.")
         self.fewest = fewest
-
-
-class TextTooLarge(TextError):
-    """A text has so many tokens that there is no memory to encode it; found without doing so."""
-
-    def __init__(self, tokens: int, most: int, field: str) -> None:
-        super().__init__(
-            f"`{field}` has some {tokens} tokens; this server has memory to tokenize {most} at a time. Send less."
-        )
-        self.field = field
 
 
 class TemplatesWait(TextError):

@@ -16,12 +16,8 @@ import jinja2.runtime
 import jinja2.utils
 from jinja2.exceptions import SecurityError
 
-DEFAULT_SECONDS: Final = 1.0
-"""For a rendering, where nobody named another bound; one that does not loop for ever takes milliseconds."""
-DEFAULT_WAITING: Final = 64
-"""Templates of requests that wait to be rendered, where nobody named another bound."""
-DEFAULT_CHARS: Final = 8 << 20
-"""Characters of a rendered chat, and of any text on the way, where nobody named another bound."""
+from ..config.config import DEFAULT_CHARS
+
 MAX_TEMPLATE_CHARS: Final = 1 << 18
 """Of a template's source, the model's own too."""
 MAX_ITEMS: Final = 1_000_000

@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from stentor.protocols.common.errors import BadRequest
+
 from ..common.fair_queue import FairSemaphore, QueueFull, current_owner
+from ..config.config import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
 from .chat_template import ChatTemplate
 from .detokenizer import Detokenizers
-from .errors import TemplatesWait, TextTooLarge, TextTooLong
-from .limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
+from .errors import TemplatesWait, TextTooLong
 from .template_process import RenderJob, TemplateProcess
 from .tokenizer import Tokenizer
 
@@ -41,13 +43,19 @@ class EncodingRoom:
 
     @contextlib.contextmanager
     def hold(self, tokenizer: Tokenizer, texts: Sequence[str], field: str) -> Iterator[None]:
-        """While the block encodes ``texts``. Raises :class:`~.errors.TextTooLarge` where there is never room."""
+        """While the block encodes ``texts``. Raises BadRequest (413) where there is never room."""
         size = ENCODING_BYTES * sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
         if size > self._most:  # were each byte a token; so they are counted, a piece at a time
             tokens = sum(map(tokenizer.count_in_pieces, texts))
             size = ENCODING_BYTES * tokens
             if size > self._most:
-                raise TextTooLarge(tokens, self._most // ENCODING_BYTES, field)
+                most = self._most // ENCODING_BYTES
+                raise BadRequest(
+                    f"`{field}` has some {tokens} tokens; there is memory to tokenize {most} at a time. Send less.",
+                    field,
+                    "request_too_large",
+                    413,
+                )
         with self._changed:
             self._changed.wait_for(lambda: self.held + size <= self._most)
             self.held += size
@@ -103,7 +111,7 @@ class TokenizerPool:
 
         A text that cannot have as few as ``most_tokens`` may be refused before it costs anything: then
         raises :class:`~.errors.TextTooLong`. One that is not refused can still have more. Raises
-        :class:`~.errors.TextTooLarge` where there is no memory for it.
+        BadRequest (413) where there is no memory for it.
         """
         if len(text) <= INLINE_CHARS:
             return self.tokenizer.encode(text, add_special_tokens)

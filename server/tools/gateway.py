@@ -12,7 +12,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.mcp import MCP, runs_here
 from stentor.protocols.openai.sampling import not_served
 
-from ..app.config import McpConfig
+from ..config.config import McpConfig
 from ..media.refusal import Refusal
 from ..media.urls import parse
 from .reach import Place, Reach

@@ -7,7 +7,7 @@ from stentor.engine.speech.client import SpeechClient
 from stentor.engine.speech.voices import read_voices
 from stentor.protocols.ipc.speech import StartSpeech
 
-from ..app.config import Config
+from ..config.config import Config
 from .model import SpeechModel
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stentor.server.app.config import Config
-from stentor.server.main import options
+from stentor.server.config.config import Config
+from stentor.server.options import reading as options
 
 _read = options.read_config
 

@@ -18,7 +18,7 @@ from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig, WorkerCon
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.engines import Engines
 from stentor.server.app.first_engine import first_engines
-from stentor.server.state.model_registry import ModelRole
+from stentor.server.config.model_registry import ModelRole
 
 pytestmark = [pytest.mark.alone, pytest.mark.anyio, pytest.mark.timeout(120)]
 

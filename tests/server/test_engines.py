@@ -16,8 +16,8 @@ from stentor.protocols.ipc.config import EngineConfig, RecoveryConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.engines import Engines
 from stentor.server.app.first_engine import first_engines
+from stentor.server.config.model_registry import ModelRole
 from stentor.server.http.listening import StartError
-from stentor.server.state.model_registry import ModelRole
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.mortal_worker import latest, lives, mortal_config
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.state.live_responses import LiveResponses
-from stentor.server.state.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import HELLO, in_memory

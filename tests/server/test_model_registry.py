@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.state.model_registry import ModelRegistry, ModelRole, ServedModel
+from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 
 CHAT = ServedModel("chat", ("owner/writes", "writes"))
 EARS = ServedModel("transcription", ("whisper-1", "ears"))

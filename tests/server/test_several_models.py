@@ -3,8 +3,8 @@
 import pytest
 from openai.types import Model
 
+from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.observability.metrics import Metrics
-from stentor.server.state.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory

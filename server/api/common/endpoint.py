@@ -14,11 +14,11 @@ from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 
+from ...config.model_registry import ModelRole
 from ...http.sse import unless_disconnected
 from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
 from ...overload.memory_budget import MemoryShare
 from ...overload.request_context import RequestContext, timeout_of
-from ...state.model_registry import ModelRole
 from ...state.state import ServerState
 
 Handler = Callable[[ServerState, Request, bytes, RequestContext], Awaitable[ASGIApp]]

@@ -11,9 +11,9 @@ from starlette.routing import Route
 from stentor.protocols.anthropic.models import ModelInfo, ModelPage
 from stentor.protocols.openai.models import ModelCard, ModelList
 
+from ...config.model_registry import ServedModel
 from ...http.error_shapes import speaks_anthropic
 from ...http.root_path import route_path
-from ...state.model_registry import ServedModel
 from ...state.state import ServerState
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response

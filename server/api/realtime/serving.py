@@ -17,10 +17,10 @@ from stentor.protocols.openai.realtime.session import RealtimeSession, Session
 from ...asr.languages import code_of
 from ...asr.streaming import StreamingTranscriptionModel
 from ...common.keys import Caller
+from ...config.model_registry import ModelRole
 from ...http.error_responses import describe
 from ...middleware.auth import caller_of, secret_of
 from ...observability.realtime_figures import SessionKind
-from ...state.model_registry import ModelRole
 from ...state.state import ServerState
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio

@@ -9,15 +9,9 @@ from ...http.error_responses import describe
 from ...http.sse import DONE
 from ...http.whole_answer import PIECE_BYTES
 from ...observability.request import note_error
+from ...state.event_log import kind_of
 
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
-
-_KIND_BEGINS: Final = len(b'{"type":"')
-
-
-def kind_of(event: bytes) -> bytes:
-    """Its ``type``."""
-    return event[_KIND_BEGINS : event.index(b'"', _KIND_BEGINS)]
 
 
 def frame(event: bytes) -> bytes:

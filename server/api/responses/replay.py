@@ -12,9 +12,8 @@ import msgspec
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpCallItem
 
-from ...state.event_log import Step
+from ...state.event_log import Step, kind_of
 from ...text.generation import Submitter
-from .events import kind_of
 
 _BEGINNINGS: Final = (
     b"response.mcp_call_arguments.done",

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import msgspec
 
+from ...config.config import RendererName
 from ..pool import TokenizerPool
 from .deepseek_v32 import DeepSeekV32Renderer
 from .harmony import HarmonyRenderer
 from .hf import TemplateRenderer
 from .interface import Renderer
 from .mistral import MistralRenderer, RendererError, find_file
-from .names import RendererName
 
 
 def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmony_vocabulary: Path | None) -> Renderer:

@@ -15,7 +15,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.openai.tools import tool_use
 from stentor.server.api.anthropic.translate import chat_request
-from stentor.server.app.config import McpConfig
+from stentor.server.config.config import McpConfig
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.tools.scripted import Script, call, state_of
 from stentor.tests.wire.messages import check_stream

@@ -11,7 +11,7 @@ from stentor.server.api.realtime.opening import EarOpener
 from stentor.server.api.realtime.serving import ServedModels
 from stentor.server.api.realtime.streamed import StreamTranscriber
 from stentor.server.common.keys import ANYONE
-from stentor.server.state.model_registry import ModelRegistry, ServedModel
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr.streams import STREAMS, HearingEngine, streaming_model

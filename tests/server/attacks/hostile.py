@@ -15,8 +15,8 @@ import uvloop
 from starlette.applications import Starlette
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.app.config import ConnectionLimits
 from stentor.server.app.lifecycle import Listener, make_listener
+from stentor.server.config.config import ConnectionLimits
 from stentor.server.http.listening import bind
 from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool

@@ -22,9 +22,9 @@ from stentor.server.audio import decode_process
 from stentor.server.audio.decode import AudioDecoder, AudioUnavailable, Decoded
 from stentor.server.audio.decode_process import DecodeProcess
 from stentor.server.audio.encode import encode_whole
-from stentor.server.audio.limits import AudioLimits
 from stentor.server.common.errors import Overloaded
 from stentor.server.common.fair_queue import current_owner
+from stentor.server.config.config import AudioLimits
 from stentor.tests.server.audio.hostile import (
     opus_that_claims,
     refused,

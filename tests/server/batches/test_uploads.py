@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from stentor.protocols.common.limits import Limits
-from stentor.server.app.config import OverloadConfig, StoreConfig
+from stentor.server.config.config import OverloadConfig, StoreConfig
 from stentor.server.storage import files
 from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import fake_state

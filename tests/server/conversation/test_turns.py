@@ -13,10 +13,9 @@ from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.tools import tool_use
+from stentor.server.config.config import GrammarLimits, JsonWhitespace
 from stentor.server.generation.constraints import constraints_of
 from stentor.server.grammar.checker import Grammars
-from stentor.server.grammar.limits import GrammarLimits
-from stentor.server.grammar.whitespace import JsonWhitespace
 from stentor.server.parsing.output import OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.parsing.thinking import thinking_options

@@ -19,13 +19,13 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.server.common.errors import Overloaded
 from stentor.server.common.fair_queue import current_owner
+from stentor.server.config.config import GrammarLimits
 from stentor.server.grammar import checker as checker_module
 from stentor.server.grammar import process
 from stentor.server.grammar.answers import answer_expression, grammar_expression
 from stentor.server.grammar.checker import TOO_COMPLEX_CODE, Grammars, GrammarsUnavailable
 from stentor.server.grammar.child import _one_of
 from stentor.server.grammar.lark import Lark
-from stentor.server.grammar.limits import GrammarLimits
 from stentor.server.grammar.schema import encoded, prepare
 from stentor.server.grammar.told import told
 from stentor.tests.server.grammar.asked import asked

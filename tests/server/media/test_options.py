@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stentor.server.app.config import MediaConfig
-from stentor.server.main.options import ConfigError, read_config
+from stentor.server.config.config import ConfigError, MediaConfig
+from stentor.server.options.reading import read_config
 
 
 def media(**flags: Any) -> MediaConfig:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
-from stentor.server.app.config import MediaConfig
+from stentor.server.config.config import MediaConfig
 from stentor.server.media.fetcher import Fetcher
 
 OPENED = (ip_network("127.0.0.1/32"),)

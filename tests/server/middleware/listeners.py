@@ -13,8 +13,8 @@ import uvicorn
 
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.application import create_app
-from stentor.server.app.config import AccessConfig, Config, ConnectionLimits, HttpConfig
 from stentor.server.app.lifecycle import Listener
+from stentor.server.config.config import AccessConfig, Config, ConnectionLimits, HttpConfig
 from stentor.server.http.address import listening
 from stentor.server.http.connections import Connections
 from stentor.server.http.http_protocol import HttpProtocol
@@ -25,7 +25,7 @@ from stentor.tests.server.harness import until
 
 def config_of(access: AccessConfig, host: str = "127.0.0.1") -> Config:
     """On a free port."""
-    return Config(engine=EngineConfig(worker=WorkerConfig(model="")), http=HttpConfig(host=host, port=0), door=access)
+    return Config(engine=EngineConfig(worker=WorkerConfig(model="")), http=HttpConfig(host=host, port=0), access=access)
 
 
 @asynccontextmanager

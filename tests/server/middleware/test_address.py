@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stentor.server.app.config import AccessConfig
+from stentor.server.config.config import AccessConfig
 from stentor.server.http.address import bind_unix, listening, warn_if_open
 from stentor.server.http.listening import StartError, address_of
 from stentor.tests.fakes import fake_state
@@ -131,7 +131,7 @@ def test_a_server_that_anyone_can_use_says_so(
         assert ("https://" if access.tls_cert else "http://") in lines[0]
 
 
-def test_a_socket_in_the_file_system_is_no_open_door(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_socket_in_the_file_system_is_no_open_access(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = config_of(with_uds(path))
     with listening(config) as sock:
         warn_if_open(config, sock, keys=False)

@@ -15,13 +15,12 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from stentor.server.app.config import AccessConfig, ConnectionLimits
 from stentor.server.common.files import FileRefused
+from stentor.server.config.config import AccessConfig, ConfigError, ConnectionLimits
 from stentor.server.http import tls
 from stentor.server.http.connections import Connections
 from stentor.server.http.tls import ReloadingContext, TlsFiles
-from stentor.server.main.options import ConfigError
-from stentor.server.middleware.access_control import AccessControl, open_door
+from stentor.server.middleware.access_control import AccessControl, open_access
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, HELLO, until
 from stentor.tests.server.middleware.certificates import Authority, Pair, lock
@@ -367,5 +366,5 @@ def test_wrong_files_are_one_line_that_names_them(files: Files, change: dict[str
     names = {"tls_cert": "server.pem", "tls_key": "server.key", **change}
     paths = {option: folder / name for option, name in names.items() if name is not None}
     with pytest.raises(ConfigError, match=message) as caught:
-        open_door(AccessConfig(**paths))  # type: ignore[arg-type]
+        open_access(AccessConfig(**paths))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)

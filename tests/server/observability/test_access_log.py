@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.processes.logs import set_up_logging
-from stentor.server.app.config import ObserveConfig
+from stentor.server.config.config import ObserveConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.opening import open_observer
 from stentor.server.observability.request import current_request_id

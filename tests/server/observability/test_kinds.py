@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from stentor.server.main.options import ConfigError, read_config
-from stentor.server.observability import kinds
+from stentor.server.config.config import ConfigError
+from stentor.server.options import observe_kinds as kinds
+from stentor.server.options.reading import read_config
 
 
 @pytest.mark.parametrize("given", ["collector:4318", "ftp://collector", "http://", "http://c:port", "http://c:0", ""])

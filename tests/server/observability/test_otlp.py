@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stentor.server.app.config import ObserveConfig
+from stentor.server.config.config import ObserveConfig
 from stentor.server.observability.export_queue import BATCH, ExportQueue
 from stentor.server.observability.observer import Observer
 from stentor.server.observability.opening import open_observer
@@ -199,7 +199,7 @@ async def test_one_who_is_told_and_fails_hurts_nobody(caplog: pytest.LogCaptureF
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     program = (
         "import sys, stentor.server.main.cli, stentor.server.app.lifecycle\n"
-        "from stentor.server.app.config import ObserveConfig\n"
+        "from stentor.server.config.config import ObserveConfig\n"
         "from stentor.tests.fakes import fake_state\n"
         "from stentor.server.observability.opening import open_observer\n"
         "state = fake_state(); open_observer(ObserveConfig(access_log=True), state.metrics, 'm')\n"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stentor.server.app.config import ObserveConfig
+from stentor.server.config.config import ObserveConfig
 from stentor.server.observability.opening import open_observer
 from stentor.server.state.state import ServerState
 from stentor.tests.fakes import fake_state

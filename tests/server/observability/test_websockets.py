@@ -9,7 +9,7 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
-from stentor.server.app.config import ObserveConfig
+from stentor.server.config.config import ObserveConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.access_log import log_request, open_access_log
 from stentor.server.observability.observer import Observer

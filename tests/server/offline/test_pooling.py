@@ -10,10 +10,10 @@ import pytest
 import stentor
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
 from stentor.server.common.exit_codes import DONE
-from stentor.server.main.options import read_config
 from stentor.server.offline import pooling
 from stentor.server.offline.llm import LLM, RequestRefused
 from stentor.server.offline.run_batch import run_batch
+from stentor.server.options.reading import read_config
 
 
 @pytest.fixture(scope="module")

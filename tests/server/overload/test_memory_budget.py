@@ -16,8 +16,8 @@ import pytest
 from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
-from stentor.server.app.config import OverloadConfig
 from stentor.server.common.fair_queue import current_owner
+from stentor.server.config.config import OverloadConfig
 from stentor.server.overload.memory_budget import (
     FREE_BYTES,
     SMALL,

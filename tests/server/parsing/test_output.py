@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.server.main.options import ConfigError, read_config
+from stentor.server.config.config import ConfigError
+from stentor.server.options.reading import read_config
 from stentor.server.parsing.harmony import HarmonyParser
 from stentor.server.parsing.interface import Content, Thought, Tool
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat, UnknownFormat, settle_output

@@ -19,9 +19,9 @@ from stentor.engine.models.sentence_config import Normalized, SentenceModules
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.pooling.ends import ends_of, pair_ends_of
 from stentor.server.pooling.model import EmbeddingModel
-from stentor.server.state.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizer import Tokenizer

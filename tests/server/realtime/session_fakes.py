@@ -31,7 +31,7 @@ from stentor.server.api.realtime.session import SessionRules
 from stentor.server.api.responses.ids import short_id
 from stentor.server.common.errors import GenerationFailed
 from stentor.server.common.keys import ANYONE
-from stentor.server.state.model_registry import ModelRegistry, ServedModel
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.tts.model import SpeechModel

@@ -29,8 +29,8 @@ from stentor.server.api.realtime.machine import State
 from stentor.server.api.realtime.partial_pace import PartialPace
 from stentor.server.api.realtime.streamed import AnyHearing, AnyTranscriber, StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.vllm import VllmSession
-from stentor.server.app.config import RealtimeConfig
-from stentor.server.state.model_registry import ModelRegistry, ServedModel
+from stentor.server.config.config import RealtimeConfig
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.state.state import ServerState
 from stentor.tests.examples import examples
 from stentor.tests.fakes import fake_state

@@ -14,8 +14,8 @@ from openai.types.realtime import ClientSecretCreateResponse
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from stentor.server.app.config import RealtimeConfig
 from stentor.server.common.keys import KeyDigest, Keyring
+from stentor.server.config.config import RealtimeConfig
 from stentor.server.middleware import client_secrets
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.client_secrets import ClientSecrets

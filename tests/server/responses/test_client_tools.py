@@ -22,7 +22,7 @@ from stentor.protocols.openai.responses.tools import (
 )
 from stentor.server.api.responses.conversion import droppable, messages_of
 from stentor.server.api.responses.ids import random_id
-from stentor.server.app.config import McpConfig
+from stentor.server.config.config import McpConfig
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.server.tools.scripted import Script, call, state_of

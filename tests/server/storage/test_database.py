@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.server.app.config import StoreConfig
+from stentor.server.config.config import StoreConfig
 from stentor.server.storage import conversations, database, responses, secrets
 from stentor.server.storage.clock import StoreClock
 from stentor.server.storage.database import Database, StoreFailed

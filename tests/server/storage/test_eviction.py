@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stentor.server.app.config import StoreConfig
+from stentor.server.config.config import StoreConfig
 from stentor.server.storage import batches, conversations, files, responses
 from stentor.server.storage.database import Database, StoreFull
 from stentor.server.storage.eviction import fair_share

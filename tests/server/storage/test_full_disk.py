@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.server.app.config import StoreConfig
+from stentor.server.config.config import StoreConfig
 from stentor.server.storage import files
 from stentor.server.storage.database import RESERVE_BYTES, Database, DiskFull
 from stentor.server.storage.opening import make_store, opened_store

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from stentor.server.text.errors import TemplateError, TextTooLarge, TextTooLong
+from stentor.protocols.common.errors import BadRequest
+from stentor.server.text.errors import TemplateError, TextTooLong
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.pool import ENCODING_BYTES, INLINE_CHARS, EncodingRoom, TokenizerPool
 from stentor.tests.fakes import byte_tokenizer
@@ -289,7 +290,7 @@ def test_texts_are_encoded_while_there_is_memory_for_all_of_them_and_wait_otherw
 def test_a_text_of_few_tokens_is_counted_before_it_is_refused_for_its_length() -> None:
     tokenizer = byte_tokenizer()
     room = EncodingRoom(ENCODING_BYTES * 1000)
-    with pytest.raises(TextTooLarge, match="1001 tokens"), room.hold(tokenizer, ["x" * 1001], "prompt"):
+    with pytest.raises(BadRequest, match="1001 tokens"), room.hold(tokenizer, ["x" * 1001], "prompt"):
         pass
     setattr(tokenizer, "count_in_pieces", lambda text: len(text) // 4)  # noqa: B010  # as of words
     with room.hold(tokenizer, ["x" * 4000], "prompt"):

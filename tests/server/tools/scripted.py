@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from stentor.server.app.config import McpConfig
+from stentor.server.config.config import McpConfig
 from stentor.server.parsing.output import settle_output
 from stentor.server.state.state import ServerState
 from stentor.server.text.pool import TokenizerPool

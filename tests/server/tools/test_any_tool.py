@@ -7,7 +7,7 @@ import anyio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stentor.server.app.config import McpConfig
+from stentor.server.config.config import McpConfig
 from stentor.server.tools.gateway import Gateway
 from stentor.tests.examples import examples
 from stentor.tests.fakes import says

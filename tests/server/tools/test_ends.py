@@ -11,7 +11,7 @@ from openai.types.responses import Response
 
 from stentor.server.api.responses import running
 from stentor.server.api.responses.resuming import resume_unfinished
-from stentor.server.app.config import McpConfig, StoreConfig
+from stentor.server.config.config import McpConfig, StoreConfig
 from stentor.server.state.state import ServerState
 from stentor.server.storage.opening import opened_store
 from stentor.tests.server.harness import in_memory, until

@@ -12,7 +12,7 @@ from openai.types.responses.response_item_list import ResponseItemList
 
 from stentor.server.api.responses.hosted_calls import action_of, code_of
 from stentor.server.api.responses.replay import Replay
-from stentor.server.app.config import McpConfig, ToolServer
+from stentor.server.config.config import McpConfig, ToolServer
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.server.tools.scripted import Script, call, state_of

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from openai.types.responses import Response
 
-from stentor.server.app.config import McpConfig
+from stentor.server.config.config import McpConfig
 from stentor.server.media.refusal import Refusal
 from stentor.server.tools import gateway
 from stentor.server.tools.gateway import Gateway

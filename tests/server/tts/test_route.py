@@ -13,7 +13,7 @@ import pytest
 
 from stentor.protocols.common.limits import MAX_SPEECH_CHARS
 from stentor.server.audio.encode import MEDIA_TYPES
-from stentor.server.state.model_registry import ModelRegistry, ServedModel
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.tts.metrics import SpeechMetrics
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import chunks_of, in_memory, on_loopback

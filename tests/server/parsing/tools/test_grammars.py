@@ -13,9 +13,10 @@ from stentor.engine.core.grammar.matcher import Compiler
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.tools import CUSTOM_INPUT
+from stentor.server.config.config import JsonWhitespace
 from stentor.server.generation.calls import CallFilter
 from stentor.server.grammar.lark import Lark
-from stentor.server.grammar.whitespace import WHITESPACE, JsonWhitespace
+from stentor.server.grammar.whitespace import WHITESPACE
 from stentor.server.parsing.harmony_grammar import HARMONY_TOOLS
 from stentor.server.parsing.interface import CallArguments, CallEnd, CallStart, Piece, Tool
 from stentor.server.parsing.tools.format import ToolFormat

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
-from ..app.config import DEFAULTS
-from .option_kinds import Kind
+from ..config.config import DEFAULTS
+from .kinds import Kind
 
 PREFIX: Final = "STENTOR_"
 INT64: Final = 2**63 - 1

@@ -5,7 +5,7 @@ from typing import Final
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS
 
 from ...text.limits import MAX_TEMPLATE_CHARS
-from .. import option_kinds as kinds
+from .. import kinds
 from ..option import INT64, Option
 
 OPTIONS: Final = (

@@ -1,15 +1,14 @@
-"""How the text of an option about the door becomes a value."""
+"""How the text of an option about access becomes a value."""
 
 import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from ..app.config import SocketMode
 from ..common.files import FileRefused
 from ..common.keys import KeyDigest, read_key_file
-from ..main.option_kinds import Kind, Refused, file, texts
-from .origins import ANY
+from ..config.config import ANY_ORIGIN, SocketMode
+from .kinds import Kind, Refused, file, texts
 
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
@@ -40,8 +39,8 @@ def origins() -> Kind:
     def parse(raw: object) -> tuple[str, ...]:
         given = texts().parse(raw)
         assert isinstance(given, tuple)
-        found = tuple(origin if origin == ANY else _origin(origin) for origin in given)
-        if ANY in found and len(found) > 1:
+        found = tuple(origin if origin == ANY_ORIGIN else _origin(origin) for origin in given)
+        if ANY_ORIGIN in found and len(found) > 1:
             raise Refused("* already means every origin; give either it or names")
         return found
 

@@ -4,7 +4,7 @@ from typing import Final, get_args
 
 from stentor.protocols.ipc.config import CacheDType, Device, DType, OnlineQuantization
 
-from .. import option_kinds as kinds
+from .. import kinds
 from ..option import INT64, Option
 
 OPTIONS: Final = (

@@ -20,7 +20,7 @@ from stentor import __version__
 from stentor.engine.loading.hub import default_cache
 
 from .option import PREFIX
-from .option_tables import OPTIONS
+from .tables import OPTIONS
 
 PACKAGES: Final = ("torch", "triton", "transformers", "tokenizers", "safetensors", "msgspec", "starlette", "uvicorn")
 CPU_FEATURES: Final = (

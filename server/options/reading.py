@@ -1,4 +1,4 @@
-"""The one place that reads options; the tables of them are in :mod:`.option_tables`.
+"""The one place that reads options; the tables of them are in :mod:`.tables`.
 
 Each option is a flag ``--max-model-len``, a variable ``STENTOR_MAX_MODEL_LEN`` and a TOML key
 ``max-model-len`` (``max_model_len`` too). A flag beats the environment, which beats the file, which
@@ -14,17 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from ..app.config import DEFAULTS, Config
-from . import option_kinds as kinds
+from ..config.config import DEFAULTS, Config, ConfigError
+from . import kinds
 from .option import PREFIX, Option
-from .option_tables import OPTIONS
+from .tables import OPTIONS
 
 SERVICE_LINK: Final = re.compile(r"STENTOR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 """Kubernetes sets these in every pod beside a service whose name begins with ``stentor``."""
-
-
-class ConfigError(Exception):
-    """An option is wrong. The message is one line that names the source."""
 
 
 CONFIG_FILE: Final = Option("config", "", kinds.file(), "a TOML file with any of these options as keys", "server")
@@ -55,7 +51,7 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
     config: Config = _replace(DEFAULTS, values)
     completed = config.completed()
     try:
-        completed.catalogue()
+        completed.registry()
     except ValueError as error:
         raise ConfigError(f"{error}; give one of them another name") from None
     if completed.memory_left <= 0:

@@ -1,8 +1,8 @@
 """Prints ``docs/reference/options.md`` (``make reference``); a test holds the page to it."""
 
 from .option import Option
-from .option_tables import GROUPS, OPTIONS
-from .options import CONFIG_FILE
+from .reading import CONFIG_FILE
+from .tables import GROUPS, OPTIONS
 
 _HEAD = """# Options
 

@@ -4,9 +4,8 @@ from typing import Final, get_args
 
 from stentor.protocols.ipc.config import LoadFormat
 
-from ...grammar.whitespace import JsonWhitespace
-from ...text.renderers.names import RendererName
-from .. import option_kinds as kinds
+from ...config.config import JsonWhitespace, RendererName
+from .. import kinds
 from ..option import Option
 
 OPTIONS: Final = (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from . import door, engine, limits, mcp, media, model, models, observe, overload, realtime, recovery, server, store
+from . import access, engine, limits, mcp, media, model, models, observe, overload, realtime, recovery, server, store
 
 OPTIONS: Final = (
     *model.OPTIONS,
@@ -17,7 +17,7 @@ OPTIONS: Final = (
     *mcp.OPTIONS,
     *server.OPTIONS,
     *observe.OPTIONS,
-    *door.OPTIONS,
+    *access.OPTIONS,
 )
 
 GROUPS: Final = {
@@ -32,6 +32,6 @@ GROUPS: Final = {
     "realtime": "realtime sessions",
     "tools": "tool servers",
     "server": "server",
-    "door": "access",
+    "access": "access",
 }
 """Titles, in the order in which they are shown."""

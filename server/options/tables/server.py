@@ -4,7 +4,7 @@ from typing import Final, get_args
 
 from stentor.protocols.ipc.config import LogFormat, LogLevel
 
-from .. import option_kinds as kinds
+from .. import kinds
 from ..option import Option
 
 OPTIONS: Final = (

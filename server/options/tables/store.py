@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .. import option_kinds as kinds
+from .. import kinds
 from ..option import Option
 
 OPTIONS: Final = (

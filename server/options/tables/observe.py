@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from ...observability.kinds import collector
-from .. import option_kinds as kinds
+from .. import kinds
+from ..observe_kinds import collector
 from ..option import Option
 
 OPTIONS: Final = (

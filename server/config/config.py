@@ -5,6 +5,7 @@ Defaults that cross a process boundary are :mod:`stentor.protocols.ipc.config`'s
 """
 
 from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
@@ -18,13 +19,22 @@ from stentor.engine.models.sentence_config import PoolingMode
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.config import DType, EngineConfig, WorkerConfig
 
-from ..audio.limits import AudioLimits
 from ..common.keys import KeyDigest
-from ..grammar.limits import GrammarLimits
-from ..grammar.whitespace import JsonWhitespace
-from ..state.model_registry import ModelRegistry, ModelRole, ServedModel
-from ..text.limits import DEFAULT_CHARS, DEFAULT_SECONDS, DEFAULT_WAITING
-from ..text.renderers.names import RendererName
+from .model_registry import ModelRegistry, ModelRole, ServedModel
+
+RendererName = Literal["auto", "template", "mistral", "deepseek_v32", "harmony"]
+JsonWhitespace = Literal["indented", "compact", "none"]
+ANY_ORIGIN: Final = "*"
+DEFAULT_SECONDS: Final = 1.0
+"""For rendering a chat template; one that does not loop for ever takes milliseconds."""
+DEFAULT_WAITING: Final = 64
+"""Templates of requests that wait to be rendered."""
+DEFAULT_CHARS: Final = 8 << 20
+"""Characters of a rendered chat, and of any text on the way."""
+
+
+class ConfigError(Exception):
+    """An option is wrong. The message is one line that names the source."""
 
 
 class SocketMode(int):
@@ -226,6 +236,34 @@ class TemplateLimits(msgspec.Struct, frozen=True):
     """Requests with templates of their own that wait while another one's is rendered."""
 
 
+class GrammarLimits(msgspec.Struct, frozen=True):
+    """What checking grammars may take up."""
+
+    timeout: float = 1.5
+    """Seconds for one grammar to compile."""
+    cache: int = 4096
+    """Grammars of which it is remembered whether they can be used."""
+    max_waiting: int = 32
+    """Grammars that wait while another one is checked."""
+
+
+class AudioLimits(msgspec.Struct, frozen=True):
+    """What decoding one audio file, and all of them, may take."""
+
+    max_bytes: int = 64 << 20
+    """Of a sound as it comes in."""
+    max_seconds: float = 4 * 3600.0
+    """Of a sound once decoded: 32 000 bytes each."""
+    max_held_seconds: float = 12 * 3600.0
+    """Of all decoded sounds that requests hold, beyond which another is refused: 1.4 GB."""
+    timeout: float = 120.0
+    """Seconds that one sound may take to decode, once it has its turn."""
+    processes: int = 3
+    """That decode at the same time, each started when first needed. A large sound leaves one of them to others."""
+    max_waiting: int = 256
+    """Sounds that wait for a process."""
+
+
 class LimitsConfig(msgspec.Struct, frozen=True):
     """What one client may take up; each part goes to the one who holds to it."""
 
@@ -329,7 +367,7 @@ class Config(msgspec.Struct, frozen=True):
     demo: bool = False
     """Serves the demo model of every kind that no other was named for; see :meth:`completed`."""
     http: HttpConfig = HttpConfig()
-    door: AccessConfig = AccessConfig()
+    access: AccessConfig = AccessConfig()
     limits: LimitsConfig = LimitsConfig()
     overload: OverloadConfig = OverloadConfig()
     observe: ObserveConfig = ObserveConfig()
@@ -387,7 +425,7 @@ class Config(msgspec.Struct, frozen=True):
             located = msgspec.structs.replace(located, speech=msgspec.structs.replace(self.speech, path=str(speech)))
         return located
 
-    def catalogue(self) -> ModelRegistry:
+    def registry(self) -> ModelRegistry:
         """What is served. Raises ValueError, in a line for the operator, where two models have one name."""
         models = [] if self.main != "chat" else [ServedModel("chat", self.model.served_names, self.model.name)]
         if self.transcription.model is not None:

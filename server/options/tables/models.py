@@ -6,7 +6,7 @@ from stentor.engine.models.sentence_config import PoolingMode
 from stentor.engine.sharing.lease import MAX_WEIGHT
 from stentor.protocols.ipc.config import DType
 
-from .. import option_kinds as kinds
+from .. import kinds
 from ..option import Option
 
 OPTIONS: Final = (

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from ..main.option_kinds import Kind, Refused
+from .kinds import Kind, Refused
 
 
 def collector() -> Kind:

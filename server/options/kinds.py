@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..app.config import ToolServer
+from ..config.config import ToolServer
 
 UNITS: Final = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power

@@ -1,0 +1,1 @@
+"""Everything that an operator can set, as one typed tree."""
