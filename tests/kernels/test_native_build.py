@@ -18,6 +18,9 @@ from stentor.kernels.native.build import FLAGS, build, find_compiler, find_sourc
 ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
 PER_PROCESSOR = ("attention", "forward", "linear", "linear_packed")
 """Folders with code that some processors have and others do not."""
+UNITS = [f"{path.parent.name}/{path.name}" for path in find_sources() if path.parent.name in PER_PROCESSOR]
+PROCESSORS = ("x86-64", "x86-64-v3", "skylake-avx512")
+"""``make test`` compiles each unit for one of them; the tier ``proof`` is all pairs."""
 
 
 @pytest.fixture
@@ -169,11 +172,15 @@ def test_a_home_that_nobody_has_is_one_clear_line(source: Path, monkeypatch: pyt
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
-@pytest.mark.parametrize("arch", ["x86-64", "x86-64-v3", "skylake-avx512"])
 @pytest.mark.parametrize(
-    "unit", [f"{path.parent.name}/{path.name}" for path in find_sources() if path.parent.name in PER_PROCESSOR]
+    ("unit", "arch"),
+    [
+        pytest.param(unit, arch, marks=() if (number + place) % len(PROCESSORS) == 0 else pytest.mark.proof)
+        for number, unit in enumerate(UNITS)
+        for place, arch in enumerate(PROCESSORS)
+    ],
 )
-def test_the_kernels_compile_for_other_processors(arch: str, unit: str) -> None:
+def test_the_kernels_compile_for_other_processors(unit: str, arch: str) -> None:
     source = next(path for path in find_sources() if path.match(unit))
     include = f"-I{Path(native.__file__).parent}"
     command = [find_compiler(), *FLAGS, f"-march={arch}", "-fsyntax-only", "-Wall", "-Werror", include, str(source)]

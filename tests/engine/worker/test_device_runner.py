@@ -72,8 +72,15 @@ def test_every_rule_draws_the_tokens_of_the_synchronous_runner(model: WatchedDec
     assert model.eager > 0
 
 
-@pytest.mark.parametrize("sizes", [(), SIZES])
-@pytest.mark.parametrize("budget", [8, 64])
+@pytest.mark.parametrize(
+    ("sizes", "budget"),
+    [
+        ((), 8),
+        (SIZES, 64),
+        pytest.param((), 64, marks=pytest.mark.proof),
+        pytest.param(SIZES, 8, marks=pytest.mark.proof),
+    ],
+)
 def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
     model: WatchedDecoder, sizes: tuple[int, ...], budget: int
 ) -> None:

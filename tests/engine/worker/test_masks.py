@@ -144,8 +144,15 @@ def _submit_all(pair: Pair, *, seed: int, requests: int, tokens: int = 14) -> No
         pair.submit(prompt(rng.randrange(1, 60), seed=number % 5), params, seeds, grammar)
 
 
-@pytest.mark.parametrize("sizes", [(), SIZES])
-@pytest.mark.parametrize(("blocks", "budget"), [(64, 24), (9, 8)])
+@pytest.mark.parametrize(
+    ("sizes", "blocks", "budget"),
+    [
+        ((), 64, 24),
+        (SIZES, 9, 8),
+        pytest.param(SIZES, 64, 24, marks=pytest.mark.proof),
+        pytest.param((), 9, 8, marks=pytest.mark.proof),
+    ],
+)
 def test_masked_rows_draw_the_tokens_of_the_synchronous_runner(
     model: WatchedDecoder, sizes: tuple[int, ...], blocks: int, budget: int
 ) -> None:
