@@ -2,7 +2,6 @@
 
 import gc
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -104,7 +103,8 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
 async def test_an_engine_whose_worker_cannot_be_killed_says_so_and_ends_for_good(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    began = time.monotonic()
+    # longer than `serving` allows: what was given up is not asked to end once more
+    monkeypatch.setattr(entry, "_SHUTDOWN_SECONDS", 20.0)
     async with serving(monkeypatch) as on:
         submit = Submit(0, [1, 2, 3], SamplingParams(max_tokens=9), [1], 0, "", 0.0)
         assert on.client.try_send(encoder.encode(submit))
@@ -122,7 +122,6 @@ async def test_an_engine_whose_worker_cannot_be_killed_says_so_and_ends_for_good
     assert isinstance(told[1], TokensBatch)
     assert [(end.reason, end.message) for end in told[1].finished] == [("error", stuck)]
     assert told[2] == Failed(stuck, final=True)
-    assert time.monotonic() - began < entry._SHUTDOWN_SECONDS, "what was given up is not asked to end once more"
 
 
 async def test_an_engine_that_is_told_to_end_ends_though_its_worker_does_not(

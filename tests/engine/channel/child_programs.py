@@ -58,12 +58,19 @@ def last_words_then_close(endpoint: Endpoint, _: Inherited) -> None:
     time.sleep(60)
 
 
-def measure_waiting(endpoint: Endpoint, _: Inherited) -> None:
-    """Wait, blocked, for a frame; answer with the CPU seconds that the waiting took."""
-    before = time.process_time()
+def count_sleeps(endpoint: Endpoint, _: Inherited) -> None:
+    """Wait, blocked, for a frame; answer how often the waiting asked the kernel."""
+    sleep, sleeps = endpoint._sleep, 0
+
+    def counted(bell: int, timeout: float | None) -> bool:
+        nonlocal sleeps
+        sleeps += 1
+        return sleep(bell, timeout)
+
+    endpoint._sleep = counted  # type: ignore[method-assign]
     endpoint.send_blocking(b"waiting")
     endpoint.receive_blocking()
-    endpoint.send_blocking(b"%f" % (time.process_time() - before))
+    endpoint.send_blocking(b"%d" % sleeps)
 
 
 def exit_with_seven(endpoint: Endpoint, _: Inherited) -> None:

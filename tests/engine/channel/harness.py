@@ -2,10 +2,13 @@
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from stentor.engine.channel import ChannelPair, Endpoint
+from stentor.engine.channel.bells import LoopBell, LoopBells
 from stentor.engine.processes.process import Child, spawn
 from stentor.tests.engine.channel.child_programs import MODULE
 
@@ -30,6 +33,20 @@ def both_ends(capacity: int = 1 << 16) -> Iterator[tuple[Endpoint, Endpoint]]:
     with pair.parent as parent, Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid()) as child:
         parent.watch(os.getpid())
         yield parent, child
+
+
+def count_wakes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lists what loops are told from now on: that a bell rang, or that a peer exited."""
+    wakes: list[str] = []
+    for kind, name in ((LoopBell, "_on_ring"), (LoopBells, "_on_exit")):
+        told = getattr(kind, name)
+
+        def counted(self: LoopBell | LoopBells, name: str = name, told: Callable[..., None] = told) -> None:
+            wakes.append(name)
+            told(self)
+
+        monkeypatch.setattr(kind, name, counted)
+    return wakes
 
 
 def open_descriptors() -> int:

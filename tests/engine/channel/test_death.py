@@ -9,7 +9,7 @@ import pytest
 
 from stentor.engine.channel import Endpoint, PeerClosed, PeerDied
 from stentor.engine.processes.process import Child
-from stentor.tests.engine.channel.harness import other_side
+from stentor.tests.engine.channel.harness import count_wakes, other_side
 
 AT_ONCE = 0.1
 """Seconds; a busy machine gets a few tries, because load only ever adds to the time."""
@@ -112,15 +112,16 @@ def test_frames_published_before_a_kill_are_delivered_before_the_error_when_bloc
 
 
 @pytest.mark.anyio
-async def test_a_dead_peer_costs_no_cpu() -> None:
+async def test_a_dead_peer_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakes = count_wakes(monkeypatch)
     with other_side("three_then_sigkill") as (endpoint, child):
         await child.wait()
         assert len(await endpoint.receive()) == 3
         with pytest.raises(PeerDied):
             await endpoint.receive()
-        before = time.process_time()
-        await anyio.sleep(0.3)
-        assert time.process_time() - before < 0.05
+        await anyio.sleep(0.05)
+        assert wakes.count("_on_exit") == 1
+        assert wakes.count("_on_ring") <= 3
 
 
 @pytest.mark.anyio

@@ -21,7 +21,7 @@ from stentor.engine.channel import (
 )
 from stentor.engine.channel.atomics import X86Atomics, machine_atomics
 from stentor.engine.channel.region import require_linux
-from stentor.tests.engine.channel.harness import both_ends, open_descriptors, other_side
+from stentor.tests.engine.channel.harness import both_ends, count_wakes, open_descriptors, other_side
 
 ROUNDS = 10_000
 
@@ -251,25 +251,29 @@ async def test_a_stopped_peer_is_waited_for_and_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_task_that_waits_uses_no_cpu() -> None:
-    with both_ends() as (_, right):
+async def test_a_task_that_waits_is_woken_once_a_frame_and_not_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakes = count_wakes(monkeypatch)
+    with both_ends() as (left, right):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(right.receive)
             await anyio.wait_all_tasks_blocked()
-            before = time.process_time()
-            await anyio.sleep(0.4)
-            used = time.process_time() - before
+            await anyio.sleep(0.05)
+            assert wakes == []
+            assert left.try_send(b"x")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(right.receive)
+            await anyio.wait_all_tasks_blocked()
+            await anyio.sleep(0.05)
+            assert wakes == ["_on_ring"]
             tasks.cancel_scope.cancel()
-    assert used < 0.01
 
 
-def test_a_process_that_waits_uses_no_cpu() -> None:
-    with other_side("measure_waiting") as (endpoint, _):
+def test_a_process_that_waits_sleeps_once() -> None:
+    with other_side("count_sleeps") as (endpoint, _):
         assert endpoint.receive_blocking() == [b"waiting"]
-        time.sleep(0.4)
+        time.sleep(0.05)
         endpoint.send_blocking(b"enough")
-        [used] = endpoint.receive_blocking()
-    assert float(used) < 0.01
+        assert endpoint.receive_blocking() == [b"1"]
 
 
 def test_threads_that_close_nothing_see_every_frame_of_a_blocking_pair() -> None:
