@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.models.config import DecoderConfig
+from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.protocols.ipc.config import WorkerConfig
 
 from .kernels.report import machine

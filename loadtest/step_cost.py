@@ -24,7 +24,7 @@ from rich.table import Table
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.models.config import DecoderConfig
+from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import WorkerReady

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stentor.engine.models.config import DecoderConfig
+from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.engine.worker.setup_parts import Setup
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan

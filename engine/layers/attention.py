@@ -8,7 +8,7 @@ from stentor import kernels
 from stentor.kernels.forward import Program
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
-from ..models.config import DecoderConfig
+from ..model_config.decoder_config import DecoderConfig
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm

@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from ..models.sentence_config import Dense, DenseActivation, LayerNormed, Module, PoolingMode
+from ..model_config.sentence_config import Dense, DenseActivation, LayerNormed, Module, PoolingMode
 from .layer_context import LayerContext
 from .weights import WeightMap
 

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from ..models.config import RopeConfig
+from ..model_config.decoder_config import RopeConfig
 
 _TWO_PI = 2 * math.pi
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..models.encoder_config import TaskAdapters
+from ..model_config.encoder_config import TaskAdapters
 from .layer_context import LayerContext
 from .weights import WeightMap
 

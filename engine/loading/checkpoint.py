@@ -11,13 +11,13 @@ from typing import Literal
 
 from stentor.protocols.ipc.config import LoadFormat
 
-from ..models.config import ConfigError, DecoderConfig
-from ..models.gguf_config import decoder_config_from_gguf, gguf_architecture
-from ..models.hf_config import decoder_config_from_hf
-from ..models.pooling_config import PoolingConfig
-from ..models.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
-from ..models.voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
-from ..models.whisper_config import WhisperConfig, whisper_config_from_hf
+from ..model_config.decoder_config import ConfigError, DecoderConfig
+from ..model_config.gguf_config import decoder_config_from_gguf, gguf_architecture
+from ..model_config.hf_config import decoder_config_from_hf
+from ..model_config.pooling_config import PoolingConfig
+from ..model_config.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
+from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig, voxtral_realtime_config_from_hf
+from ..model_config.whisper_config import WhisperConfig, whisper_config_from_hf
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
 from ..quantization.settle import settle

@@ -5,10 +5,9 @@ from zlib import crc32
 
 import torch
 
-from ..models.config import DecoderConfig
-from ..models.shapes import weight_shapes
-from ..models.whisper_config import WhisperConfig
-from ..models.whisper_shapes import whisper_weight_shapes
+from ..model_config.decoder_config import DecoderConfig
+from ..model_config.weight_shapes import weight_shapes, whisper_weight_shapes
+from ..model_config.whisper_config import WhisperConfig
 
 POOL_ELEMENTS = 1_000_003
 """Prime, so that no matrix repeats the pool row by row."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..models.config_fields import Fields
+from ..model_config.config_fields import Fields
 
 _END_OF_TURN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 

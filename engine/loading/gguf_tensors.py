@@ -4,7 +4,7 @@ import re
 import struct
 from collections.abc import Mapping
 
-from ..models.gguf_config import GGUFArchitecture
+from ..model_config.gguf_config import GGUFArchitecture
 from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..models.encoder_hf import is_encoder
+from ..model_config.encoder_hf import is_encoder
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 

@@ -7,12 +7,12 @@ from typing import Final, get_args
 
 import msgspec
 
-from ..models.config import ConfigError, DecoderConfig
-from ..models.config_fields import Fields
-from ..models.encoder_config import EncoderConfig
-from ..models.encoder_hf import encoder_config_from_hf, is_encoder
-from ..models.hf_config import decoder_config_from_hf
-from ..models.pooling_config import (
+from ..model_config.config_fields import Fields
+from ..model_config.decoder_config import ConfigError, DecoderConfig
+from ..model_config.encoder_config import EncoderConfig
+from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
+from ..model_config.hf_config import decoder_config_from_hf
+from ..model_config.pooling_config import (
     PoolingConfig,
     ScoreHead,
     SparseHead,
@@ -24,7 +24,7 @@ from ..models.pooling_config import (
     sparse_head,
     yes_no_head,
 )
-from ..models.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
+from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
 from ..quantization.settle import settle
 from .checkpoint import Checkpoint, by_size, described_quantization
 from .errors import CheckpointError

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, get_args
 
-from ..models.config import ConfigError
-from ..models.config_fields import Fields
-from ..models.sentence_config import (
+from ..model_config.config_fields import Fields
+from ..model_config.decoder_config import ConfigError
+from ..model_config.sentence_config import (
     Dense,
     DenseActivation,
     LayerNormed,

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..models.gguf_config import gguf_architecture
-from ..models.pooling_config import PoolingConfig
-from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
+from ..model_config.gguf_config import gguf_architecture
+from ..model_config.pooling_config import PoolingConfig
+from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors

@@ -1,1 +1,1 @@
-"""Model code: configs (torch-free) and modules."""
+"""Models: the modules of each architecture, over layers and kernels."""

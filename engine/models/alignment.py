@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .whisper_config import SECONDS_PER_POSITION
+from ..model_config.whisper_config import SECONDS_PER_POSITION
 
 _LEAST = 1e-12
 """Deviations below are none: all tokens attend alike."""

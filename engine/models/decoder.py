@@ -19,7 +19,7 @@ from ..layers.packed import PackedTable
 from ..layers.quantized import Input
 from ..layers.rotary import rotary_table
 from ..layers.weights import WeightMap
-from .config import DecoderConfig, RopeConfig
+from ..model_config.decoder_config import DecoderConfig, RopeConfig
 from .programs import Programs
 from .texts import Texts
 

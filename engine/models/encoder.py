@@ -16,7 +16,7 @@ from ..layers.packed import PackedTable
 from ..layers.rotary import rotary_table
 from ..layers.task_adapters import AdaptedTable, rows_by_task
 from ..layers.weights import WeightMap
-from .encoder_config import EncoderConfig
+from ..model_config.encoder_config import EncoderConfig
 from .encoder_layer import EncoderBatch, EncoderLayer
 from .texts import Texts
 

@@ -12,7 +12,7 @@ from ..layers.linear import Linear
 from ..layers.norm import LayerNorm
 from ..layers.task_adapters import AdaptedLinear, TaskRows
 from ..layers.weights import WeightMap
-from .encoder_config import EncoderConfig
+from ..model_config.encoder_config import EncoderConfig
 from .texts import Padded, Texts
 
 Rotary = tuple[torch.Tensor, torch.Tensor]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
-from .encoder_config import EncoderFamily
+from ..model_config.encoder_config import EncoderFamily
 
 Split = tuple[str, ...]
 """The parts of a fused tensor, in order along its outputs."""

@@ -8,7 +8,7 @@ import torch
 from ..layers.layer_context import LayerContext
 from ..layers.pooling import ACTIVATE, normalize, pool
 from ..layers.weights import WeightError, WeightMap, check_shape
-from .pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
+from ..model_config.pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
 
 _TOKENS: Final = 128
 """Of which logits are held at once: a vocabulary of 250k in float32 is then 128 MB."""

@@ -10,11 +10,11 @@ from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from ..layers.layer_context import LayerContext
 from ..layers.pooling import After, normalize, pool
 from ..layers.weights import WeightError, WeightMap
+from ..model_config.encoder_config import EncoderConfig
+from ..model_config.pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
 from .decoder import Decoder
 from .encoder import Encoder
-from .encoder_config import EncoderConfig
 from .encoder_names import canonical
-from .pooling_config import PoolingConfig, SparseHead, TokenWeights, tasks_of
 from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer
 from .texts import Texts
 

@@ -13,7 +13,7 @@ from ..layers.linear import Linear
 from ..layers.log_mel import HOP, WINDOW, mel_filters
 from ..layers.norm import RMSNorm
 from ..layers.weights import WeightMap
-from .voxtral_realtime_config import HALF_WINDOW, VoxtralRealtimeConfig
+from ..model_config.voxtral_realtime_config import HALF_WINDOW, VoxtralRealtimeConfig
 
 _FLOOR = 1e-10
 _LOUDEST = 1.5

@@ -15,9 +15,9 @@ from stentor import kernels
 from ..layers.attention import LayerCache
 from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightMap
+from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from .decoder import Decoder
 from .stream_encoder import StreamEncoder
-from .voxtral_realtime_config import VoxtralRealtimeConfig
 
 _LANGUAGE = "language_model."
 _FIRST, _SECOND = ".ada_rms_norm.linear1.weight", ".ada_rms_norm.linear2.weight"

@@ -23,8 +23,8 @@ from ..layers.log_mel import LogMel
 from ..layers.norm import LayerNorm
 from ..layers.packed import PackedTable
 from ..layers.weights import WeightMap
+from ..model_config.whisper_config import WhisperConfig
 from .alignment import Aligned, token_times
-from .whisper_config import WhisperConfig
 
 PLACE_BLOCK = 16
 """Encoder positions of a block of a place."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
-from ..models.config import ConfigError
-from ..models.config_fields import Fields
+from ..model_config.config_fields import Fields
+from ..model_config.decoder_config import ConfigError
 from .formats import FP8_BLOCK, Format, FP8Format, Int4Format, Int8Format, QuantizedCheckpoint, Rule
 
 _FORMATS = ("dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision")

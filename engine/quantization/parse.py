@@ -8,8 +8,8 @@ name with what to use instead.
 import re
 from collections.abc import Mapping
 
-from ..models.config import ConfigError
-from ..models.config_fields import Fields
+from ..model_config.config_fields import Fields
+from ..model_config.decoder_config import ConfigError
 from .compressed_tensors import compressed_tensors
 from .formats import FP8Format, Int4Format, QuantizedCheckpoint, Rule
 

@@ -10,8 +10,8 @@ from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import CacheDType
 
 from ..layers.attention import LayerCache
-from ..models.config import DecoderConfig
-from ..models.whisper_config import WhisperConfig
+from ..model_config.decoder_config import DecoderConfig
+from ..model_config.whisper_config import WhisperConfig
 from .errors import SetupError
 
 FP8 = torch.float8_e4m3fn

@@ -12,10 +12,10 @@ from stentor.protocols.ipc.config import WorkerConfig
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import open_checkpoint
-from ..models.config import DecoderConfig
+from ..model_config.decoder_config import DecoderConfig
+from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
+from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
-from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
-from ..models.whisper_config import WhisperConfig
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .cores import granted_cores
 from .errors import SetupError

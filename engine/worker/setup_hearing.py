@@ -15,8 +15,8 @@ from stentor.protocols.ipc.steps import Encoding, NewRow, RowStep, StepPlan
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
+from ..model_config.whisper_config import WhisperConfig
 from ..models.whisper import Whisper
-from ..models.whisper_config import WhisperConfig
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .device import Device
 from .errors import SetupError

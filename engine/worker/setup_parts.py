@@ -17,10 +17,10 @@ from stentor.protocols.ipc.steps import Encoding, NewRow, RowInput, RowStep, Ste
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
-from ..models.config import DecoderConfig
+from ..model_config.decoder_config import DecoderConfig
+from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
+from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
-from ..models.voxtral_realtime_config import VoxtralRealtimeConfig
-from ..models.whisper_config import WhisperConfig
 from ..quantization.formats import OnlineFormat, QuantizedCheckpoint, Rule
 from .cores import granted_cores
 from .device_runner import DeviceRunner

@@ -23,8 +23,8 @@ from ..loading.errors import CheckpointError
 from ..loading.pooling_checkpoint import open_pooling
 from ..loading.pt_file import read_pt
 from ..loading.weights import iterate_weights
-from ..models.config import DecoderConfig
-from ..models.pooling_config import PoolingConfig
+from ..model_config.decoder_config import DecoderConfig
+from ..model_config.pooling_config import PoolingConfig
 from ..models.pooling_model import PoolingModel, Tensors
 from .caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from .device import Device

@@ -16,8 +16,8 @@ from rich.progress import Progress
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.models.config import ConfigError
-from stentor.engine.models.hf_config import decoder_config_from_hf
+from stentor.engine.model_config.decoder_config import ConfigError
+from stentor.engine.model_config.hf_config import decoder_config_from_hf
 
 from .cases import FP8, OPERATIONS, Setting
 from .report import Result, machine, make_result, print_table, write_csv, write_json

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from stentor import kernels
-from stentor.engine.models.config import DecoderConfig
+from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.kernels import sampling
 from stentor.kernels.linear_gguf import Kind
 from stentor.kernels.variants import Choice

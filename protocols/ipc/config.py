@@ -22,7 +22,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pools: bool = False
     """Whether the model is asked for vectors or scores of its prompts, not for tokens."""
     pooler: str = ""
-    """A :data:`stentor.engine.models.sentence_config.PoolingMode` in place of what the model's files say."""
+    """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` in place of what the model's files say."""
     load_format: LoadFormat = "auto"
     device: Device = "auto"
     dtype: DType = "auto"

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.models.config import ConfigError
-from stentor.engine.models.voxtral_realtime_config import (
+from stentor.engine.model_config.decoder_config import ConfigError
+from stentor.engine.model_config.voxtral_realtime_config import (
     ARCHITECTURE,
     VoxtralRealtimeConfig,
     voxtral_realtime_config_from_hf,

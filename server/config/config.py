@@ -15,7 +15,7 @@ from stentor.engine.loading.hub import (
     DEMO_SPEECH_MODEL,
     DEMO_TRANSCRIPTION_MODEL,
 )
-from stentor.engine.models.sentence_config import PoolingMode
+from stentor.engine.model_config.sentence_config import PoolingMode
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.config import DType, EngineConfig, WorkerConfig
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from stentor.engine.models.pooling_config import PoolingConfig, tasks_of
+from stentor.engine.model_config.pooling_config import PoolingConfig, tasks_of
 from stentor.protocols.ipc.actors import EngineReady
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.protocols.ipc.sampling import SamplingParams

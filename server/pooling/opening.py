@@ -6,9 +6,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from stentor.engine.loading.pooling_checkpoint import pooling_config
-from stentor.engine.models.config import DecoderConfig
-from stentor.engine.models.pooling_config import PoolingConfig
-from stentor.engine.models.sentence_config import PoolingMode
+from stentor.engine.model_config.decoder_config import DecoderConfig
+from stentor.engine.model_config.pooling_config import PoolingConfig
+from stentor.engine.model_config.sentence_config import PoolingMode
 
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer

@@ -21,8 +21,8 @@ from typing import Final, Protocol
 
 import anyio
 
-from stentor.engine.speech.client import SentenceFailed, SpeechClient, SpeechUnavailable
-from stentor.engine.speech.voices import Voices
+from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
+from stentor.engine.tts.voices import Voices
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.speech import SpeechPiece
 

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from stentor.engine.speech.client import SpeechClient
-from stentor.engine.speech.voices import read_voices
+from stentor.engine.tts.client import SpeechClient
+from stentor.engine.tts.voices import read_voices
 from stentor.protocols.ipc.speech import StartSpeech
 
 from ..config.config import Config

@@ -6,8 +6,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers.attention import LayerCache
 from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.engine.models import decoder
-from stentor.engine.models.config import DecoderConfig
 from stentor.engine.worker.device_sampler import DeviceSampler
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs

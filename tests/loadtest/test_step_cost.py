@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stentor.engine.models.config import DecoderConfig
+from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.loadtest import step_cost
 from stentor.loadtest.step_cost import make_shapes
 from stentor.loadtest.step_curves import CHUNK, Figure, surprises

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
-from stentor.engine.models.encoder_hf import encoder_config_from_hf
+from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.pooling_model import PoolingModel
 from stentor.engine.models.texts import Texts
 

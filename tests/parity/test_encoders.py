@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.encoder import Encoder
-from stentor.engine.models.encoder_hf import encoder_config_from_hf
 from stentor.engine.models.encoder_names import canonical
 from stentor.engine.models.texts import Texts
 from stentor.kernels import native

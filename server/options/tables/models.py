@@ -2,7 +2,7 @@
 
 from typing import Final, get_args
 
-from stentor.engine.models.sentence_config import PoolingMode
+from stentor.engine.model_config.sentence_config import PoolingMode
 from stentor.engine.sharing.lease import MAX_WEIGHT
 from stentor.protocols.ipc.config import DType
 

@@ -5,7 +5,7 @@ import torch
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.pooling import After, pool
-from stentor.engine.models.sentence_config import Dense, LayerNormed, Normalized, PoolingMode
+from stentor.engine.model_config.sentence_config import Dense, LayerNormed, Normalized, PoolingMode
 
 HIDDEN = torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
 STARTS = torch.tensor([0, 1, 6, 9])

@@ -17,9 +17,9 @@ from stentor.engine.loading import weights as weights_module
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
-from stentor.engine.models.config import RopeConfig
-from stentor.engine.models.hf_config import decoder_config_from_hf
-from stentor.engine.models.shapes import weight_shapes
+from stentor.engine.model_config.decoder_config import RopeConfig
+from stentor.engine.model_config.hf_config import decoder_config_from_hf
+from stentor.engine.model_config.weight_shapes import weight_shapes
 from stentor.tests.engine.loading.tiny_gguf import ARCHITECTURES, tiny_model, write_gguf
 from stentor.tests.examples import examples
 from stentor.tests.support.gguf_reference import read_once

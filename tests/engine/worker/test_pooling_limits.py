@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 import transformers
 
-from stentor.engine.models.encoder_hf import encoder_config_from_hf
-from stentor.engine.models.hf_config import decoder_config_from_hf
-from stentor.engine.models.pooling_config import PoolingConfig
-from stentor.engine.models.sentence_config import SentenceModules
+from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
+from stentor.engine.model_config.hf_config import decoder_config_from_hf
+from stentor.engine.model_config.pooling_config import PoolingConfig
+from stentor.engine.model_config.sentence_config import SentenceModules
 from stentor.engine.worker.setup_pooling import suited_limits
 
 MINILM: dict[str, Any] = {

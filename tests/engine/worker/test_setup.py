@@ -12,7 +12,7 @@ import torch
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.models.config import DecoderConfig
+from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.engine.quantization.formats import QuantizedCheckpoint
 from stentor.engine.worker import memory
 from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes

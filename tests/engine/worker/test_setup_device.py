@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.models.config import DecoderConfig
+from stentor.engine.model_config.decoder_config import DecoderConfig
 from stentor.engine.sharing.lease import Member
 from stentor.engine.worker import service, setup_device
 from stentor.engine.worker import setup as whole_setup

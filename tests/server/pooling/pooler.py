@@ -13,9 +13,9 @@ from tokenizers import models, pre_tokenizers, processors
 
 from stentor.engine.client.client import EngineUnavailable
 from stentor.engine.client.stream import Event
-from stentor.engine.models.encoder_hf import encoder_config_from_hf
-from stentor.engine.models.pooling_config import PoolingConfig, ScoreHead
-from stentor.engine.models.sentence_config import Normalized, SentenceModules
+from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
+from stentor.engine.model_config.pooling_config import PoolingConfig, ScoreHead
+from stentor.engine.model_config.sentence_config import Normalized, SentenceModules
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types import CreateEmbeddingResponse
 
-from stentor.engine.models.sentence_config import SentenceModules
+from stentor.engine.model_config.sentence_config import SentenceModules
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.server.common.loop_turns import LoopTurns, Slices

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from stentor.engine.speech.client import SentenceFailed, SpeechClient
-from stentor.engine.speech.voices import Voices
+from stentor.engine.tts.client import SentenceFailed, SpeechClient
+from stentor.engine.tts.voices import Voices
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.speech import SpeechPiece, VoicePlace

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from stentor.engine.speech.client import SpeechClient
-from stentor.engine.speech.voices import Voices
+from stentor.engine.tts.client import SpeechClient
+from stentor.engine.tts.voices import Voices
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.server.common.errors import Overloaded, Unavailable
@@ -23,7 +23,7 @@ from stentor.server.tts.fairness import FIRSTS_IN_A_ROW
 from stentor.server.tts.metrics import SpeechMetrics
 from stentor.server.tts.model import Speaking, SpeechFailed, SpeechModel, Spoken
 from stentor.server.tts.speaking import AHEAD
-from stentor.tests.engine.speech.fake_voice import MODULE, RATE
+from stentor.tests.engine.tts.fake_voice import MODULE, RATE
 from stentor.tests.server.harness import until
 
 pytestmark = pytest.mark.anyio

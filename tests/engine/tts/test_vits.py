@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import VitsModel, VitsTokenizer
 
-from stentor.engine.models.vits import VitsSynthesizer
-from stentor.engine.speech.backend import CannotSpeak, Stop, Stopped
-from stentor.engine.speech.voices import read_voices
+from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
+from stentor.engine.tts.vits import VitsSynthesizer
+from stentor.engine.tts.voices import read_voices
 from stentor.protocols.ipc.speech import VoicePlace
-from stentor.tests.engine.speech.tiny_vits import write_tiny_vits
+from stentor.tests.engine.tts.tiny_vits import write_tiny_vits
 
 
 @pytest.fixture(scope="module", params=[1, 3])

@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
-from .config import ConfigError, DecoderConfig
 from .config_fields import Fields
+from .decoder_config import ConfigError, DecoderConfig
 from .encoder_config import EncoderConfig
 from .sentence_config import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules
 

@@ -7,7 +7,7 @@ import torch
 
 from stentor.protocols.ipc.speech import VoicePlace
 
-from ..speech.backend import CannotSpeak, Stop, Stopped
+from .backend import CannotSpeak, Stop, Stopped
 
 _PEAK: Final = 32767.0
 _SEED: Final = 0

@@ -2,14 +2,14 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.models.config import ConfigError
-from stentor.engine.models.whisper_config import (
+from stentor.engine.model_config.decoder_config import ConfigError
+from stentor.engine.model_config.weight_shapes import whisper_weight_shapes
+from stentor.engine.model_config.whisper_config import (
     WhisperConfig,
     checked_whisper,
     whisper_config_from_ct2,
     whisper_config_from_hf,
 )
-from stentor.engine.models.whisper_shapes import whisper_weight_shapes
 
 LARGE: dict[str, Any] = {
     "model_type": "whisper",

@@ -8,9 +8,9 @@ import pytest
 import transformers
 from transformers import PreTrainedConfig
 
-from stentor.engine.models.config import ConfigError, DecoderConfig, RopeConfig, alternating_layers
-from stentor.engine.models.hf_config import decoder_config_from_hf
-from stentor.engine.models.shapes import weight_shapes
+from stentor.engine.model_config.decoder_config import ConfigError, DecoderConfig, RopeConfig, alternating_layers
+from stentor.engine.model_config.hf_config import decoder_config_from_hf
+from stentor.engine.model_config.weight_shapes import weight_shapes
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.engine.speech.piper import _runs
+from stentor.engine.tts.piper import _runs
 
 
 def test_a_sentence_is_run_whole_or_in_parts_that_end_between_words() -> None:

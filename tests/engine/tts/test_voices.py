@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.speech.voices import read_voices
+from stentor.engine.tts.voices import read_voices
 from stentor.protocols.ipc.speech import VoicePlace
 
 

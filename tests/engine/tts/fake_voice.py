@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from stentor.engine.speech import process
-from stentor.engine.speech.backend import CannotSpeak, Stop, Stopped, Synthesizer
+from stentor.engine.tts import process
+from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped, Synthesizer
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 
-MODULE = "stentor.tests.engine.speech.fake_voice"
+MODULE = "stentor.tests.engine.tts.fake_voice"
 RATE = 8000
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from .config import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, LayerType, RopeConfig
 from .config_fields import Fields
+from .decoder_config import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, LayerType, RopeConfig
 from .encoder_config import EncoderActivation, EncoderConfig, EncoderFamily, TaskAdapters
 from .hf_rope import rope_from_hf
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .config import (
+from .config_fields import Fields
+from .decoder_config import (
     MOST_LAYERS,
     ConfigError,
     DecoderConfig,
@@ -19,7 +20,6 @@ from .config import (
     alternating_layers,
     checked,
 )
-from .config_fields import Fields
 
 ReadFloats = Callable[[str], tuple[float, ...]]
 """Reads a small float32 tensor by its name in the file."""

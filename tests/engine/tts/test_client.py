@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from stentor.engine.processes.process import Child, spawn
-from stentor.engine.speech import client as client_module
-from stentor.engine.speech.client import SentenceFailed, SpeechClient, SpeechUnavailable
+from stentor.engine.tts import client as client_module
+from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
-from stentor.tests.engine.speech.fake_voice import MODULE
+from stentor.tests.engine.tts.fake_voice import MODULE
 from stentor.tests.engine.unkillable import Unkillable
 
 pytestmark = pytest.mark.anyio

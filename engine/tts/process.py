@@ -33,7 +33,7 @@ from .backend import CannotSpeak, Stop, Stopped, Synthesizer
 
 logger = logging.getLogger(__name__)
 
-MODULE: Final = "stentor.engine.speech.process"
+MODULE: Final = "stentor.engine.tts.process"
 IDLE_SECONDS: Final = 5.0
 ABORTED: Final = "aborted"
 
@@ -123,7 +123,7 @@ def load(start: StartSpeech) -> Synthesizer:
         from .piper import PiperSynthesizer  # each brings half a second of imports, and one of them is enough
 
         return PiperSynthesizer(start.voices, start.threads)
-    from ..models.vits import VitsSynthesizer
+    from .vits import VitsSynthesizer
 
     return VitsSynthesizer(start.voices, start.threads)
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from .config import MOST_LAYERS, Activation, ConfigError, DecoderConfig, LayerType, alternating_layers, checked
 from .config_fields import Fields
+from .decoder_config import MOST_LAYERS, Activation, ConfigError, DecoderConfig, LayerType, alternating_layers, checked
 from .hf_rope import rope_from_hf, stretched_context
 
 _ACTIVATIONS: Mapping[str, Activation] = {

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .config import MOST_LAYERS, ConfigError, DecoderConfig
 from .config_fields import Fields
+from .decoder_config import MOST_LAYERS, ConfigError, DecoderConfig
 from .hf_config import decoder_config_from_hf
 from .hf_rope import rope_from_hf
 

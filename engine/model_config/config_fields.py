@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from .config import ConfigError
+from .decoder_config import ConfigError
 
 LARGEST_SIZE = (1 << 31) - 1
 LARGEST_NUMBER = 1e30

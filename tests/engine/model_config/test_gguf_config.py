@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.models.config import ConfigError, DecoderConfig, RopeConfig
-from stentor.engine.models.gguf_config import decoder_config_from_gguf
+from stentor.engine.model_config.decoder_config import ConfigError, DecoderConfig, RopeConfig
+from stentor.engine.model_config.gguf_config import decoder_config_from_gguf
 
 FACTORS = {"rope_factors_short.weight": (1.0,) * 4, "rope_factors_long.weight": (2.0,) * 4}
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .config import MOST_LAYERS, ConfigError
 from .config_fields import Fields
+from .decoder_config import MOST_LAYERS, ConfigError
 
 HOP = 160
 """Samples from one frame of the spectrogram to the next, at 16 kHz."""

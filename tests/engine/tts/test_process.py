@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from stentor.engine.loading.hub import DEMO_SPEECH_MODEL, resolve_model
-from stentor.engine.models.vits import VitsSynthesizer
-from stentor.engine.speech import process
-from stentor.engine.speech.backend import Stop
-from stentor.engine.speech.client import SpeechClient
-from stentor.engine.speech.voices import Voices, read_voices
+from stentor.engine.tts import process
+from stentor.engine.tts.backend import Stop
+from stentor.engine.tts.client import SpeechClient
+from stentor.engine.tts.vits import VitsSynthesizer
+from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import StartSpeech, Synthesize
-from stentor.tests.engine.speech.tiny_vits import write_tiny_vits
+from stentor.tests.engine.tts.tiny_vits import write_tiny_vits
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ they tell positions, and in whether the MLP has a gate.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .config import Activation, ConfigError, LayerType, RopeConfig
+from .decoder_config import Activation, ConfigError, LayerType, RopeConfig
 
 EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet", "modernbert", "nomic_bert", "gte", "jina"]
 EncoderActivation = Literal["silu", "gelu_tanh", "gelu", "relu"]
