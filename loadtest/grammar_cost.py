@@ -26,8 +26,8 @@ from rich.table import Table
 from tokenizers import Tokenizer
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstraint
 from stentor.engine.core.grammar.matcher import Compiler
-from stentor.engine.core.grammar.rule import ChoiceRule, ParameterSets
 from stentor.engine.core.grammar.token_sets import MaskWriter, ids_in
 from stentor.engine.core.grammar.vocabulary import TokenBytes, pieces_of
 from stentor.protocols.ipc.actors import ChoiceTokens, Finished
@@ -158,15 +158,15 @@ def mask_cost(name: str, compiler: Compiler, vocabulary: TokenBytes, tokens: int
     seconds: list[float] = []
     frames: list[int] = []
     while len(seconds) < tokens:
-        rule = ChoiceRule(sets, template.copy(), None)
+        constraint = TokenConstraint(sets, template.copy(), None)
         token: int | None = None
         for _ in range(400):
             began = time.thread_time()
             if token is not None:
-                rule.accept(token)
-            if rule.ended:
+                constraint.accept(token)
+            if constraint.ended:
                 break
-            allowed = rule.allowed() or 0
+            allowed = constraint.allowed() or 0
             writer = MaskWriter()
             writer.add(0, allowed)
             frame = encoder.encode(writer.masks(0, 0))

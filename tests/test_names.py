@@ -18,7 +18,7 @@ GIVEN_UP = {
     "Ear": "WindowDecoder",
     "Entrance": "GrammarQueue",
     "Flight": "InFlightStep",
-    "Flown": "InFlightChoice",
+    "Flown": "InFlightSequence",
     "Foster": "AdoptedChild",
     "InTurn": "SyncExecutor",
     "LADDER": "TEMPERATURE_FALLBACK",

@@ -134,10 +134,10 @@ class EngineClient:
         """The engine's latest figures; counters go on where those of an engine that was lost have ended."""
         stats = self._outages.stats
         if not self._serving:
-            return msgspec.structs.replace(stats, waiting=self._journal.open_choices)
+            return msgspec.structs.replace(stats, waiting=self._journal.open_sequences)
         if self._trials.group is None:
             return stats
-        held = sum(stream.open_choices for stream in self._journal if not self._trials.has(stream.rid))
+        held = sum(stream.open_sequences for stream in self._journal if not self._trials.has(stream.rid))
         return msgspec.structs.replace(stats, waiting=stats.waiting + held)
 
     @property
@@ -172,13 +172,13 @@ class EngineClient:
     ) -> RequestStream:
         """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
 
-        With ``resumed``, each choice goes on after those tokens, which an earlier life of the server delivered.
+        With ``resumed``, each sequence goes on after those tokens, which an earlier life of the server delivered.
 
-        Each choice keeps to ``grammar``, in llguidance's dialect of Lark or the JSON of its own grammars, and thinks no
-        longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
+        Each sequence keeps to ``grammar``, in llguidance's dialect of Lark or the JSON of its own grammars, and thinks
+        no longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
 
         ``audio`` is what a model that hears is to hear, ``streamed`` the beginning of what one hears while it is spoken
-        to, which goes on by :meth:`.RequestStream.append`; such requests have one choice.
+        to, which goes on by :meth:`.RequestStream.append`; such requests have one sequence.
         ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens.
         """
         if self._failure is not None:

@@ -28,8 +28,8 @@ class Journal:
         return rid in self._streams
 
     @property
-    def open_choices(self) -> int:
-        return sum(stream.open_choices for stream in self)
+    def open_sequences(self) -> int:
+        return sum(stream.open_sequences for stream in self)
 
     def add(self, stream: RequestStream) -> None:
         """Its rid must be higher than all before."""
@@ -56,7 +56,7 @@ class Journal:
                 continue
             if stream.push_end(end):
                 arrived.append(stream)
-            if not stream.open_choices:
+            if not stream.open_sequences:
                 del streams[end.rid]
 
     def wake_readers(self) -> None:
@@ -66,11 +66,11 @@ class Journal:
             stream.wake()
 
     def end_aborted(self, stream: RequestStream | None = None) -> list[tuple[int, int]]:
-        """Ends what has been aborted, of one stream or of all; returns the choices, each by its request and index."""
+        """Ends what has been aborted, of one stream or of all; returns the sequences, each by its request and index."""
         ended: list[tuple[int, int]] = []
         for each in [*self] if stream is None else [stream]:
             ended += [(each.rid, index) for index in each.end_aborted()]
-            if not each.open_choices:
+            if not each.open_sequences:
                 self._streams.pop(each.rid, None)
         return ended
 

@@ -19,16 +19,16 @@ from stentor.protocols.ipc.actors import (
 from stentor.protocols.ipc.audio import MAX_STREAM_BYTES, SAMPLE_BYTES, Streamed
 
 from ..channel.pieces import PromptParts
-from ..core.grammar.rule import follows_rule
+from ..core.grammar.constraint import is_constrained
 
 Event = PromptDone | ChoiceTokens | Finished
 
 
 class RequestStream:
-    """Events of one request, each choice's in order. Iterate until it ends, or call :meth:`abort`.
+    """Events of one request, each sequence's in order. Iterate until it ends, or call :meth:`abort`.
 
     Each item is the list of everything that has come since the last one: at most one event of each kind
-    a choice, so that a slow reader costs the memory of the tokens and no more. A reader that is cancelled
+    a sequence, so that a slow reader costs the memory of the tokens and no more. A reader that is cancelled
     in the moment in which an item comes loses it.
 
     What has been added to those events counts as delivered: if the engine is lost, :meth:`resubmission` makes the
@@ -55,7 +55,7 @@ class RequestStream:
         on_abort: Callable[["RequestStream", int], None],
         on_append: Callable[[Append], None] | None = None,
     ) -> None:
-        """``on_abort``: told of an abort, by index or -1 for all, that concerns a choice which has not ended.
+        """``on_abort``: told of an abort, by index or -1 for all, that concerns a sequence which has not ended.
 
         ``on_append``: told of what is appended to the input of a request that hears while it is spoken to.
         """
@@ -65,13 +65,13 @@ class RequestStream:
         self._input = None if submit.streamed is None else _Input(submit.streamed)
         outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
         self._open: dict[int, list[int]] = {index: [*tokens] for index, tokens in enumerate(outputs)}
-        """Tokens delivered, by choice, of those that have not ended."""
+        """Tokens delivered, by sequence, of those that have not ended."""
         self._aborted: set[int] = set()
         self._prompt_done = False
         self._parts: PromptParts | None = None
         self._events: list[Event] = []
         self._unread: dict[int, ChoiceTokens] = {}
-        """By choice: its tokens among the events, where more are appended."""
+        """By sequence: its tokens among the events, where more are appended."""
         self._reader: asyncio.Future[list[Event]] | None = None
 
     def __aiter__(self) -> Self:
@@ -89,7 +89,7 @@ class RequestStream:
         return reader
 
     def abort(self, index: int = -1) -> None:
-        """Ends one choice, or with -1 all of them; what has ended or been aborted already is left alone."""
+        """Ends one sequence, or with -1 all of them; what has ended or been aborted already is left alone."""
         asked = self._open.keys() if index < 0 else self._open.keys() & {index}
         if asked <= self._aborted:
             return
@@ -117,7 +117,7 @@ class RequestStream:
     @property
     def needs_vocabulary(self) -> bool:
         """Whether an engine must know the model's tokens to serve it."""
-        return follows_rule(self._submit)
+        return is_constrained(self._submit)
 
     @property
     def name(self) -> str:
@@ -126,16 +126,16 @@ class RequestStream:
 
     @property
     def open_indices(self) -> list[int]:
-        """Choices that have not ended."""
+        """Sequences that have not ended."""
         return [*self._open]
 
     @property
     def delivered(self) -> int:
-        """Tokens of the choices that have not ended."""
+        """Tokens of the sequences that have not ended."""
         return sum(map(len, self._open.values()))
 
     @property
-    def open_choices(self) -> int:
+    def open_sequences(self) -> int:
         """How many have not ended."""
         return len(self._open)
 
@@ -155,7 +155,7 @@ class RequestStream:
         return len(self._events) == 1
 
     def push_tokens(self, event: ChoiceTokens) -> bool:
-        """Adds tokens to those of the same choice that nobody has read yet, or as an event of their own."""
+        """Adds tokens to those of the same sequence that nobody has read yet, or as an event of their own."""
         index = event.index
         delivered = self._open.get(index)
         if delivered is None:
@@ -180,13 +180,13 @@ class RequestStream:
             self._reader.set_result(self._take())
 
     def end(self, reason: FinishReason, why: str | None) -> None:
-        """Ends every choice that is open."""
+        """Ends every sequence that is open."""
         for index in sorted(self._open):
             self.push_end(Finished(self.rid, index, reason, None, why))
         self.wake()
 
     def end_aborted(self) -> list[int]:
-        """Ends every choice that has been aborted, and returns them: no engine is there to do it."""
+        """Ends every sequence that has been aborted, and returns them: no engine is there to do it."""
         ended = sorted(self._open.keys() & self._aborted)
         for index in ended:
             self.push_end(Finished(self.rid, index, "abort", None, None))
@@ -201,11 +201,11 @@ class RequestStream:
         submit = self._submit
         if self._input is not None:
             submit = msgspec.structs.replace(submit, streamed=self._input.streamed())
-        choices = range(len(submit.seeds))
-        ended = [index for index in choices if index not in self._open]
+        sequences = range(len(submit.seeds))
+        ended = [index for index in sequences if index not in self._open]
         if not self._prompt_done and not ended:
             return submit
-        outputs = [self._open.get(index, []) for index in choices]
+        outputs = [self._open.get(index, []) for index in sequences]
         return msgspec.structs.replace(submit, resumed=Resumed(outputs, ended, self._prompt_done))
 
     def _take(self) -> list[Event]:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from stentor.protocols.ipc.actors import TokensBatch
 
-from ..core.crash_bisector import CrashBisector, InFlightChoice
+from ..core.crash_bisector import CrashBisector, InFlightSequence
 from .journal import Journal
 from .stream import RequestStream
 
@@ -77,9 +77,9 @@ class Trials:
         self._culprits = 0
         return True
 
-    def withdrawn(self, choices: Iterable[tuple[int, int]], journal: Journal) -> None:
-        """Choices, by request and index, ended that the engine does not know of, or does not any more."""
-        self._end(choices, journal)
+    def withdrawn(self, sequences: Iterable[tuple[int, int]], journal: Journal) -> None:
+        """Sequences, by request and index, ended that the engine does not know of, or does not any more."""
+        self._end(sequences, journal)
 
     def acquit(self) -> None:
         """Nothing comes of those that are tried: the next have their turn."""
@@ -90,7 +90,7 @@ class Trials:
         bisector, given = self._bisector, self._given
         self._given = {}
         in_flight = [
-            InFlightChoice(stream.rid, index, given[stream.rid] == stream.delivered)
+            InFlightSequence(stream.rid, index, given[stream.rid] == stream.delivered)
             for stream in journal
             if stream.rid in given and not unsent(stream.rid)
             for index in stream.open_indices
@@ -106,8 +106,8 @@ class Trials:
             return Verdict(culprit, self._culprits < self._max_culprits, False, survivors)
         return Verdict(None, by_intent, not searching and bisector.group is not None, survivors)
 
-    def _end(self, choices: Iterable[tuple[int, int]], journal: Journal) -> None:
-        for rid, index in choices:
+    def _end(self, sequences: Iterable[tuple[int, int]], journal: Journal) -> None:
+        for rid, index in sequences:
             self._bisector.ended(rid, index)
             if not journal.has(rid):
                 self._given.pop(rid, None)

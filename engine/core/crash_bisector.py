@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 PROOF_TOKENS: Final = 4
-"""Tokens that a choice must gain from one server to be held harmless: prefill and decode have then both run, and the
+"""Tokens that a sequence must gain from one server to be held harmless: prefill and decode have then both run, and the
 step that is prepared ahead too."""
 DEATHS_TO_SUSPECT: Final = 2
 DEATHS_TO_CONVICT: Final = 3
@@ -16,11 +16,11 @@ FRESH_ALONE: Final = 8
 """So many that were new at a death are tried one by one; if there are more, their halves are."""
 
 
-class InFlightChoice(NamedTuple):
-    """A choice that was being served when its server died."""
+class InFlightSequence(NamedTuple):
+    """A sequence that was being served when its server died."""
 
     rid: int
-    choice: int
+    sequence: int
     fresh: bool
     """It had just come, or was still being prefilled: nothing that its server completed was with it."""
 
@@ -37,13 +37,13 @@ class _Suspect:
         self.alone = 0
         """Those of them that died with nothing else in flight."""
         self.gained: dict[int, int] = {}
-        """Tokens from the present server, by choice, of those choices that were in flight at a death."""
+        """Tokens from the present server, by sequence, of those sequences that were in flight at a death."""
 
 
 class CrashBisector:
     """Decides after each death who may run next, so that a request that always kills is found and the rest live on.
 
-    A request becomes a suspect when a server dies with it in flight, and ceases to be one when each of its choices
+    A request becomes a suspect when a server dies with it in flight, and ceases to be one when each of its sequences
     that were in flight has ended or gained :data:`PROOF_TOKENS` tokens from one server. One death alone changes
     nothing: everybody runs again. Where :data:`DEATHS_TO_SUSPECT` servers died with one and the same suspect in
     flight, a *search* begins: only one :attr:`group` runs at a time, all others wait. First each suspect that was new
@@ -76,7 +76,7 @@ class CrashBisector:
         """The requests that may run; None for all."""
         return frozenset(self._groups[-1]) if self._groups else None
 
-    def died(self, in_flight: Sequence[InFlightChoice]) -> int | None:
+    def died(self, in_flight: Sequence[InFlightSequence]) -> int | None:
         """The server died; returns the request that is to be failed for it, if one is.
 
         ``in_flight`` is empty where it had nothing to do: then nobody can have killed it.
@@ -84,10 +84,10 @@ class CrashBisector:
         for suspect in self._suspects.values():
             for index in suspect.gained:
                 suspect.gained[index] = 0
-        rids = list(dict.fromkeys(flown.rid for flown in in_flight))
-        for flown in in_flight:
-            suspect = self._suspects.setdefault(flown.rid, _Suspect(flown.fresh))
-            suspect.gained.setdefault(flown.choice, 0)
+        rids = list(dict.fromkeys(record.rid for record in in_flight))
+        for record in in_flight:
+            suspect = self._suspects.setdefault(record.rid, _Suspect(record.fresh))
+            suspect.gained.setdefault(record.sequence, 0)
         for rid in rids:
             self._suspects[rid].deaths += 1
         if len(rids) == 1:
@@ -105,7 +105,7 @@ class CrashBisector:
         return None
 
     def gained(self, rid: int, index: int, tokens: int) -> None:
-        """A choice drew tokens."""
+        """A sequence drew tokens."""
         suspect = self._suspects.get(rid)
         if suspect is None or index not in suspect.gained:
             return
@@ -114,7 +114,7 @@ class CrashBisector:
             self._acquit(rid)
 
     def ended(self, rid: int, index: int) -> None:
-        """A choice ended, whatever for."""
+        """A sequence ended, whatever for."""
         suspect = self._suspects.get(rid)
         if suspect is None:
             return

@@ -8,7 +8,7 @@ The loop outlives its workers::
     SERVING ── worker lost ──► STALLED ── the next worker is ready ──► SERVING
                                   │ too many deaths in a row, or one that does not die
                                   ▼
-                          every live choice ends with an error; WorkerLost
+                          every live sequence ends with an error; WorkerLost
 
 While it is stalled requests come and go as always; no step runs. The client is told as soon as a worker is killed,
 which may take long to die.
@@ -47,8 +47,8 @@ from ..channel.pieces import ResumedParts, batch_frames, without_requests
 from ..processes.actor import Actor, Reply
 from ..processes.exception_groups import first_cause
 from ..sharing.co_tenants import CoTenants
+from .grammar.constraint import is_constrained
 from .grammar.grammar_queue import GrammarQueue, Prepared, refused
-from .grammar.rule import follows_rule
 from .grammar.structured_output import StructuredOutputManager
 from .restarts import Restarts
 from .scheduler import MAX_IN_FLIGHT, Scheduler
@@ -155,7 +155,7 @@ class EngineLoop(Actor[Message]):
         self._stats_sent = 0.0
 
     async def main(self) -> None:
-        """Raises :class:`WorkerLost` after every live choice has got its terminal message, :class:`PeerDied` when
+        """Raises :class:`WorkerLost` after every live sequence has got its terminal message, :class:`PeerDied` when
         the client is gone."""
         death: BaseException | None = None
         try:
@@ -186,7 +186,7 @@ class EngineLoop(Actor[Message]):
                 case Submit() as request:
                     request = self._resumed.joined(request)
                     _log_arrival(request)
-                    if follows_rule(request):
+                    if is_constrained(request):
                         self._entrance.enter(request)
                         self._tasks.start_soon(self._prepare, request.rid)
                     elif (answered := self._scheduler.submit(request, time.monotonic())) is not None:
@@ -202,7 +202,7 @@ class EngineLoop(Actor[Message]):
                         _add(out, aborted)
                 case Vocabulary() as piece:
                     whole = self._entrance.take(piece)
-                    if whole and not self._scheduler.has_work and not self._entrance.choices:
+                    if whole and not self._scheduler.has_work and not self._entrance.sequences:
                         self._tasks.start_soon(self._entrance.warm_up)
                 case WorkerDown() as down:
                     await self._send_batch(out)
@@ -242,7 +242,7 @@ class EngineLoop(Actor[Message]):
         return True
 
     async def _send_masks(self, out: TokensBatch) -> None:
-        """If the worker waits for them, or will; appends to ``out`` the ends of choices that may draw nothing."""
+        """If the worker waits for them, or will; appends to ``out`` the ends of sequences that may draw nothing."""
         if not self._serving or not self._scheduler.wants_masks:
             return
         masks, ended = self._scheduler.masks()
@@ -257,17 +257,17 @@ class EngineLoop(Actor[Message]):
             self.mailbox.push(prepared)
 
     def _admit(self, prepared: Prepared) -> TokensBatch:
-        """The rules of a request are there, or there can be none; returns what its choices are told at once."""
+        """The constraints of a request are there, or there can be none; returns what its sequences are told at once."""
         request = self._entrance.leave(prepared)
         out = TokensBatch([], [], [])
         if request is None:
             return out
-        if prepared.rules is None:
+        if prepared.constraints is None:
             return refused(request, prepared.refusal)
-        rules = prepared.rules
-        if (answered := self._scheduler.submit(request, time.monotonic(), rules.choices)) is not None:
+        constraints = prepared.constraints
+        if (answered := self._scheduler.submit(request, time.monotonic(), constraints.sequences)) is not None:
             _add(out, answered)
-        for index, why in rules.broken.items():
+        for index, why in constraints.broken.items():
             if (ended := self._scheduler.abort(request.rid, index, why)) is not None:
                 _add(out, ended)
         return out
@@ -345,7 +345,7 @@ class EngineLoop(Actor[Message]):
             stats = self._scheduler.stats()
             stats = msgspec.structs.replace(
                 stats,
-                waiting=stats.waiting + self._entrance.choices,
+                waiting=stats.waiting + self._entrance.sequences,
                 worker_restarts=self._restarts.total,
                 watchdog_kills=self._watchdog_kills,
             )
@@ -437,7 +437,7 @@ async def _ignore(progress: Progress) -> None:
 def _log_arrival(request: Submit) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
-            "request %d: %d choices over a prompt of %d tokens%s",
+            "request %d: %d sequences over a prompt of %d tokens%s",
             request.rid,
             len(request.seeds),
             len(request.prompt),

@@ -1,7 +1,6 @@
-"""A request and its choices, as the scheduler keeps them: plain data and the legal moves of a choice."""
+"""A request and its sequences, as the scheduler keeps them: plain data and the legal moves of a sequence."""
 
 import enum
-from collections.abc import Sequence
 
 import msgspec
 
@@ -13,18 +12,18 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import RowInput
 
 from .cache.prefix import audio_root_digest, chain_digest, root_digest
-from .grammar.rule import ChoiceRule
+from .grammar.constraint import TokenConstraint
 from .input import NO_LIMIT, InputStream
 
 Order = tuple[float, float, int, int]
-"""(arrival aged by priority, arrival, submission number, choice index); smaller is more important."""
+"""(arrival aged by priority, arrival, submission number, sequence index); smaller is more important."""
 
 End = tuple[FinishReason, int | None]
 """(reason, matched stop token that is not an EOS token)."""
 
 
-class ChoiceState(enum.Enum):
-    HELD = "held"  # its request's prompt is being prefilled by the leading choice; not queued
+class SequenceState(enum.Enum):
+    HELD = "held"  # its request's prompt is being prefilled by the leading sequence; not queued
     WAITING = "waiting"  # queued for a slot and blocks: new, forked after the prefill, or preempted
     RUNNING = "running"  # has a slot and blocks, and a row on the worker
     PREEMPTED = "preempted"  # lost its row while a token of it is in flight; queued when that has come
@@ -32,17 +31,16 @@ class ChoiceState(enum.Enum):
 
 
 class StateError(RuntimeError):
-    """A choice was not in the state that an operation needs."""
+    """A sequence was not in the state that an operation needs."""
 
 
 class Request:
-    """One prompt and its choices. Lengths are in tokens, times in seconds of the client's monotonic clock."""
+    """One prompt and its sequences. Lengths are in tokens, times in seconds of the client's monotonic clock."""
 
     __slots__ = (
         "arrival",
         "audio",
         "cached_len",
-        "choices",
         "ends",
         "first_scheduled",
         "forks_left",
@@ -67,6 +65,7 @@ class Request:
         "row_bytes",
         "row_params",
         "salt",
+        "sequences",
     )
 
     def __init__(
@@ -76,11 +75,12 @@ class Request:
         number: int,
         max_model_len: int,
         aging_seconds: float,
-        rules: Sequence[ChoiceRule | None] | None = None,
+        constraints: list[TokenConstraint | None] | None = None,
         stream: StreamShape | None = None,
         pools: AttentionScope = "",
     ) -> None:
-        """``rules``: what each choice follows, one fed with what has been resumed; None where they follow nothing.
+        """``constraints``: what each sequence follows, one fed with what has been resumed; None where they follow
+        nothing.
 
         ``stream`` says how a model hears that is spoken to while it runs, ``pools`` what tokens see where they are
         pooled.
@@ -92,10 +92,10 @@ class Request:
         self.prompt_len = len(submit.prompt)
         self.params = params
         self.row_params = params
-        # Where there is a rule, it knows of min_tokens too: only so a grammar that is complete can win over them.
-        if rules is not None and params.min_tokens:
+        # Where there is a constraint, it knows of min_tokens too: only so a grammar that is complete can win over them.
+        if constraints is not None and params.min_tokens:
             self.row_params = msgspec.structs.replace(self.row_params, min_tokens=0)
-        # Only the rule keeps to banned sequences, and they may be large.
+        # Only the constraint keeps to banned sequences, and they may be large.
         if params.banned_sequences:
             self.row_params = msgspec.structs.replace(self.row_params, banned_sequences=())
         # What a row is given once the prompt's log-probabilities are known: they cost the worker work.
@@ -118,13 +118,19 @@ class Request:
         self.ends = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
         # All priorities age at one rate, so who precedes whom never changes and can be a constant key.
         aged = submit.arrival + submit.priority * aging_seconds
-        self.choices = [
-            Choice(self, index, seed, (aged, submit.arrival, number, index), None if rules is None else rules[index])
+        self.sequences = [
+            Sequence(
+                self,
+                index,
+                seed,
+                (aged, submit.arrival, number, index),
+                None if constraints is None else constraints[index],
+            )
             for index, seed in enumerate(submit.seeds)
         ]
         self.leading = 0
-        """Index of the choice that prefills the prompt."""
-        self.live = len(self.choices)
+        """Index of the sequence that prefills the prompt."""
+        self.live = len(self.sequences)
         self.prompt_done = False
         """Whether the client has been told; its log-probabilities are known then."""
         self.cached_len: int | None = None
@@ -135,7 +141,7 @@ class Request:
         self.heard: Heard | None = None
         """Gathered so far."""
         self.held_blocks: list[int] = []
-        """Full prompt blocks kept referenced for choices that have yet to start."""
+        """Full prompt blocks kept referenced for sequences that have yet to start."""
         self.forks_left = 0
         self.prompt_digests: list[bytes] | None = None
         if submit.resumed is not None:
@@ -144,55 +150,55 @@ class Request:
             self.hear()
 
     def _resume(self, resumed: Resumed) -> None:
-        """Start where another engine ended: with the tokens that the client has, and without the choices it has."""
+        """Start where another engine ended: with the tokens that the client has, and without the sequences it has."""
         self.prompt_done = resumed.prompt_done
-        for choice, outputs in zip(self.choices, resumed.outputs, strict=True):
-            choice.outputs = list(outputs)
-            choice.length += len(outputs)
+        for sequence, outputs in zip(self.sequences, resumed.outputs, strict=True):
+            sequence.outputs = list(outputs)
+            sequence.length += len(outputs)
         for index in set(resumed.ended):
-            self.choices[index].move((ChoiceState.HELD,), ChoiceState.FINISHED)
+            self.sequences[index].move((SequenceState.HELD,), SequenceState.FINISHED)
             self.live -= 1
         if self.live:
-            self.leading = next(each.index for each in self.choices if each.state is not ChoiceState.FINISHED)
+            self.leading = next(each.index for each in self.sequences if each.state is not SequenceState.FINISHED)
 
     def hear(self) -> None:
-        """More has come of the input, or its end: see how far the choices may go now."""
+        """More has come of the input, or its end: see how far the sequences may go now."""
         assert self.input is not None
         ready = self.input.ready_len
-        for choice in self.choices:
+        for sequence in self.sequences:
             # an input that ends within the prompt goes on as silence
-            choice.ready_len = max(ready, self.prompt_len) if self.input.ended else ready
+            sequence.ready_len = max(ready, self.prompt_len) if self.input.ended else ready
             if self.input.ended:
-                choice.limit_len = min(choice.limit_len, choice.ready_len + 1)
+                sequence.limit_len = min(sequence.limit_len, sequence.ready_len + 1)
                 # the token that ends it is in flight, of a row that thought of another
-                running = choice.state is ChoiceState.RUNNING
-                choice.length_capped |= running and choice.pending > 0 and choice.length >= choice.limit_len
+                running = sequence.state is SequenceState.RUNNING
+                sequence.length_capped |= running and sequence.pending > 0 and sequence.length >= sequence.limit_len
 
     @property
     def begins(self) -> bool:
         """Whether there is enough of what it hears to compute its prompt."""
         return self.input is None or self.leader.ready_len >= self.prompt_len
 
-    def end_of(self, choice: "Choice") -> End | None:
-        """Whether the tokens that a choice has are all it gets.
+    def end_of(self, sequence: "Sequence") -> End | None:
+        """Whether the tokens that a sequence has are all it gets.
 
         Stops count from min_tokens on; the worker masks them before, so this only guards. The end of a grammar counts
         whenever it comes.
         """
-        outputs = choice.outputs
+        outputs = sequence.outputs
         if outputs and outputs[-1] in self.ends and len(outputs) > self.params.min_tokens:
             token = outputs[-1]
             return "stop", None if token in self.params.eos_token_ids else token
-        if choice.rule is not None and choice.rule.ended and outputs:
+        if sequence.constraint is not None and sequence.constraint.ended and outputs:
             return "stop", None
-        if self.prompt_len + len(outputs) >= choice.limit_len and (outputs or self.prompt_done):
-            heard_all = self.input is not None and self.input.ended and choice.limit_len == choice.ready_len + 1
+        if self.prompt_len + len(outputs) >= sequence.limit_len and (outputs or self.prompt_done):
+            heard_all = self.input is not None and self.input.ended and sequence.limit_len == sequence.ready_len + 1
             return "stop" if heard_all or self.pooling is not None else "length", None
         return None
 
     @property
-    def leader(self) -> "Choice":
-        return self.choices[self.leading]
+    def leader(self) -> "Sequence":
+        return self.sequences[self.leading]
 
     @property
     def cacheable_len(self) -> int:
@@ -248,7 +254,7 @@ class Request:
         return audio_root_digest(self.salt, self.audio.digest)
 
 
-class Choice:
+class Sequence:
     """One output sequence of a request, and its row while it has one.
 
     Positions count from the start of the prompt. At all times ``written_len <= computed_len <=
@@ -257,6 +263,7 @@ class Choice:
 
     __slots__ = (
         "blocks",
+        "constraint",
         "digests",
         "fed",
         "fed_end",
@@ -275,25 +282,26 @@ class Choice:
         "ready_len",
         "request",
         "row_generation",
-        "rule",
         "samples",
         "seed",
         "slot",
         "state",
     )
 
-    def __init__(self, request: Request, index: int, seed: int, order: Order, rule: ChoiceRule | None = None) -> None:
+    def __init__(
+        self, request: Request, index: int, seed: int, order: Order, constraint: TokenConstraint | None = None
+    ) -> None:
         self.request = request
-        self.rule = rule
+        self.constraint = constraint
         """Fed with all of ``outputs``; it outlives rows and workers."""
         self.index = index
         self.seed = seed
         self.order = order
-        self.state = ChoiceState.HELD
+        self.state = SequenceState.HELD
         self.outputs: list[int] = []
         self.slot = -1
         self.row_generation = 0
-        """Counts the rows this choice has lost; tells results of an earlier row from those of this one."""
+        """Counts the rows this sequence has lost; tells results of an earlier row from those of this one."""
         self.blocks: list[int] = []
         self.place = -1
         """Where the worker has what its request hears; -1 while it has no row, or hears nothing."""
@@ -345,12 +353,12 @@ class Choice:
         self.fed, self.fed_end = until, ended
         return found
 
-    def move(self, expected: tuple[ChoiceState, ...], state: ChoiceState) -> None:
+    def move(self, expected: tuple[SequenceState, ...], state: SequenceState) -> None:
         """Enter ``state``; raises :class:`StateError` unless the present one is among ``expected``."""
         if self.state not in expected:
             wanted = " or ".join(each.value for each in expected)
             raise StateError(
-                f"choice {self.name} is {self.state.value}, but must be {wanted} before it can be {state.value}"
+                f"sequence {self.name} is {self.state.value}, but must be {wanted} before it can be {state.value}"
             )
         self.state = state
 

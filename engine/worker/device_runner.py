@@ -19,7 +19,7 @@ from ..layers.attention import LayerCache
 from ..models.decoder import Decoder
 from .device import Device, Mark
 from .device_logprobs import LogprobReader, PromptWork
-from .device_sampler import DeviceSampler, NewRules
+from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
 from .graphs import Body, DecodeGraph, DecodeGraphs, StallBudget
 from .masks import slot_masks
@@ -34,7 +34,7 @@ MAX_PENDING = 2
 """Steps that may be launched and not finished."""
 
 _SPARE_BYTES = 1 << 20
-"""Of a staging buffer, for block tables and sampling rules of rows that enter."""
+"""Of a staging buffer, for block tables and sampling parameters of rows that enter."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class DeviceRunner:
         largest = Shape(rows=slots, tokens=tokens, draws=slots, updates=slots, asking=slots)
         self._staging = Staging(device, staged_bytes(largest) + _SPARE_BYTES)
         self._pinned = PinnedPool(device)
-        self._spare_drawn = deque(device.pinned(slots, torch.int64) for _ in range(MAX_PENDING))
+        self._spare_outputs = deque(device.pinned(slots, torch.int64) for _ in range(MAX_PENDING))
         budget = StallBudget(graph_stall, clock)
         self._graphs = DecodeGraphs(device, graph_sizes, self.warm_decode, self._graph_bodies, budget, clock)
         self._finished_at = 0.0
@@ -104,7 +104,7 @@ class DeviceRunner:
     @property
     def pending(self) -> int:
         """Steps launched and not finished."""
-        return MAX_PENDING - len(self._spare_drawn)
+        return MAX_PENDING - len(self._spare_outputs)
 
     @property
     def captured(self) -> list[int]:
@@ -123,22 +123,22 @@ class DeviceRunner:
     def launch_forward(self, plan: StepPlan) -> Launched:
         """Queues the first half of a step; :meth:`launch_draw` must be called before anything else is queued."""
         began = time.perf_counter()
-        if not self._spare_drawn:
+        if not self._spare_outputs:
             raise RuntimeError(f"step {plan.step} came with {MAX_PENDING} steps on their way, the most there may be")
         sampled = [row.slot for row in plan.rows if row.sample]
-        update_at, update_to, rules = self._apply(plan)
+        update_at, update_to, entered = self._apply(plan)
         numbers = number_step(plan.rows, self._rows)
-        self._rows.drawn[sampled] += 1
+        self._rows.num_sampled[sampled] += 1
         tops = [self._sampler.logprobs(slot) for slot in sampled]
         parts = self._prompt_work(plan.rows, numbers)
-        changed = changes(update_at, update_to, rules, [token for part in parts for token in part.tokens])
+        changed = changes(update_at, update_to, entered, [token for part in parts for token in part.tokens])
         for_graph = None if parts else self._staged_for_graph(numbers, changed, tops)
         staged = for_graph or stage(numbers, changed, tops)
 
         memory = self._pinned.step()
         inputs = self._staging.send(staged.shape, staged.sections, memory)
-        if staged.shape.entering or staged.shape.rule_data:
-            self._sampler.enter(inputs.rule_slots, inputs.rule_params, inputs.rule_data, rules.writes)
+        if staged.shape.entering or staged.shape.sampling_data:
+            self._sampler.enter(inputs.sampling_slots, inputs.sampling_params, inputs.sampling_data, entered.writes)
         graph = None
         prompts: list[PromptPart] = []
         if for_graph is not None:
@@ -164,16 +164,18 @@ class DeviceRunner:
             self._step.draw(inputs, staged.shape.draws)
         found = None
         if raw is not None:
-            tokens = self._buffers.drawn.index_select(0, inputs.asking)
+            tokens = self._buffers.sampled_token_ids.index_select(0, inputs.asking)
             found = self._logprobs.read(raw, tokens, max(top for top in tops if top is not None), memory)
-        drawn = self._spare_drawn.popleft()
+        sampled_token_ids = self._spare_outputs.popleft()
         if staged.shape.draws:
-            self._device.download(drawn[: staged.shape.draws], self._buffers.drawn[: staged.shape.draws])
+            self._device.download(
+                sampled_token_ids[: staged.shape.draws], self._buffers.sampled_token_ids[: staged.shape.draws]
+            )
         return Pending(
             plan,
             launched.began,
             self._device.mark(),
-            drawn,
+            sampled_token_ids,
             staged.numbers.places,
             tops,
             found,
@@ -199,7 +201,7 @@ class DeviceRunner:
         )
         self._finished_at = now
         pending.memory.release()
-        self._spare_drawn.append(pending.drawn)
+        self._spare_outputs.append(pending.sampled_token_ids)
         return result
 
     def release(self, slots: list[int]) -> None:
@@ -218,7 +220,7 @@ class DeviceRunner:
 
     # ---- from plan to numbers
 
-    def _apply(self, plan: StepPlan) -> tuple[Numbers, Numbers, NewRules]:
+    def _apply(self, plan: StepPlan) -> tuple[Numbers, Numbers, NewSamplingParams]:
         """Takes over what the plan changes; returns what the device must hear of it: which entries of the flat block
         tables change, to what, and how new rows draw."""
         self.release(plan.freed)
@@ -235,8 +237,8 @@ class DeviceRunner:
                 at.extend(range(first, first + len(row.new_blocks)))
                 to.extend(row.new_blocks)
                 self._rows.extend(row.slot, row.new_blocks)
-        rules = self._sampler.add(plan.new, plan.rows, plan.masked)
-        return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), rules
+        entered = self._sampler.add(plan.new, plan.rows, plan.masked)
+        return np.array(at, dtype=np.int64), np.array(to, dtype=np.int32), entered
 
     def _prompt_work(self, rows: list[RowStep], numbers: StepNumbers) -> list[PromptWork]:
         parts = []

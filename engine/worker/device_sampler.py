@@ -20,7 +20,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class RuleWrite:
+class TableWrite:
     """One line of a table: ``data[begin:end]`` goes to its slot."""
 
     table: str
@@ -30,7 +30,7 @@ class RuleWrite:
 
 
 @dataclass(frozen=True)
-class NewRules:
+class NewSamplingParams:
     """What the rows that enter in one step bring."""
 
     slots: npt.NDArray[np.int64]
@@ -39,10 +39,10 @@ class NewRules:
     """[rows * PARAMS]"""
     data: Int32
     """Lines of the large tables, one after another."""
-    writes: tuple[RuleWrite, ...] = ()
+    writes: tuple[TableWrite, ...] = ()
 
     @classmethod
-    def none(cls) -> "NewRules":
+    def none(cls) -> "NewSamplingParams":
         empty = np.zeros(0, dtype=np.int64)
         return cls(empty, empty, np.zeros(0, dtype=np.int32))
 
@@ -70,7 +70,9 @@ class DeviceSampler:
         """How many alternatives a row wants with its log-probability; None where it wants none."""
         return self._logprobs[slot]
 
-    def add(self, rows: Sequence[NewRow], steps: Sequence[RowStep] = (), masked: Iterable[int] = ()) -> NewRules:
+    def add(
+        self, rows: Sequence[NewRow], steps: Sequence[RowStep] = (), masked: Iterable[int] = ()
+    ) -> NewSamplingParams:
         """Rows enter; the result must reach :meth:`enter` before any of them draws.
 
         ``steps`` are what the rows do next: those that were masked before draw as they would without again, except for
@@ -83,12 +85,12 @@ class DeviceSampler:
                     self._masked.discard(step.slot)
                     lines.add("mask", step.slot, self._own_masks[step.slot])
         if not rows and not lines.writes:
-            return NewRules.none()
+            return NewSamplingParams.none()
         params: list[int] = []
         for row in rows:
             self._logprobs[row.slot] = row.params.logprobs
             params += self._pack(row, lines)
-        return NewRules(
+        return NewSamplingParams(
             slots=np.array([row.slot for row in rows], dtype=np.int64),
             params=np.array(params, dtype=np.int64),
             data=np.concatenate(lines.parts) if lines.parts else np.zeros(0, dtype=np.int32),
@@ -126,7 +128,9 @@ class DeviceSampler:
         table.index_copy_(0, slots, lines.view(-1, table.shape[1]))
         self._masked.update(slot for slot in found if slot in masks)
 
-    def enter(self, slots: torch.Tensor, params: torch.Tensor, data: torch.Tensor, writes: Sequence[RuleWrite]) -> None:
+    def enter(
+        self, slots: torch.Tensor, params: torch.Tensor, data: torch.Tensor, writes: Sequence[TableWrite]
+    ) -> None:
         """Fills the tables from what :meth:`add` gave, which is on the device by now."""
         for write in writes:
             line = data[write.begin : write.end]
@@ -209,13 +213,13 @@ class _Lines:
 
     def __init__(self) -> None:
         self.parts: list[Int32] = []
-        self.writes: list[RuleWrite] = []
+        self.writes: list[TableWrite] = []
         self._end = 0
 
     def add(self, table: str, slot: int, line: Int32) -> None:
         begin, self._end = self._end, self._end + len(line)
         self.parts.append(line)
-        self.writes.append(RuleWrite(table, slot, begin, self._end))
+        self.writes.append(TableWrite(table, slot, begin, self._end))
 
 
 def _seen(prompt: Sequence[int], outputs: Sequence[int], vocab_size: int) -> Int32:

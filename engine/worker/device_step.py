@@ -28,7 +28,7 @@ class RowBuffers:
     """int64 [slots + 1]: what each row drew last."""
     logits: torch.Tensor
     """float32 [slots, vocabulary]: of the rows that draw."""
-    drawn: torch.Tensor
+    sampled_token_ids: torch.Tensor
     """int64 [slots]: what they drew."""
 
     @classmethod
@@ -38,12 +38,12 @@ class RowBuffers:
             batch_tables=torch.zeros((slots, blocks), dtype=torch.int32, device=place),
             last_token=torch.zeros(slots + 1, dtype=torch.int64, device=place),
             logits=torch.zeros((slots, vocab_size), dtype=torch.float32, device=place),
-            drawn=torch.zeros(slots, dtype=torch.int64, device=place),
+            sampled_token_ids=torch.zeros(slots, dtype=torch.int64, device=place),
         )
 
     @property
     def total_bytes(self) -> int:
-        tensors = (self.tables, self.batch_tables, self.last_token, self.logits, self.drawn)
+        tensors = (self.tables, self.batch_tables, self.last_token, self.logits, self.sampled_token_ids)
         return sum(tensor.nbytes for tensor in tensors)
 
 
@@ -98,11 +98,11 @@ class DeviceStep:
     def draw(self, inputs: Inputs, draws: int) -> None:
         """One token for each row that draws; the row takes it as its last."""
         buffers = self._buffers
-        drawn = buffers.drawn.narrow(0, 0, draws)
-        self._sampler.draw(buffers.logits.narrow(0, 0, draws), inputs.draw_slots, drawn)
+        sampled_token_ids = buffers.sampled_token_ids.narrow(0, 0, draws)
+        self._sampler.draw(buffers.logits.narrow(0, 0, draws), inputs.draw_slots, sampled_token_ids)
         nobody = len(buffers.last_token) - 1
         slots = inputs.draw_slots.masked_fill(inputs.draw_slots < 0, nobody)
-        buffers.last_token.index_copy_(0, slots, drawn)
+        buffers.last_token.index_copy_(0, slots, sampled_token_ids)
 
     def decode(self, inputs: Inputs, shape: Shape) -> None:
         """Forward and logits of decode rows alone, with lengths that only the device knows."""

@@ -128,17 +128,17 @@ def _check(slots: Int64, lengths: Int64, seq_lens: Int64, table: RowTable) -> No
     if not known.all():
         raise ValueError(f"slot {slots[known == 0][0]} holds no row; it must enter before it runs")
     # only the token that a row drew last is at hand on the device, and only for a row that takes it alone
-    last = np.where(lengths == 1, known + table.drawn[slots], known)
+    last = np.where(lengths == 1, known + table.num_sampled[slots], known)
     wrong = (seq_lens > known) & (seq_lens != last)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(
             f"slot {slots[row]} runs to position {seq_lens[row] - 1}; it entered with {known[row]} tokens "
-            f"and has drawn {table.drawn[slots[row]]} since"
+            f"and has drawn {table.num_sampled[slots[row]]} since"
         )
 
 
 def _places(order: list[int], draws: Int64) -> list[int]:
     """``order`` says which row of the plan stands where in the batch; ``draws`` which of the batch draw."""
-    drawn = [order[row] for row in draws.tolist()]
-    return sorted(range(len(drawn)), key=drawn.__getitem__)
+    sampled_rows = [order[row] for row in draws.tolist()]
+    return sorted(range(len(sampled_rows)), key=sampled_rows.__getitem__)

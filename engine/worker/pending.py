@@ -38,7 +38,7 @@ class Pending:
     launched: float
     """``time.perf_counter()`` when its launch began."""
     mark: Mark
-    drawn: torch.Tensor
+    sampled_token_ids: torch.Tensor
     """int64, pinned: tokens by draw."""
     places: list[int]
     """The draw of each row of the plan that samples, in the plan's order."""
@@ -52,8 +52,8 @@ class Pending:
 
     def tokens(self) -> list[int]:
         """Call once the mark is reached."""
-        drawn = self.drawn.tolist()
-        return [drawn[place] for place in self.places]
+        sampled_token_ids = self.sampled_token_ids.tolist()
+        return [sampled_token_ids[place] for place in self.places]
 
     def logprobs(self, tokens: list[int]) -> list[TokenLogprobs | None] | None:
         """For the tokens that were drawn; None where nobody asked."""

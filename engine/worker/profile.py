@@ -56,7 +56,7 @@ def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) ->
     prefill = tokens - rows + 1
     # rows that hold a token each, and as many long ones as the rest needs, each at the end of its context
     long = min(rows, -(-prefill // max_model_len))
-    rules = SamplingParams(
+    params = SamplingParams(
         max_tokens=1,
         top_k=min(50, vocab_size),
         top_p=0.9,
@@ -72,7 +72,7 @@ def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) ->
         count = min(left - (long - slot - 1), max_model_len) if slot < long else 1
         left -= count if slot < long else 0
         length = max_model_len if slot < long else 1
-        new.append(NewRow(slot, [0] * length, length, rules, slot, []))
+        new.append(NewRow(slot, [0] * length, length, params, slot, []))
         steps.append(RowStep(slot, length - count, count, [], True))
     return [StepPlan(0, 0, [], new, steps)]
 

@@ -29,7 +29,7 @@ class RowTable:
         self.blocks: npt.NDArray[np.int32] = np.zeros((slots, -(-max_model_len // block_size)), dtype=np.int32)
         self.known: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         """Tokens that a row entered with; 0 while nobody has the slot."""
-        self.drawn: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
+        self.num_sampled: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         """Tokens drawn since; for a worker whose ``tokens`` lag behind its device."""
         self._block_count = [0] * slots
         self._prompt_len = [0] * slots
@@ -39,7 +39,7 @@ class RowTable:
         self.tokens[row.slot, : len(row.tokens)] = row.tokens
         self.blocks[row.slot, : len(row.blocks)] = row.blocks
         self.known[row.slot] = len(row.tokens)
-        self.drawn[row.slot] = 0
+        self.num_sampled[row.slot] = 0
         self._block_count[row.slot] = len(row.blocks)
         self._prompt_len[row.slot] = row.prompt_len
         self.prompt_logprobs[row.slot] = row.params.prompt_logprobs

@@ -42,7 +42,7 @@ class Sampler:
     def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
         self._device = device
-        self._rules = sampling.DrawRules.empty(max_rows, device)
+        self._slot_params = sampling.SlotParams.empty(max_rows, device)
         self._rows: list[SampledRow | None] = [None] * max_rows
 
     def add(self, slot: int, params: SamplingParams, seed: int, tokens: Sequence[int], prompt_len: int) -> None:
@@ -56,7 +56,7 @@ class Sampler:
         """
         if self._rows[slot] is not None:
             raise ValueError(f"slot {slot} still holds a row; remove it before another enters")
-        self._rules.set(
+        self._slot_params.set(
             slot,
             temperature=params.temperature,
             top_k=params.top_k,
@@ -88,23 +88,23 @@ class Sampler:
 
         Returns:
             token ids, and where any row asked for log-probabilities an entry per row (None for the
-            rows that did not). Where a row's rules or broken logits leave nothing to draw, it takes
+            rows that did not). Where a row's parameters or broken logits leave nothing to draw, it takes
             its lowest allowed id.
         """
         rows = [self._row(slot) for slot in slots]
         if not masks and all(row.plain for row in rows):
-            drawn = sampling.argmax(logits).tolist() if best is None else best
-            return [row.append(token) for row, token in zip(rows, drawn, strict=True)], None
+            sampled_token_ids = sampling.argmax(logits).tolist() if best is None else best
+            return [row.append(token) for row, token in zip(rows, sampled_token_ids, strict=True)], None
 
         raw = self._raw_of_edited(logits, rows, slots, masks)
         self._edit(logits, rows, slots, masks)
-        drawn = self._draw(logits, slots, rows)
+        sampled_token_ids = self._draw(logits, slots, rows)
         if masks:
             for at, slot in enumerate(slots):
-                if drawn[at] < 0 and slot in masks:
-                    drawn[at] = lowest(masks[slot])
+                if sampled_token_ids[at] < 0 and slot in masks:
+                    sampled_token_ids[at] = lowest(masks[slot])
         indices = [position for position, row in enumerate(rows) if row.logprobs is not None]
-        tokens = [row.append(token) for row, token in zip(rows, drawn, strict=True)]
+        tokens = [row.append(token) for row, token in zip(rows, sampled_token_ids, strict=True)]
         if not indices:
             return tokens, None
         return tokens, self._logprobs(logits, raw, rows, tokens)
@@ -166,15 +166,15 @@ class Sampler:
 
     def _draw(self, logits: torch.Tensor, slots: Sequence[int], rows: list[SampledRow]) -> list[int]:
         if all(row.greedy for row in rows):
-            drawn = sampling.argmax(logits)
+            sampled_token_ids = sampling.argmax(logits)
         else:
-            drawn = sampling.draw(
+            sampled_token_ids = sampling.draw(
                 logits,
                 torch.tensor(slots, device=self._device),
                 torch.tensor([row.index for row in rows], device=self._device),
-                self._rules,
+                self._slot_params,
             )
-        tokens: list[int] = drawn.tolist()
+        tokens: list[int] = sampled_token_ids.tolist()
         return tokens
 
     def _logprobs(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .device_sampler import NewRules
+from .device_sampler import NewSamplingParams
 from .numbering import StepNumbers
 from .staging import Numbers, Shape
 
@@ -18,20 +18,23 @@ class StagedStep:
     sections: dict[str, Numbers]
 
 
-def changes(update_at: Numbers, update_to: Numbers, rules: NewRules, targets: list[int]) -> dict[str, Numbers]:
-    """The sections that a plan's changes fill: entries of block tables, rules of new rows, tokens of prompts."""
+def changes(
+    update_at: Numbers, update_to: Numbers, entered: NewSamplingParams, targets: list[int]
+) -> dict[str, Numbers]:
+    """The sections that a plan's changes fill: entries of block tables, sampling parameters of new rows, tokens of
+    prompts."""
     return {
         "update_at": update_at,
         "update_to": update_to,
         "targets": np.array(targets, dtype=np.int64),
-        "rule_slots": rules.slots,
-        "rule_params": rules.params,
-        "rule_data": rules.data,
+        "sampling_slots": entered.slots,
+        "sampling_params": entered.params,
+        "sampling_data": entered.data,
     }
 
 
 def no_changes() -> dict[str, Numbers]:
-    return changes(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), NewRules.none(), [])
+    return changes(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), NewSamplingParams.none(), [])
 
 
 def pad_updates(changed: Mapping[str, Numbers], spare: int, *, at: int, to: int) -> dict[str, Numbers]:
@@ -52,7 +55,7 @@ def stage(numbers: StepNumbers, changed: Mapping[str, Numbers], tops: list[int |
         updates=len(changed["update_at"]),
         asking=len(asking),
         targets=len(changed["targets"]),
-        entering=len(changed["rule_slots"]),
-        rule_data=len(changed["rule_data"]),
+        entering=len(changed["sampling_slots"]),
+        sampling_data=len(changed["sampling_data"]),
     )
     return StagedStep(numbers, shape, sections)

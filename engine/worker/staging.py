@@ -44,8 +44,8 @@ class Shape:
     targets: int = 0
     """Prompt tokens whose log-probability is wanted."""
     entering: int = 0
-    """Rows whose sampling rules are brought."""
-    rule_data: int = 0
+    """Rows whose sampling parameters are brought."""
+    sampling_data: int = 0
     """Numbers in the lines of the sampler's large tables."""
 
 
@@ -77,18 +77,18 @@ class Inputs:
     """int64 [asking]: which of the draws."""
     targets: torch.Tensor
     """int64 [targets]: tokens that followed the positions of prompts."""
-    rule_slots: torch.Tensor
+    sampling_slots: torch.Tensor
     """int64 [entering]"""
-    rule_params: torch.Tensor
+    sampling_params: torch.Tensor
     """int64 [entering * PARAMS]"""
-    rule_data: torch.Tensor
+    sampling_data: torch.Tensor
     """int32 [rule_data]"""
 
 
 _INT64 = ("tokens", "positions", "kv_slots", "row_slots", "ends", "draw_slots", "update_at")
 _INT32 = ("query_start", "seq_lens", "update_to")
-_TAIL64 = ("asking", "targets", "rule_slots", "rule_params")
-_TAIL32 = ("rule_data",)
+_TAIL64 = ("asking", "targets", "sampling_slots", "sampling_params")
+_TAIL32 = ("sampling_data",)
 SECTIONS = (*_INT64, *_INT32, *_TAIL64, *_TAIL32)
 _SIZES = {**dict.fromkeys((*_INT64, *_TAIL64), 8), **dict.fromkeys((*_INT32, *_TAIL32), 4)}
 _NUMPY = {8: np.int64, 4: np.int32}
@@ -110,9 +110,9 @@ def _layout(shape: Shape) -> tuple[Places, int]:
         "query_start": shape.rows + 1,
         "asking": shape.asking,
         "targets": shape.targets,
-        "rule_slots": shape.entering,
-        "rule_params": shape.entering * PARAMS,
-        "rule_data": shape.rule_data,
+        "sampling_slots": shape.entering,
+        "sampling_params": shape.entering * PARAMS,
+        "sampling_data": shape.sampling_data,
     }
     places: Places = {}
     at = 0

@@ -60,8 +60,8 @@ def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iter
         row = NewRow(0, [0] * max_model_len, max_model_len, greedy, 0, [])
         yield StepPlan(0, 0, [], [row], [RowStep(0, max_model_len - short, min(short, tokens), [], False)])
     for top in sorted({min(top, MAX_LOGPROBS, vocab_size) for top in _TOPS}):
-        rules = SamplingParams(max_tokens=1, logprobs=top, prompt_logprobs=top)
-        yield _plan([min(short, tokens)], rules)
+        params = SamplingParams(max_tokens=1, logprobs=top, prompt_logprobs=top)
+        yield _plan([min(short, tokens)], params)
     # tables that few rows bring
     every = SamplingParams(
         max_tokens=1,
@@ -84,7 +84,7 @@ def _lengths(count: int, most: int) -> list[int]:
     return [most] * whole + [rest] * (rest > 0)
 
 
-def _plan(lengths: list[int], rules: SamplingParams) -> StepPlan:
+def _plan(lengths: list[int], params: SamplingParams) -> StepPlan:
     """Rows that have no blocks: they share the first, whose contents nobody reads."""
-    new = [NewRow(slot, [0] * length, length, rules, slot, []) for slot, length in enumerate(lengths)]
+    new = [NewRow(slot, [0] * length, length, params, slot, []) for slot, length in enumerate(lengths)]
     return StepPlan(0, 0, [], new, [RowStep(slot, 0, length, [], True) for slot, length in enumerate(lengths)])

@@ -1,4 +1,4 @@
-"""Sampling: logits to token ids, for a batch whose rows each have rules of their own.
+"""Sampling: logits to token ids, for a batch whose rows each have parameters of their own.
 
 Logits are float32 ``[R, V]``, contiguous. Ragged per-row lists come as ``rows`` [P] int64 (which rows
 of the logits have one, each at most once), ``offsets`` [P + 1] int64 into the flat list, and the list
@@ -8,7 +8,7 @@ The definition is in :mod:`.reference`, the noise in :mod:`.noise`. On a CPU the
 where there is a compiler, on a GPU Triton's; they choose the same tokens. Log-probabilities agree to
 rounding. Rows, slots and ids outside their tensors raise IndexError on a CPU and are not looked for on a GPU.
 
-A runner on a GPU keeps its rules in :class:`SamplerTables` and calls :func:`step_` and :func:`verify_`.
+A runner on a GPU keeps the parameters in :class:`SamplerTables` and calls :func:`step_` and :func:`verify_`.
 """
 
 import torch
@@ -17,13 +17,13 @@ from ..guards import triton_obstacle
 from ..native import unavailable_reason
 from ..variants import Choice, Variant, settle
 from . import native, reference
-from .rules import DrawRules
+from .slot_params import SlotParams
 from .step import choose_step, step_, verify_, write_params_
 from .tables import SamplerTables, pack_mask, pack_params
 
 __all__ = [
-    "DrawRules",
     "SamplerTables",
+    "SlotParams",
     "add_bias_",
     "argmax",
     "choose",
@@ -172,7 +172,7 @@ def draw(
     logits: torch.Tensor,
     slots: torch.Tensor,
     indices: torch.Tensor,
-    rules: DrawRules,
+    slot_params: SlotParams,
     *,
     variant: Choice = "auto",
 ) -> torch.Tensor:
@@ -180,9 +180,9 @@ def draw(
 
     Args:
         logits: [R, V] float32, not mutated.
-        slots: [R] int64, the row's entry in ``rules``.
+        slots: [R] int64, the row's entry in ``slot_params``.
         indices: [R] int64, how many tokens the row has drawn before: the noise is keyed by (seed, index, id).
-        rules: the tables.
+        slot_params: the tables.
 
     Greedy rows take their argmax, as :func:`argmax`. The others keep, one filter after the other,
 
@@ -205,11 +205,11 @@ def draw(
         case "triton":
             from . import triton_step
 
-            return triton_step.draw(logits, slots, indices, rules)
+            return triton_step.draw(logits, slots, indices, slot_params)
         case "native":
-            return native.draw(logits, slots, indices, rules)
+            return native.draw(logits, slots, indices, slot_params)
         case _:
-            return reference.draw(logits, slots, indices, rules)
+            return reference.draw(logits, slots, indices, slot_params)
 
 
 def logprobs(

@@ -9,10 +9,10 @@
 
 namespace stentor::sampling {
 
-struct Rules {
+struct RowParams {
     float inverse_temperature;
     int64_t top_k;  // 0 or below the vocabulary
-    float reach;
+    float min_p_threshold;
     double top_p;
 };
 
@@ -106,25 +106,25 @@ inline int64_t cut_to_nucleus(int64_t n, int64_t need, Scratch& scratch) {
 }
 
 // The tokens that top-k, min-p and top-p leave, in `scratch`; returns how many.
-inline int64_t filter(const float* x, int64_t vocabulary, float peak, const Rules& rules, Scratch& scratch) {
-    const bool top_k = rules.top_k > 0;
-    const bool top_p = rules.top_p < 1.0;
+inline int64_t filter(const float* x, int64_t vocabulary, float peak, const RowParams& params, Scratch& scratch) {
+    const bool top_k = params.top_k > 0;
+    const bool top_p = params.top_p < 1.0;
     if (top_p) scratch.make_room_for_masses();
-    if (top_p && !top_k && rules.reach == -INF) {
-        const int64_t total = weigh_row(x, vocabulary, peak, rules.inverse_temperature, scratch);
-        const int64_t need = needed_mass(rules.top_p, total);
+    if (top_p && !top_k && params.min_p_threshold == -INF) {
+        const int64_t total = weigh_row(x, vocabulary, peak, params.inverse_temperature, scratch);
+        const int64_t need = needed_mass(params.top_p, total);
         // Tokens lighter than spare / V together weigh less than the spare, so none is in the nucleus.
         const double lightest = std::max((double)(total - need) / (double)vocabulary * 0x1p-40, 0x1p-40);
-        const float reach = (float)((std::log(lightest) - 0.01) / rules.inverse_temperature);
-        const int64_t n = collect(x, vocabulary, peak, -INF, reach, scratch);
-        lower(scratch.values.data(), n, peak, rules.inverse_temperature, scratch.z.data());
+        const float threshold = (float)((std::log(lightest) - 0.01) / params.inverse_temperature);
+        const int64_t n = collect(x, vocabulary, peak, -INF, threshold, scratch);
+        lower(scratch.values.data(), n, peak, params.inverse_temperature, scratch.z.data());
         weigh(scratch.z.data(), n, scratch.masses.data());
         return cut_to_nucleus(n, need, scratch);
     }
-    const float bound = top_k ? reached_by(rules.top_k, vocabulary, scratch) : -INF;
-    int64_t n = collect(x, vocabulary, peak, bound, rules.reach, scratch);
-    if (top_k && n > rules.top_k) {
-        const float limit = kth_largest(scratch.values.data(), n, rules.top_k, scratch.ordered);
+    const float bound = top_k ? reached_by(params.top_k, vocabulary, scratch) : -INF;
+    int64_t n = collect(x, vocabulary, peak, bound, params.min_p_threshold, scratch);
+    if (top_k && n > params.top_k) {
+        const float limit = kth_largest(scratch.values.data(), n, params.top_k, scratch.ordered);
         int64_t kept = 0;
         for (int64_t i = 0; i < n; ++i) {
             const float value = scratch.values[i];
@@ -135,9 +135,9 @@ inline int64_t filter(const float* x, int64_t vocabulary, float peak, const Rule
         n = kept;
     }
     if (!top_p) return n;
-    lower(scratch.values.data(), n, peak, rules.inverse_temperature, scratch.z.data());
+    lower(scratch.values.data(), n, peak, params.inverse_temperature, scratch.z.data());
     const int64_t total = weigh(scratch.z.data(), n, scratch.masses.data());
-    return cut_to_nucleus(n, needed_mass(rules.top_p, total), scratch);
+    return cut_to_nucleus(n, needed_mass(params.top_p, total), scratch);
 }
 
 // Nothing can win against an infinite logit: what is left are the infinite ones, all equally likely.

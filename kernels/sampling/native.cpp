@@ -4,7 +4,7 @@
 #include "filter.h"
 #include "noise.h"
 #include "parallel.h"
-#include "race.h"
+#include "gumbel_max.h"
 #include "scan.h"
 
 namespace {
@@ -21,32 +21,32 @@ int64_t useful_threads(int64_t logits, int64_t threads, int64_t each = LOGITS_PE
     return std::min(threads, 1 + logits / each);
 }
 
-int64_t draw_row(const float* x, int64_t vocabulary, const Rules& rules, uint64_t key) {
-    if (rules.inverse_temperature == 0.0f) return find_argmax(x, vocabulary);
+int64_t draw_row(const float* x, int64_t vocabulary, const RowParams& params, uint64_t key) {
+    if (params.inverse_temperature == 0.0f) return find_argmax(x, vocabulary);
     Scratch& scratch = Scratch::of_thread(vocabulary);
     const float peak = scan_maxima(x, vocabulary, scratch.maxima);
     if (peak == -INF) return -1;
-    Race race{key, peak, rules.inverse_temperature};
+    GumbelMax gumbel_max{key, peak, params.inverse_temperature};
     const bool infinite = peak == INF;
-    if (!infinite && rules.top_k == 0 && rules.reach == -INF && !(rules.top_p < 1.0)) {
+    if (!infinite && params.top_k == 0 && params.min_p_threshold == -INF && !(params.top_p < 1.0)) {
         // The most likely token runs first: its value bounds what the others need.
         const int64_t first = std::find(scratch.maxima.begin(), scratch.maxima.end(), peak) - scratch.maxima.begin();
-        race.start((int32_t)(first * BLOCK + first_equal(x + first * BLOCK, peak)));
+        gumbel_max.start((int32_t)(first * BLOCK + first_equal(x + first * BLOCK, peak)));
         for (int64_t block = 0; block < blocks_of(vocabulary); ++block) {
-            const float z = (scratch.maxima[block] - peak) * rules.inverse_temperature;
-            if (z + (NOISE_MAX + 1e-3f) < (float)race.best) continue;
+            const float z = (scratch.maxima[block] - peak) * params.inverse_temperature;
+            if (z + (NOISE_MAX + 1e-3f) < (float)gumbel_max.best) continue;
             const int64_t begin = block * BLOCK;
-            race.offer_range((int32_t)begin, x + begin, block_length(vocabulary, block));
+            gumbel_max.offer_range((int32_t)begin, x + begin, block_length(vocabulary, block));
         }
-        return race.winner;
+        return gumbel_max.winner;
     }
-    if (infinite) race.peak = 0.0f;
+    if (infinite) gumbel_max.peak = 0.0f;
     const int64_t n =
-        infinite ? filter_infinite(x, vocabulary, rules.top_p, scratch) : filter(x, vocabulary, peak, rules, scratch);
-    race.start(scratch.ids[first_equal(scratch.values.data(), race.peak)]);
+        infinite ? filter_infinite(x, vocabulary, params.top_p, scratch) : filter(x, vocabulary, peak, params, scratch);
+    gumbel_max.start(scratch.ids[first_equal(scratch.values.data(), gumbel_max.peak)]);
     for (int64_t i = 0; i < n; i += BLOCK)
-        race.offer_list(scratch.ids.data() + i, scratch.values.data() + i, std::min(BLOCK, n - i));
-    return race.winner;
+        gumbel_max.offer_list(scratch.ids.data() + i, scratch.values.data() + i, std::min(BLOCK, n - i));
+    return gumbel_max.winner;
 }
 
 // NaN counts as -inf.
@@ -200,16 +200,16 @@ STENTOR_EXPORT void stentor_sampling_argmax(const float* logits, int64_t batch, 
 // `slots` [batch] index the tables, which have `size` entries.
 STENTOR_EXPORT int64_t stentor_sampling_draw(const float* logits, int64_t batch, int64_t vocabulary,
                                              const int64_t* slots, const int64_t* indices, int64_t size,
-                                             const float* inverse_temperature, const int64_t* top_k, const float* reach,
+                                             const float* inverse_temperature, const int64_t* top_k, const float* min_p_threshold,
                                              const double* top_p, const int64_t* seed, int64_t* tokens,
                                              int64_t threads) {
     if (outside(slots, batch, size)) return 1;
     parallel_for(batch, useful_threads(batch * vocabulary, threads), [&](int64_t row) {
         const int64_t slot = slots[row];
         const int64_t k = top_k[slot] < vocabulary ? top_k[slot] : 0;
-        const Rules rules{inverse_temperature[slot], k, reach[slot], top_p[slot]};
+        const RowParams params{inverse_temperature[slot], k, min_p_threshold[slot], top_p[slot]};
         const uint64_t key = row_key((uint64_t)seed[slot], (uint64_t)indices[row]);
-        tokens[row] = draw_row(logits + row * vocabulary, vocabulary, rules, key);
+        tokens[row] = draw_row(logits + row * vocabulary, vocabulary, params, key);
     });
     return 0;
 }

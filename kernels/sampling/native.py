@@ -5,7 +5,7 @@ from ctypes import c_int64, c_void_p
 import torch
 
 from ..native import NativeFunction, threads
-from .rules import DrawRules
+from .slot_params import SlotParams
 
 _LISTS = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p)
 _penalise = NativeFunction("stentor_sampling_penalise", *_LISTS, c_void_p, c_void_p, restype=c_int64)
@@ -69,7 +69,7 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     return tokens
 
 
-def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules: DrawRules) -> torch.Tensor:
+def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_params: SlotParams) -> torch.Tensor:
     call = _draw.bind()
     assert call is not None
     slots, indices = _int64(slots), _int64(indices)
@@ -79,17 +79,17 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules
         *logits.shape,
         slots.data_ptr(),
         indices.data_ptr(),
-        rules.seed.shape[0],
-        rules.inverse_temperature.data_ptr(),
-        rules.top_k.data_ptr(),
-        rules.reach.data_ptr(),
-        rules.top_p.data_ptr(),
-        rules.seed.data_ptr(),
+        slot_params.seed.shape[0],
+        slot_params.inverse_temperature.data_ptr(),
+        slot_params.top_k.data_ptr(),
+        slot_params.min_p_threshold.data_ptr(),
+        slot_params.top_p.data_ptr(),
+        slot_params.seed.data_ptr(),
         tokens.data_ptr(),
         threads(),
     )
     if status:
-        raise IndexError(f"a slot is outside the tables of {rules.seed.shape[0]} slots")
+        raise IndexError(f"a slot is outside the tables of {slot_params.seed.shape[0]} slots")
     return tokens
 
 

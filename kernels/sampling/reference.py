@@ -9,7 +9,7 @@ import math
 import torch
 
 from .noise import gumbel, noise_words, row_keys
-from .rules import MASS_BITS, DrawRules
+from .slot_params import MASS_BITS, SlotParams
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693145751953125
@@ -68,30 +68,30 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     return torch.where(logits.amax(-1) == -math.inf, -1, logits.argmax(-1))
 
 
-def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules: DrawRules) -> torch.Tensor:
+def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_params: SlotParams) -> torch.Tensor:
     """See :func:`stentor.kernels.sampling.draw`."""
     logits = _without_nan(logits)
-    possible, z = kept(logits, slots, rules)
-    keys = row_keys(rules.seed[slots], indices)[:, None]
+    possible, z = kept(logits, slots, slot_params)
+    keys = row_keys(slot_params.seed[slots], indices)[:, None]
     tokens = torch.arange(logits.shape[1], device=logits.device)
     value = z.to(torch.float64) + gumbel(noise_words(keys, tokens))
-    drawn = torch.where(possible, value, -math.inf).argmax(-1)
-    chosen = torch.where(rules.inverse_temperature[slots] > 0.0, drawn, logits.argmax(-1))
+    sampled_token_ids = torch.where(possible, value, -math.inf).argmax(-1)
+    chosen = torch.where(slot_params.inverse_temperature[slots] > 0.0, sampled_token_ids, logits.argmax(-1))
     return torch.where(logits.amax(-1) == -math.inf, -1, chosen)
 
 
-def kept(logits: torch.Tensor, slots: torch.Tensor, rules: DrawRules) -> tuple[torch.Tensor, torch.Tensor]:
+def kept(logits: torch.Tensor, slots: torch.Tensor, slot_params: SlotParams) -> tuple[torch.Tensor, torch.Tensor]:
     """What the filters keep, bool [R, V], and the logits below the largest over the temperature, float32 [R, V]."""
     logits = _without_nan(logits)
     peak = logits.amax(-1, keepdim=True)
-    inverse_temperature = rules.inverse_temperature[slots, None]
+    inverse_temperature = slot_params.inverse_temperature[slots, None]
     random = inverse_temperature[:, 0] > 0.0
-    top_k, top_p = rules.top_k[slots], rules.top_p[slots]
+    top_k, top_p = slot_params.top_k[slots], slot_params.top_p[slots]
     # Below the largest logit, which is at distance 0 even where it is infinite.
     distance = torch.where(logits == peak, 0.0, logits - peak)
     z = distance * inverse_temperature
 
-    possible = (logits > -math.inf) & (distance >= rules.reach[slots, None])
+    possible = (logits > -math.inf) & (distance >= slot_params.min_p_threshold[slots, None])
     limited = (random & (top_k > 0) & (top_k < logits.shape[1])).nonzero().flatten()
     descending = logits[limited].sort(descending=True).values
     possible[limited] &= logits[limited] >= descending.gather(1, top_k[limited, None] - 1)
@@ -101,7 +101,7 @@ def kept(logits: torch.Tensor, slots: torch.Tensor, rules: DrawRules) -> tuple[t
     return possible, z
 
 
-def race(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+def gumbel_max(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """A token [R] drawn with probability proportional to ``weights`` [R, V] float64; -1 where all are 0."""
     tokens = torch.arange(weights.shape[1], device=weights.device)
     value = weights.log() + gumbel(noise_words(keys[:, None], tokens))

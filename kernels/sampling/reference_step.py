@@ -27,7 +27,7 @@ from .tables import (
     SEED,
     SamplerTables,
     float32_column,
-    rules_of,
+    slot_params_of,
     unpack_mask,
 )
 
@@ -54,22 +54,22 @@ def verify_(
     accepted: torch.Tensor,
 ) -> None:
     """See :func:`stentor.kernels.sampling.verify_`."""
-    drawn = _draw(logits, slots, tables, drafts)
+    sampled_token_ids = _draw(logits, slots, tables, drafts)
     if draft_probs is None:
-        agrees = drawn[:, :-1] == drafts
+        agrees = sampled_token_ids[:, :-1] == drafts
     else:
-        agrees, corrections = _judge(logits, slots, tables, drafts, draft_probs)
+        agrees, corrections = _rejection_sample(logits, slots, tables, drafts, draft_probs)
         random = float32_column(tables.params[slots.clamp(min=0)], INVERSE_TEMPERATURE)[:, None] > 0.0
-        agrees = torch.where(random, agrees, drawn[:, :-1] == drafts)
-        corrections = torch.where(random & (corrections >= 0), corrections, drawn[:, :-1])
-        drawn = torch.cat((torch.where(agrees, drafts, corrections), drawn[:, -1:]), 1)
+        agrees = torch.where(random, agrees, sampled_token_ids[:, :-1] == drafts)
+        corrections = torch.where(random & (corrections >= 0), corrections, sampled_token_ids[:, :-1])
+        sampled_token_ids = torch.cat((torch.where(agrees, drafts, corrections), sampled_token_ids[:, -1:]), 1)
     active = slots >= 0
     leading = agrees.long().cumprod(1).sum(1)
     accepted.copy_(torch.where(active, leading, 0))
     lengths = torch.where(active, leading + 1, 0)
-    places = torch.arange(drawn.shape[1], device=slots.device)
-    tokens.copy_(torch.where(places < lengths[:, None], drawn, torch.where(active, -1, 0)[:, None]))
-    _take(tables, slots, drawn, lengths)
+    places = torch.arange(sampled_token_ids.shape[1], device=slots.device)
+    tokens.copy_(torch.where(places < lengths[:, None], sampled_token_ids, torch.where(active, -1, 0)[:, None]))
+    _take(tables, slots, sampled_token_ids, lengths)
 
 
 def edited(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, drafts: torch.Tensor) -> torch.Tensor:
@@ -119,7 +119,7 @@ def _draw(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, draf
     params = tables.params[slot]
     indices = params[:, INDEX, None] + torch.arange(positions, device=x.device)
     rows = torch.arange(sequences, device=x.device).repeat_interleave(positions)
-    tokens = reference.draw(x, rows, indices.flatten(), rules_of(params)).view(sequences, positions)
+    tokens = reference.draw(x, rows, indices.flatten(), slot_params_of(params)).view(sequences, positions)
     allowed = unpack_mask(tables.mask[slot], vocabulary) | (params[:, FLAGS, None] & MASK == 0)
     lowest = torch.where(params[:, FALLBACK] >= 0, params[:, FALLBACK], allowed.long().argmax(1))
     return torch.where(tokens < 0, lowest[:, None], tokens)
@@ -136,7 +136,7 @@ def _take(tables: SamplerTables, slots: torch.Tensor, tokens: torch.Tensor, leng
         tables.seen[slots[counted], tokens[counted, position]] += 1
 
 
-def _judge(
+def _rejection_sample(
     logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, drafts: torch.Tensor, draft_probs: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Whether each draft is accepted [S, k], and what stands in its place if it is the first that is not [S, k].
@@ -147,7 +147,7 @@ def _judge(
     x = edited(logits, slots, tables, drafts)[:, :-1].flatten(0, 1)
     params = tables.params[slots.clamp(min=0)].repeat_interleave(drafted, 0)
     indices = params[:, INDEX] + torch.arange(drafted, device=x.device).repeat(sequences)
-    kept, z = reference.kept(x, torch.arange(x.shape[0], device=x.device), rules_of(params))
+    kept, z = reference.kept(x, torch.arange(x.shape[0], device=x.device), slot_params_of(params))
     weights = torch.where(kept, z.to(torch.float64).exp(), 0.0)
     p = weights / weights.sum(1, keepdim=True)
     q = draft_probs.flatten(0, 1).to(torch.float64)
@@ -159,5 +159,5 @@ def _judge(
     agrees = real & (u * q.gather(1, token)[:, 0] < p.gather(1, token)[:, 0])
     residual = (p - q).clamp(min=0.0)
     keys = row_keys(params[:, SEED] ^ RESIDUAL_NOISE, indices)
-    corrections = reference.race(residual, keys)
+    corrections = reference.gumbel_max(residual, keys)
     return agrees.view(sequences, drafted), corrections.view(sequences, drafted)

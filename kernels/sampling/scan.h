@@ -106,20 +106,20 @@ inline float reached_by(int64_t k, int64_t vocabulary, Scratch& scratch) {
     return k > blocks ? -INF : kth_largest(scratch.maxima.data(), blocks, k, scratch.ordered);
 }
 
-// Gathers tokens above -inf with logit >= bound and logit - peak >= reach, in ascending order; returns how many.
-inline int64_t collect(const float* x, int64_t vocabulary, float peak, float bound, float reach, Scratch& scratch) {
+// Gathers tokens above -inf with logit >= bound and logit - peak >= threshold, in ascending order; returns how many.
+inline int64_t collect(const float* x, int64_t vocabulary, float peak, float bound, float threshold, Scratch& scratch) {
     bound = std::max(bound, -FLT_MAX);
     int64_t found = 0;
     int32_t* ids = scratch.ids.data();
     float* values = scratch.values.data();
     for (int64_t block = 0; block < blocks_of(vocabulary); ++block) {
         const float best = scratch.maxima[block];
-        if (!(best >= bound && best - peak >= reach)) continue;
+        if (!(best >= bound && best - peak >= threshold)) continue;
         const int64_t begin = block * BLOCK, end = begin + block_length(vocabulary, block);
         for (int64_t i = begin; i < end; ++i) {
             ids[found] = (int32_t)i;
             values[found] = x[i];
-            found += (x[i] >= bound) & (x[i] - peak >= reach);
+            found += (x[i] >= bound) & (x[i] - peak >= threshold);
         }
     }
     return found;

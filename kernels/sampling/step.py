@@ -35,7 +35,7 @@ def write_params_(tables: SamplerTables, rows: torch.Tensor, packed: torch.Tenso
 def step_(
     logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, out: torch.Tensor, *, variant: Choice = "auto"
 ) -> None:
-    """Draws a token for each row by the rules of its slot, and counts it as the slot's output.
+    """Draws a token for each row by the parameters of its slot, and counts it as the slot's output.
 
     Penalties, bias and masks are applied in this order, as by ``penalise_``, ``add_bias_`` and ``restrict_``;
     then the token is what ``draw`` draws, bit for bit. ``index`` of the slot grows by one, and ``seen`` where
@@ -73,12 +73,12 @@ def verify_(
     *,
     variant: Choice = "auto",
 ) -> None:
-    """Judges drafted tokens, and draws one more for each sequence, by the rules of its slot.
+    """Verifies drafted tokens, and draws one more for each sequence, by the parameters of its slot.
 
     Without ``draft_probs`` a draft counts as certain: at each position the token is drawn as ``step_`` would,
     with the noise of its own output index, and drafts are accepted as long as they are what was drawn. So the
     output is, token for token, that of drawing without drafts. With ``draft_probs`` the rule is that of
-    arXiv:2211.17192: accept with probability min(1, p / q), where p is the distribution that the slot's rules
+    arXiv:2211.17192: accept with probability min(1, p / q), where p is the distribution that the slot's parameters
     leave; where a draft is refused, draw from max(p - q, 0). Both decisions have noise of their own, keyed by
     seed and output index. Greedy slots accept what they would have taken.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .rules import DrawRules, inverse_of, reach_of, signed_seed
+from .slot_params import SlotParams, inverse_of, min_p_threshold_of, signed_seed
 
 # The columns of `params`, int64. float32 and float64 are there as bit patterns.
 SEED = 0
@@ -22,7 +22,7 @@ INDEX = 1
 """How many tokens the slot has drawn; keys the noise of the next."""
 INVERSE_TEMPERATURE = 2
 """float32; 0 is greedy."""
-REACH = 3
+MIN_P_THRESHOLD = 3
 """float32, see :class:`DrawRules`."""
 TOP_P = 4
 """float64"""
@@ -91,7 +91,7 @@ def pack_params(
     row[SEED] = signed_seed(seed)
     row[INDEX] = index
     row[INVERSE_TEMPERATURE] = _float32_bits(inverse)
-    row[REACH] = _float32_bits(reach_of(min_p, inverse))
+    row[MIN_P_THRESHOLD] = _float32_bits(min_p_threshold_of(min_p, inverse))
     row[TOP_P] = struct.unpack("<q", struct.pack("<d", top_p))[0]
     row[TOP_K] = top_k
     row[MIN_TOKENS] = min_tokens
@@ -199,25 +199,25 @@ def unpack_mask(words: torch.Tensor, vocab_size: int) -> torch.Tensor:
     return bits.flatten(-2)[..., :vocab_size].bool()
 
 
-def params_of(rules: DrawRules, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """The rows of ``params`` [R, PARAMS] that say what ``rules`` say of ``slots`` [R], on their device."""
-    rows = torch.zeros((slots.shape[0], PARAMS), dtype=torch.int64, device=rules.seed.device)
-    rows[:, SEED] = rules.seed[slots]
+def params_of(slot_params: SlotParams, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """The rows of ``params`` [R, PARAMS] that say what ``slot_params`` say of ``slots`` [R], on their device."""
+    rows = torch.zeros((slots.shape[0], PARAMS), dtype=torch.int64, device=slot_params.seed.device)
+    rows[:, SEED] = slot_params.seed[slots]
     rows[:, INDEX] = indices
-    rows[:, INVERSE_TEMPERATURE] = rules.inverse_temperature[slots].view(torch.int32).long()
-    rows[:, REACH] = rules.reach[slots].view(torch.int32).long()
-    rows[:, TOP_P] = rules.top_p[slots].view(torch.int64)
-    rows[:, TOP_K] = rules.top_k[slots]
+    rows[:, INVERSE_TEMPERATURE] = slot_params.inverse_temperature[slots].view(torch.int32).long()
+    rows[:, MIN_P_THRESHOLD] = slot_params.min_p_threshold[slots].view(torch.int32).long()
+    rows[:, TOP_P] = slot_params.top_p[slots].view(torch.int64)
+    rows[:, TOP_K] = slot_params.top_k[slots]
     rows[:, FALLBACK] = -1
     return rows
 
 
-def rules_of(params: torch.Tensor) -> DrawRules:
+def slot_params_of(params: torch.Tensor) -> SlotParams:
     """What rows of ``params`` [R, PARAMS] say, with the row as the slot."""
-    return DrawRules(
+    return SlotParams(
         inverse_temperature=float32_column(params, INVERSE_TEMPERATURE),
         top_k=params[:, TOP_K].contiguous(),
-        reach=float32_column(params, REACH),
+        min_p_threshold=float32_column(params, MIN_P_THRESHOLD),
         top_p=params[:, TOP_P].contiguous().view(torch.float64),
         seed=params[:, SEED].contiguous(),
     )

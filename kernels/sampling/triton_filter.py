@@ -19,7 +19,7 @@ import triton.language as tl
 from .triton_noise import LIGHTEST, below, key_value, mass, mix32, order_key
 from .triton_rows import (
     INVERSE_TEMPERATURE,
-    REACH,
+    MIN_P_THRESHOLD,
     edits_of,
     float_number,
     load_logits,
@@ -46,7 +46,7 @@ def bracket_limits(
     row_stride,
     work,
     slots,
-    rules,
+    params,
     tile_max,
     block_max,
     brackets,
@@ -67,12 +67,12 @@ def bracket_limits(
     slot = tl.load(slots + row // SPAN)
     if slot < 0:
         return
-    if needs_filter(rules, slot, vocabulary) == 0:
+    if needs_filter(params, slot, vocabulary) == 0:
         return
     place = (row % SPAN).to(tl.int32)
-    inverse = float_number(rules, slot, INVERSE_TEMPERATURE)
-    reach = float_number(rules, slot, REACH)
-    top_k = top_k_of(rules, slot, vocabulary)
+    inverse = float_number(params, slot, INVERSE_TEMPERATURE)
+    min_p_threshold = float_number(params, slot, MIN_P_THRESHOLD)
+    top_k = top_k_of(params, slot, vocabulary)
     peak = row_peak(tile_max, row, tiles, TILES)
     tl.store(counts + row, 0)
 
@@ -93,9 +93,9 @@ def bracket_limits(
                 beyond = tl.where(enough, beyond, middle)
             low = tl.maximum(low, below(key_value(least.to(tl.int32)), peak) * inverse)
     else:
-        top_p = top_p_of(rules, slot).to(tl.float32)
+        top_p = top_p_of(params, slot).to(tl.float32)
         z_maxima = below(maxima, peak) * inverse
-        known = (maxima > -float("inf")) & (below(maxima, peak) >= reach)
+        known = (maxima > -float("inf")) & (below(maxima, peak) >= min_p_threshold)
         weights = tl.where(known, tl.exp(z_maxima), 0.0)
 
         stretch = (vocabulary + SAMPLES - 1) // SAMPLES
@@ -104,11 +104,11 @@ def bracket_limits(
         live = ids < vocabulary
         edited = tl.full((), 0, tl.int64)
         if EDITS:
-            edited = edits_of(rules, slot, place)
+            edited = edits_of(params, slot, place)
         x = load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WORK)
         own = tl.load(block_max + row * stored + ids // GROUP, mask=live, other=-float("inf"))
         z = below(x, peak) * inverse
-        counted = live & (x > -float("inf")) & (x < own) & (below(x, peak) >= reach)
+        counted = live & (x > -float("inf")) & (x < own) & (below(x, peak) >= min_p_threshold)
         sampled = tl.where(counted, tl.exp(z), 0.0)
         times = stretch.to(tl.float32)
 
@@ -153,7 +153,7 @@ def gather_members(
     row_stride,
     work,
     slots,
-    rules,
+    params,
     tile_max,
     block_max,
     brackets,
@@ -181,11 +181,11 @@ def gather_members(
     slot = tl.load(slots + row // SPAN)
     if slot < 0:
         return
-    if needs_filter(rules, slot, vocabulary) == 0:
+    if needs_filter(params, slot, vocabulary) == 0:
         return
-    inverse = float_number(rules, slot, INVERSE_TEMPERATURE)
-    reach = float_number(rules, slot, REACH)
-    with_masses = top_k_of(rules, slot, vocabulary) == 0
+    inverse = float_number(params, slot, INVERSE_TEMPERATURE)
+    min_p_threshold = float_number(params, slot, MIN_P_THRESHOLD)
+    with_masses = top_k_of(params, slot, vocabulary) == 0
     peak = row_peak(tile_max, row, tiles, TILES)
     low = tl.load(brackets + row * 2)
     high = tl.load(brackets + row * 2 + 1)
@@ -198,12 +198,12 @@ def gather_members(
     ids = tile * BLOCK + block[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     edited = tl.full((), 0, tl.int64)
     if EDITS:
-        edited = edits_of(rules, slot, (row % SPAN).to(tl.int32))
+        edited = edits_of(params, slot, (row % SPAN).to(tl.int32))
     live = (ids < vocabulary) & wanted[:, None]
     x = load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WORK)
     x, ids = tl.reshape(x, (BLOCK,)), tl.reshape(ids, (BLOCK,))
     z = below(x, peak) * inverse
-    kept = (x > -float("inf")) & (below(x, peak) >= reach)
+    kept = (x > -float("inf")) & (below(x, peak) >= min_p_threshold)
     if with_masses:
         weights = tl.where(kept, mass(z), 0)
         at = masses + (row * tiles + tile) * 2

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""The last pass, one program a row: where the filters end, the race among those that could win, the acceptance."""
+"""The last pass, one program a row: where the filters end, Gumbel-max among those that could win, the acceptance."""
 
 import triton
 import triton.language as tl
@@ -22,9 +22,9 @@ from .triton_rows import (
     INDEX,
     INVERSE_TEMPERATURE,
     MASK,
+    MIN_P_THRESHOLD,
     PARAMS,
     PENALTIES,
-    REACH,
     SEED,
     WORD,
     edits_of,
@@ -55,9 +55,9 @@ def load_members(
 
 
 @triton.jit
-def weigh(x, peak, inverse, reach, keys, least, WEIGHTED: tl.constexpr):
+def weigh(x, peak, inverse, min_p_threshold, keys, least, WEIGHTED: tl.constexpr):
     """Masses, or ones, of the tokens that min-p and a least key leave; int64."""
-    left = (x > -float("inf")) & (below(x, peak) >= reach) & (keys >= least)
+    left = (x > -float("inf")) & (below(x, peak) >= min_p_threshold) & (keys >= least)
     if WEIGHTED:
         return tl.where(left, mass(below(x, peak) * inverse), 0)
     else:
@@ -66,7 +66,7 @@ def weigh(x, peak, inverse, reach, keys, least, WEIGHTED: tl.constexpr):
 
 @triton.jit
 def find_limit(
-    need, n, listed, peak, inverse, reach, least,
+    need, n, listed, peak, inverse, min_p_threshold, least,
     member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
     WEIGHTED: tl.constexpr, WORK: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -91,7 +91,7 @@ def find_limit(
                 WORK, ROOM, CHUNK,
             )  # fmt: skip
             keys = order_key(x)
-            weights = weigh(x, peak, inverse, reach, keys, least, WEIGHTED)
+            weights = weigh(x, peak, inverse, min_p_threshold, keys, least, WEIGHTED)
             wide = keys.to(tl.int64)
             w1 += tl.sum(tl.where(wide >= low + step, weights, 0), 0)
             w2 += tl.sum(tl.where(wide >= low + 2 * step, weights, 0), 0)
@@ -118,7 +118,7 @@ def needed_mass(top_p, total):
 
 @triton.jit
 def members_mass(
-    n, listed, peak, inverse, reach, least,
+    n, listed, peak, inverse, min_p_threshold, least,
     member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
     WORK: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -129,19 +129,19 @@ def members_mass(
             start, n, listed, member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
             WORK, ROOM, CHUNK,
         )  # fmt: skip
-        total += tl.sum(weigh(x, peak, inverse, reach, order_key(x), least, True), 0)
+        total += tl.sum(weigh(x, peak, inverse, min_p_threshold, order_key(x), least, True), 0)
     return total
 
 
 @triton.jit
 def nucleus_end(
-    need, n, listed, peak, inverse, reach, least,
+    need, n, listed, peak, inverse, min_p_threshold, least,
     member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
     WORK: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The key and id of the last token that it takes for the members to weigh ``need``; they can."""
     limit = find_limit(
-        need, n, listed, peak, inverse, reach, least,
+        need, n, listed, peak, inverse, min_p_threshold, least,
         member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
         True, WORK, ROOM, CHUNK,
     )  # fmt: skip
@@ -154,7 +154,7 @@ def nucleus_end(
             WORK, ROOM, CHUNK,
         )  # fmt: skip
         keys = order_key(x)
-        weights = weigh(x, peak, inverse, reach, keys, limit, True)
+        weights = weigh(x, peak, inverse, min_p_threshold, keys, limit, True)
         above += tl.sum(tl.where(keys > limit, weights, 0), 0)
         single = tl.maximum(single, tl.max(tl.where(keys == limit, weights, 0), 0))
         ties += tl.sum(((keys == limit) & (x > -float("inf"))).to(tl.int32), 0)
@@ -178,17 +178,17 @@ def nucleus_end(
 
 
 @triton.jit
-def passes(x, ids, limit, limit_id, peak, reach):
+def passes(x, ids, limit, limit_id, peak, min_p_threshold):
     """Whether the filters keep the tokens."""
     order = order_key(x)
     before_end = (order > limit) | ((order == limit) & (ids <= limit_id))
-    return (x > -float("inf")) & (below(x, peak) >= reach) & before_end
+    return (x > -float("inf")) & (below(x, peak) >= min_p_threshold) & before_end
 
 
 @triton.jit
-def offer(x, ids, limit, limit_id, peak, inverse, reach, key, best, winner):
-    """The race's leader after these candidates; noise is computed exactly only where a bound says it could win."""
-    kept = passes(x, ids, limit, limit_id, peak, reach)
+def offer(x, ids, limit, limit_id, peak, inverse, min_p_threshold, key, best, winner):
+    """The Gumbel-max leader after these candidates; noise is computed exactly only where a bound says it could win."""
+    kept = passes(x, ids, limit, limit_id, peak, min_p_threshold)
     z = below(x, peak) * inverse
     word = noise_word(key, ids)
     bound = tl.max(tl.where(kept, z + gumbel_bound(word), -float("inf")), 0)
@@ -222,7 +222,7 @@ def choose_tokens(
     row_stride,
     work,
     slots,
-    rules,
+    params,
     seen,
     mask,
     tile_max,
@@ -261,12 +261,12 @@ def choose_tokens(
         tl.store(out + row, tl.full((), 0, tl.int64))
         return
     place = (row % SPAN).to(tl.int32)
-    inverse = float_number(rules, slot, INVERSE_TEMPERATURE)
-    reach = float_number(rules, slot, REACH)
+    inverse = float_number(params, slot, INVERSE_TEMPERATURE)
+    min_p_threshold = float_number(params, slot, MIN_P_THRESHOLD)
     peak = row_peak(tile_max, row, tiles, TILES)
     edited = tl.full((), 0, tl.int64)
     if EDITS:
-        edited = edits_of(rules, slot, place)
+        edited = edits_of(params, slot, place)
     tile = tl.arange(0, TILES)
     maxima = tl.load(tile_max + row * tiles + tile, mask=tile < tiles, other=-float("inf"))
     bests = tl.load(tile_best + row * tiles + tile, mask=tile < tiles, other=NO_ID)
@@ -277,16 +277,16 @@ def choose_tokens(
         if inverse == 0.0:
             token = tl.min(tl.where(maxima == peak, bests, NO_ID), 0)
         else:
-            key = row_key(number(rules, slot, SEED), number(rules, slot, INDEX) + place)
+            key = row_key(number(params, slot, SEED), number(params, slot, INDEX) + place)
             best = tl.full((), -float("inf"), tl.float64)
             winner = tl.full((), NO_ID, tl.int32)
             top_k = tl.full((), 0, tl.int64)
             n = tl.full((), 0, tl.int32) + vocabulary
             listed = tl.full((), 0, tl.int32)
             if FILTERS:
-                top_k = top_k_of(rules, slot, vocabulary)
-                top_p = top_p_of(rules, slot)
-                if needs_filter(rules, slot, vocabulary):
+                top_k = top_k_of(params, slot, vocabulary)
+                top_p = top_p_of(params, slot)
+                if needs_filter(params, slot, vocabulary):
                     total = tl.full((), 0, tl.int64)
                     above = tl.full((), 0, tl.int64)
                     if LISTS:
@@ -300,13 +300,13 @@ def choose_tokens(
                         n = tl.where(listed != 0, found, vocabulary)
                     if top_k > 0:
                         limit = find_limit(
-                            top_k, n, listed, peak, inverse, reach, limit,
+                            top_k, n, listed, peak, inverse, min_p_threshold, limit,
                             member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
                             False, WORK, ROOM, CHUNK,
                         )  # fmt: skip
                     if top_p < 1.0:
                         weight = members_mass(
-                            n, listed, peak, inverse, reach, limit,
+                            n, listed, peak, inverse, min_p_threshold, limit,
                             member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
                             WORK, ROOM, CHUNK,
                         )  # fmt: skip
@@ -319,7 +319,7 @@ def choose_tokens(
                             n = n * 0 + vocabulary
                             above = above * 0
                         limit, limit_id = nucleus_end(
-                            need - above, n, listed, peak, inverse, reach, limit,
+                            need - above, n, listed, peak, inverse, min_p_threshold, limit,
                             member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
                             WORK, ROOM, CHUNK,
                         )  # fmt: skip
@@ -329,7 +329,7 @@ def choose_tokens(
                         start, n, listed, member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
                         WORK, ROOM, PART,
                     )  # fmt: skip
-                    best, winner = offer(x, ids, limit, limit_id, peak, inverse, reach, key, best, winner)
+                    best, winner = offer(x, ids, limit, limit_id, peak, inverse, min_p_threshold, key, best, winner)
             else:
                 # The tiles in the order of what they could reach, until none could win.
                 bounds = below(maxima, peak) * inverse + bests.to(tl.float32, bitcast=True) + BOUND_SLACK
@@ -340,7 +340,7 @@ def choose_tokens(
                     for start in range(0, BLOCK, PART):
                         ids = chosen * BLOCK + start + tl.arange(0, PART)
                         x = load_logits(logits, work, row, row_stride, vocabulary, ids, ids < vocabulary, edited, WORK)
-                        best, winner = offer(x, ids, limit, limit_id, peak, inverse, reach, key, best, winner)
+                        best, winner = offer(x, ids, limit, limit_id, peak, inverse, min_p_threshold, key, best, winner)
                     bounds = tl.where(tile == chosen, -float("inf"), bounds)
                     largest = tl.max(bounds, 0)
             token = winner
@@ -348,17 +348,17 @@ def choose_tokens(
         tl.store(limits + row * 2, limit)
         tl.store(limits + row * 2 + 1, limit_id)
     if EDITS and token < 0:
-        fallback = number(rules, slot, FALLBACK).to(tl.int32)
+        fallback = number(params, slot, FALLBACK).to(tl.int32)
         if fallback >= 0:
             token = fallback
-        elif (number(rules, slot, FLAGS) & MASK) != 0:
+        elif (number(params, slot, FLAGS) & MASK) != 0:
             token = lowest_allowed(mask, slot, vocabulary)
         else:
             token = token * 0
     tl.store(out + row, token.to(tl.int64))
     if ACCEPT:
         tl.debug_barrier()  # nobody reads the index any more
-        tl.store(rules + slot * PARAMS + INDEX, number(rules, slot, INDEX) + 1)
-        if SEEN and (number(rules, slot, FLAGS) & PENALTIES) != 0:
+        tl.store(params + slot * PARAMS + INDEX, number(params, slot, INDEX) + 1)
+        if SEEN and (number(params, slot, FLAGS) & PENALTIES) != 0:
             counted = seen + slot * vocabulary + token
             tl.store(counted, tl.load(counted) + 1)

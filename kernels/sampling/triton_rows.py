@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""What every pass over the logits shares: a row's rules, its logits, and the edits of its logits."""
+"""What every pass over the logits shares: a row's parameters, its logits, and the edits of its logits."""
 
 import triton
 import triton.language as tl
@@ -11,7 +11,7 @@ PARAMS = tl.constexpr(tables.PARAMS)
 SEED = tl.constexpr(tables.SEED)
 INDEX = tl.constexpr(tables.INDEX)
 INVERSE_TEMPERATURE = tl.constexpr(tables.INVERSE_TEMPERATURE)
-REACH = tl.constexpr(tables.REACH)
+MIN_P_THRESHOLD = tl.constexpr(tables.MIN_P_THRESHOLD)
 TOP_P = tl.constexpr(tables.TOP_P)
 TOP_K = tl.constexpr(tables.TOP_K)
 MIN_TOKENS = tl.constexpr(tables.MIN_TOKENS)
@@ -32,41 +32,41 @@ BIAS_CHUNK = tl.constexpr(512)
 
 
 @triton.jit
-def number(rules, slot, COLUMN: tl.constexpr):
+def number(params, slot, COLUMN: tl.constexpr):
     """An int64 entry."""
-    return tl.load(rules + slot * PARAMS + COLUMN)
+    return tl.load(params + slot * PARAMS + COLUMN)
 
 
 @triton.jit
-def float_number(rules, slot, COLUMN: tl.constexpr):
+def float_number(params, slot, COLUMN: tl.constexpr):
     """A float32 entry."""
-    return number(rules, slot, COLUMN).to(tl.int32).to(tl.float32, bitcast=True)
+    return number(params, slot, COLUMN).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def top_p_of(rules, slot):
-    return number(rules, slot, TOP_P).to(tl.float64, bitcast=True)
+def top_p_of(params, slot):
+    return number(params, slot, TOP_P).to(tl.float64, bitcast=True)
 
 
 @triton.jit
-def top_k_of(rules, slot, vocabulary):
+def top_k_of(params, slot, vocabulary):
     """0 where all are kept."""
-    top_k = number(rules, slot, TOP_K)
+    top_k = number(params, slot, TOP_K)
     return tl.where(top_k < vocabulary, top_k, 0)
 
 
 @triton.jit
-def needs_filter(rules, slot, vocabulary):
+def needs_filter(params, slot, vocabulary):
     """Whether top-k or top-p apply; min-p needs no more than the largest logit."""
-    limited = (top_k_of(rules, slot, vocabulary) > 0) | (top_p_of(rules, slot) < 1.0)
-    return limited & (float_number(rules, slot, INVERSE_TEMPERATURE) > 0.0)
+    limited = (top_k_of(params, slot, vocabulary) > 0) | (top_p_of(params, slot) < 1.0)
+    return limited & (float_number(params, slot, INVERSE_TEMPERATURE) > 0.0)
 
 
 @triton.jit
-def edits_of(rules, slot, place):
+def edits_of(params, slot, place):
     """Which edits the row has at this output index, as flags; of the two masks at most one."""
-    flags = number(rules, slot, FLAGS)
-    early = number(rules, slot, INDEX) + place < number(rules, slot, MIN_TOKENS)
+    flags = number(params, slot, FLAGS)
+    early = number(params, slot, INDEX) + place < number(params, slot, MIN_TOKENS)
     return tl.where(early & ((flags & EARLY_MASK) != 0), flags & ~MASK, flags & ~EARLY_MASK)
 
 
@@ -83,25 +83,25 @@ def load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WO
 
 
 @triton.jit
-def penalised(x, ids, live, seen, slot, place, rules, drafts, sequence, vocabulary, SPAN: tl.constexpr):
+def penalised(x, ids, live, seen, slot, place, params, drafts, sequence, vocabulary, SPAN: tl.constexpr):
     """x after penalties. Of the drafts, those before ``place`` count as output."""
     times = tl.load(seen + slot * vocabulary + ids, mask=live, other=0)
     for earlier in range(0, place):
         times += (ids == tl.load(drafts + sequence * (SPAN - 1) + earlier)).to(tl.int32)
     count = (times & COUNT).to(tl.float32)
-    repetition = float_number(rules, slot, REPETITION)
+    repetition = float_number(params, slot, REPETITION)
     lowered = tl.where(x > 0.0, tl.div_rn(x, tl.broadcast_to(repetition, x.shape)), x * repetition)
-    lowered = lowered - float_number(rules, slot, FREQUENCY) * count
-    lowered = lowered - float_number(rules, slot, PRESENCE) * tl.where(count > 0.0, 1.0, 0.0)
+    lowered = lowered - float_number(params, slot, FREQUENCY) * count
+    lowered = lowered - float_number(params, slot, PRESENCE) * tl.where(count > 0.0, 1.0, 0.0)
     return tl.where(times != 0, lowered, x)
 
 
 @triton.jit
-def add_bias(x, ids, live, target, first, slot, rules, bias_ids, bias_values, BLOCK: tl.constexpr):
+def add_bias(x, ids, live, target, first, slot, params, bias_ids, bias_values, BLOCK: tl.constexpr):
     """x with the bias of the tokens from ``first`` on, by way of memory: ``target`` + ids is this program's own."""
     tl.store(target + ids, x, mask=live)
     tl.debug_barrier()
-    count = number(rules, slot, BIAS_COUNT)
+    count = number(params, slot, BIAS_COUNT)
     for start in range(0, count, BIAS_CHUNK):
         entries = start + tl.arange(0, BIAS_CHUNK)
         tokens = tl.load(bias_ids + slot * MAX_BIAS + entries, mask=entries < count, other=-1)

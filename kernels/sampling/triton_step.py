@@ -6,7 +6,7 @@ import torch
 
 from ..launch import cdiv, launch, next_power_of_2
 from ..tuning import Config, pick
-from .rules import DrawRules
+from .slot_params import SlotParams
 from .tables import PARAMS, SamplerTables, params_of
 from .triton_filter import bracket_limits, gather_members
 from .triton_finish import choose_tokens
@@ -134,10 +134,10 @@ def step_(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, out:
     draw_rows(logits, slots, tables.params, tables, out, accept=True)
 
 
-def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, rules: DrawRules) -> torch.Tensor:
+def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, params: SlotParams) -> torch.Tensor:
     rows = torch.arange(logits.shape[0], device=logits.device)
     out = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-    draw_rows(logits, rows, params_of(rules, slots, indices), None, out)
+    draw_rows(logits, rows, params_of(params, slots, indices), None, out)
     return out
 
 

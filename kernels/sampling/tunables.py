@@ -13,7 +13,7 @@ from .triton_step import BRACKET, FINISH, SCAN, step_
 VOCABULARY = 128256
 TOP = 20
 _ROWS = {"few": 1, "many": 256}
-_RULES: tuple[dict[str, float], ...] = (
+_CASES: tuple[dict[str, float], ...] = (
     {},
     {"temperature": 0.0},
     {"temperature": 0.7, "top_p": 0.9},
@@ -57,13 +57,13 @@ def _step(rows: int, device: torch.device) -> Callable[[], object]:
     logits, slots = _logits(rows, device), torch.arange(rows, device=device)
     tables = SamplerTables.empty(rows, VOCABULARY, device, penalties=False)
     for slot in range(rows):
-        rule = _RULES[(slot + 2) % len(_RULES)]
+        case = _CASES[(slot + 2) % len(_CASES)]
         packed = pack_params(
             seed=slot,
-            temperature=rule.get("temperature", 1.0),
-            top_k=int(rule.get("top_k", 0)),
-            top_p=rule.get("top_p", 1.0),
-            min_p=rule.get("min_p", 0.0),
+            temperature=case.get("temperature", 1.0),
+            top_k=int(case.get("top_k", 0)),
+            top_p=case.get("top_p", 1.0),
+            min_p=case.get("min_p", 0.0),
         )
         tables.set_params(slot, packed)
     out = torch.empty(rows, dtype=torch.int64, device=device)

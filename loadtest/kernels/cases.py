@@ -248,19 +248,19 @@ def _sample(spec: BatchSpec, on: Setting) -> Iterator[Case]:
         "top-p 0.95, min-p 0.02": (0.8, 0, 0.95, 0.02),
     }
     for name, (temperature, top_k, top_p, min_p) in settings.items():
-        rules = sampling.DrawRules.empty(rows, torch.device("cpu"))
+        slot_params = sampling.SlotParams.empty(rows, torch.device("cpu"))
         for slot in range(rows):
-            rules.set(slot, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=slot)
-        run = partial(sampling.draw, logits, slots, indices, _on_device(rules, on.device))
+            slot_params.set(slot, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=slot)
+        run = partial(sampling.draw, logits, slots, indices, _on_device(slot_params, on.device))
         yield Case(f"{rows}x{vocab}", name, run, logits.nbytes, 0)
     tokens = torch.zeros(rows, dtype=torch.int64, device=on.device)
     found = partial(sampling.logprobs, logits, slots, tokens, 5)
     yield Case(f"{rows}x{vocab}", "logprobs, top 5", found, logits.nbytes, 0)
 
 
-def _on_device(rules: sampling.DrawRules, device: torch.device) -> sampling.DrawRules:
-    moved = {field.name: getattr(rules, field.name).to(device) for field in fields(rules)}
-    return sampling.DrawRules(**moved)
+def _on_device(slot_params: sampling.SlotParams, device: torch.device) -> sampling.SlotParams:
+    moved = {field.name: getattr(slot_params, field.name).to(device) for field in fields(slot_params)}
+    return sampling.SlotParams(**moved)
 
 
 def _layer_norm(spec: BatchSpec, on: Setting) -> Iterator[Case]:

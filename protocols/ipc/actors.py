@@ -1,7 +1,7 @@
 """Messages between the actors, grouped by who receives them.
 
 Each mailbox has one tagged union and one typed decoder (see :mod:`.codec`). Requests are named by
-``rid``, an integer that the client process counts up and never reuses; a choice of a request is
+``rid``, an integer that the client process counts up and never reuses; a sequence of a request is
 ``(rid, index)``.
 """
 
@@ -44,7 +44,7 @@ class Vocabulary(msgspec.Struct, frozen=True, array_like=True, tag="vocabulary")
 
 
 class Thinking(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How many tokens a choice may think for, and how to tell that it does."""
+    """How many tokens a sequence may think for, and how to tell that it does."""
 
     budget: int
     """Tokens drawn after thinking began; then it is ended. 0 ends it as it begins."""
@@ -60,21 +60,22 @@ class Resumed(msgspec.Struct, frozen=True, array_like=True):
     """What a request had received when its engine was lost: the new one goes on from there."""
 
     outputs: list[list[int]]
-    """Tokens delivered so far, a list for each choice; where they are many they come ahead, as :class:`ResumedPart`."""
+    """Tokens delivered so far, a list for each sequence; where they are many they come ahead, as
+    :class:`ResumedPart`."""
     ended: list[int]
-    """Choices that have had their terminal message, or are not wanted any more."""
+    """Sequences that have had their terminal message, or are not wanted any more."""
     prompt_done: bool
     """Whether :class:`PromptDone` has been delivered; it is not sent again."""
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
-    """One request of ``len(seeds)`` choices over one prompt."""
+    """One request of ``len(seeds)`` sequences over one prompt."""
 
     rid: int
     prompt: list[int]
     params: SamplingParams
     seeds: list[int]
-    """Unsigned 64 bits, one per choice, drawn at admission also when the client gave none."""
+    """Unsigned 64 bits, one per sequence, drawn at admission also when the client gave none."""
     priority: int
     """Lower runs earlier; aged by waiting time."""
     salt: str
@@ -85,18 +86,20 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     name: str = ""
     """The request id that the client's user sees: for logs, and never a key of anything."""
     grammar: str = ""
-    """What each choice must match, in llguidance's dialect of Lark, or as the JSON of its own grammars; "" is none."""
+    """What each sequence must match, in llguidance's dialect of Lark, or as the JSON of its own grammars; "" is
+    none."""
     thinking: Thinking | None = None
     audio: Audio | None = None
-    """What the choices hear, where the model does; such a request has one choice."""
+    """What the sequences hear, where the model does; such a request has one sequence."""
     streamed: Streamed | None = None
-    """For a model that hears while it is spoken to; such a request has one choice."""
+    """For a model that hears while it is spoken to; such a request has one sequence."""
     pooling: Pooling | None = None
-    """What is made of the prompt, by a model that draws no tokens; such a request has one choice and wants none."""
+    """What is made of the prompt, by a model that draws no tokens; such a request has one sequence and wants none."""
 
 
 class ResumedPart(msgspec.Struct, frozen=True, array_like=True, tag="resumed", gc=False):
-    """Some of what one choice had received, ahead of the :class:`Submit` of its request and after what came before."""
+    """Some of what one sequence had received, ahead of the :class:`Submit` of its request and after what came
+    before."""
 
     rid: int
     index: int
@@ -114,7 +117,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):
-    """The client no longer wants this choice, or with ``index`` -1 the whole request."""
+    """The client no longer wants this sequence, or with ``index`` -1 the whole request."""
 
     rid: int
     index: int
@@ -205,7 +208,7 @@ class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChoiceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Tokens that one choice gained, in order; an EOS or stop token is included."""
+    """Tokens that one sequence gained, in order; an EOS or stop token is included."""
 
     rid: int
     index: int
@@ -214,7 +217,7 @@ class ChoiceTokens(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The one terminal message of a choice. ``stop_token`` names a matched ``stop_token_ids`` entry."""
+    """The one terminal message of a sequence. ``stop_token`` names a matched ``stop_token_ids`` entry."""
 
     rid: int
     index: int
@@ -244,7 +247,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     preemptions: int
     """For want of KV blocks."""
     prefix_queries: int
-    """Prompt tokens looked up in the prefix cache when a choice was first admitted."""
+    """Prompt tokens looked up in the prefix cache when a sequence was first admitted."""
     prefix_hits: int
     """Prompt tokens found there."""
     steps: int

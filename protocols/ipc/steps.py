@@ -88,7 +88,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     """One step. ``freed`` is applied first, then ``new`` and ``forks``; then ``encodings`` are made and ``inputs`` are
     handed out, and ``rows`` run as one batch.
 
-    The prompt and the parameters of a request travel once a plan, however many of its choices enter.
+    The prompt and the parameters of a request travel once a plan, however many of its sequences enter.
     """
 
     epoch: int

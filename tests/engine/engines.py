@@ -39,7 +39,7 @@ async def running(manner: str, recovery: RecoveryConfig = DEFAULTS) -> AsyncIter
 
 
 async def read_all(stream: RequestStream) -> tuple[dict[int, list[int]], dict[int, Finished]]:
-    """Tokens and terminal message of each choice; fails on a second terminal message or anything after it."""
+    """Tokens and terminal message of each sequence; fails on a second terminal message or anything after it."""
     tokens: dict[int, list[int]] = {}
     ends: dict[int, Finished] = {}
     async for events in stream:

@@ -49,20 +49,20 @@ class Client:
         self.logprobs.setdefault(gained.index, []).extend(gained.logprobs or [])
 
     def take_end(self, end: Finished) -> None:
-        assert end.index not in self.finished, f"choice {end.rid}.{end.index} finished twice"
+        assert end.index not in self.finished, f"sequence {end.rid}.{end.index} finished twice"
         self.finished[end.index] = end
 
     def again(self) -> Submit | None:
         """What is submitted to an engine that follows one that was lost; None where nothing of it lives."""
-        choices = range(len(self.submit.seeds))
-        if len(self.finished) == len(choices):
+        sequences = range(len(self.submit.seeds))
+        if len(self.finished) == len(sequences):
             return None
-        outputs = [list(self.tokens.get(index, [])) for index in choices]
+        outputs = [list(self.tokens.get(index, [])) for index in sequences]
         resumed = Resumed(outputs, list(self.finished), bool(self.prompts))
         return msgspec.structs.replace(self.submit, resumed=resumed, streamed=self.streamed)
 
     def check(self, max_model_len: int, shape: StreamShape | None, *, blamed: bool) -> None:
-        """Every choice ended once, with the tokens that it gives alone; ``blamed`` may have ended before."""
+        """Every sequence ended once, with the tokens that it gives alone; ``blamed`` may have ended before."""
         submit = self.submit
         assert set(self.finished) == set(range(len(submit.seeds))), f"request {submit.rid} lacks terminal messages"
         for index, finished in self.finished.items():
@@ -75,10 +75,10 @@ class Client:
                 assert finished.message
                 assert got == expected.tokens[: len(got)] if blamed else not got, finished
             elif finished.reason == "abort":
-                assert index in self.aborted, f"choice {submit.rid}.{index} was aborted by nobody"
+                assert index in self.aborted, f"sequence {submit.rid}.{index} was aborted by nobody"
                 assert got == expected.tokens[: len(got)]
             else:
-                assert got == expected.tokens, f"choice {submit.rid}.{index} gave other tokens than alone"
+                assert got == expected.tokens, f"sequence {submit.rid}.{index} gave other tokens than alone"
                 assert (finished.reason, finished.stop_token) == (expected.reason, expected.stop_token)
                 self._check_prompt()
 

@@ -9,6 +9,7 @@ import msgspec
 
 from stentor.engine.channel import MAX_FRAME
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
+from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.worker.rows import with_forks
@@ -21,7 +22,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
 from stentor.tests.engine.fake_client import Client
 from stentor.tests.engine.fake_worker import FakeWorker
-from stentor.tests.engine.scripted_grammar import ScriptedGrammar, rule_over
+from stentor.tests.engine.scripted_grammar import ScriptedGrammar, constraint_over
 
 
 class Engine:
@@ -120,11 +121,11 @@ class Engine:
 
     def _submit(self, submit: Submit) -> None:
         grammar = self.clients[submit.rid].grammar
-        rules = None
+        constraints: list[TokenConstraint | None] | None = None
         if grammar is not None:
             outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
-            rules = [rule_over(grammar, submit.params, each) for each in outputs]
-        refused = self.scheduler.submit(submit, self.now, rules)
+            constraints = [constraint_over(grammar, submit.params, each) for each in outputs]
+        refused = self.scheduler.submit(submit, self.now, constraints)
         if refused is not None:
             self.receive(refused)
 
@@ -241,6 +242,6 @@ class Engine:
         assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
 
     def check_clients(self) -> None:
-        """Every choice ended once, with the tokens that it gives alone."""
+        """Every sequence ended once, with the tokens that it gives alone."""
         for rid, client in self.clients.items():
             client.check(self.max_model_len, self.stream, blamed=rid in self.failed)

@@ -61,7 +61,7 @@ def pooled_of(prompt: Sequence[int], pooling: Pooling) -> Pooled:
 
 @dataclass
 class Alone:
-    """What a choice yields when nothing else exists."""
+    """What a sequence yields when nothing else exists."""
 
     tokens: list[int]
     reason: str

@@ -18,7 +18,7 @@ from stentor.protocols.ipc.steps import StepPlan, TokenLogprobs
 
 @dataclass
 class Outcome:
-    """What one choice got."""
+    """What one sequence got."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -30,7 +30,7 @@ def never() -> bool:
 
 
 class LocalEngine:
-    """Submit, then :meth:`run` until every choice has ended."""
+    """Submit, then :meth:`run` until every sequence has ended."""
 
     def __init__(self, config: WorkerConfig) -> None:
         setup = set_up(config, lambda phase, done, total: None)

@@ -23,7 +23,7 @@ class MortalEngine(Engine):
             return False
         self.plans.append(with_forks(plan))
         slots = {row.slot for row in plan.rows}
-        rids = {choice.request.rid for choice in self.scheduler._rows.running if choice.slot in slots}
+        rids = {sequence.request.rid for sequence in self.scheduler._rows.running if sequence.slot in slots}
         if self._kills(plan, rids):
             while self.results and self._rng.random() < 0.5:
                 self.deliver()

@@ -1,6 +1,6 @@
 """Engine processes that do what a test says, die when it says, and go on with what another has left.
 
-What a choice yields follows from its prompt, seed and place alone, so whoever goes on must know exactly what was
+What a sequence yields follows from its prompt, seed and place alone, so whoever goes on must know exactly what was
 delivered: an engine that is told anything else fails its test.
 """
 
@@ -41,7 +41,7 @@ def _hash(*parts: object) -> int:
 
 
 def expected(submit: Submit, index: int) -> tuple[list[int], FinishReason]:
-    """All tokens of a choice that nobody aborts, and how it ends."""
+    """All tokens of a sequence that nobody aborts, and how it ends."""
     key = (submit.prompt, submit.seeds[index])
     natural = 5 + _hash("length", key) % 8
     count = min(natural, submit.params.max_tokens)
@@ -64,7 +64,7 @@ class _Request:
             tokens, _ = expected(submit, index)
             outputs = [] if resumed is None else resumed.outputs[index]
             if resumed is not None and index in resumed.ended:
-                assert outputs == [], "tokens of a choice that has ended"
+                assert outputs == [], "tokens of a sequence that has ended"
                 continue
             assert outputs == tokens[: len(outputs)], "other tokens than were sent"
             assert len(outputs) < len(tokens), "all tokens, and yet no end"
@@ -157,7 +157,7 @@ class ScriptedEngine:
             self.send_message(batch)
 
     def step(self, wanted: Callable[[int], bool] = lambda _rid: True) -> None:
-        """A token for each choice of the requests that are ``wanted``, in one message."""
+        """A token for each sequence of the requests that are ``wanted``, in one message."""
         batch = TokensBatch([], [], [])
         for rid, request in list(self.requests.items()):
             if wanted(rid):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from stentor.engine.core.grammar.rule import ChoiceRule, ParameterSets
+from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstraint
 from stentor.engine.core.grammar.token_sets import set_of
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -44,7 +44,7 @@ class ScriptedGrammar:
 
 
 def permitted(grammar: ScriptedGrammar, params: SamplingParams, tokens: Sequence[int]) -> set[int]:
-    """What a choice may draw after ``tokens``, from the definitions alone."""
+    """What a sequence may draw after ``tokens``, from the definitions alone."""
     ends = set(params.eos_token_ids)
     found = grammar.allowed(tokens)
     if grammar.accepting(tokens) and ends:
@@ -133,15 +133,15 @@ class WideMatcher:
         return WideMatcher(self.size, self.seed, self.tokens)
 
 
-def wide_rule(size: int, seed: int, params: SamplingParams) -> ChoiceRule:
-    return ChoiceRule(ParameterSets(params, size, []), WideMatcher(size, seed), None)
+def wide_constraint(size: int, seed: int, params: SamplingParams) -> TokenConstraint:
+    return TokenConstraint(ParameterSets(params, size, []), WideMatcher(size, seed), None)
 
 
-def rule_over(
+def constraint_over(
     grammar: ScriptedGrammar, params: SamplingParams, outputs: Sequence[int] = (), breaks: int = 1000
-) -> ChoiceRule:
-    """What a choice follows that has drawn ``outputs``."""
-    rule = ChoiceRule(ParameterSets(params, VOCAB, [EOS]), ScriptedMatcher(grammar, breaks=breaks), None)
+) -> TokenConstraint:
+    """What a sequence follows that has drawn ``outputs``."""
+    constraint = TokenConstraint(ParameterSets(params, VOCAB, [EOS]), ScriptedMatcher(grammar, breaks=breaks), None)
     for token in outputs:
-        rule.accept(token)
-    return rule
+        constraint.accept(token)
+    return constraint

@@ -65,7 +65,7 @@ async def _failure(client: EngineClient) -> str:
     return client.failure
 
 
-async def test_each_choice_of_a_request_gets_its_tokens_and_one_end() -> None:
+async def test_each_sequence_of_a_request_gets_its_tokens_and_one_end() -> None:
     async with running("ready") as client:
         ready = await client.wait_started()
         assert ready.max_model_len == MAX_MODEL_LEN
@@ -259,8 +259,8 @@ async def test_a_server_that_stands_still_loses_no_token_of_more_than_a_ring_hol
 # ---- a stream that is read slowly
 
 
-def _stream(choices: int, rid: int = 0) -> RequestStream:
-    submit = Submit(rid, PROMPT, SamplingParams(max_tokens=1000), list(range(choices)), 0, "", 0.0)
+def _stream(sequences: int, rid: int = 0) -> RequestStream:
+    submit = Submit(rid, PROMPT, SamplingParams(max_tokens=1000), list(range(sequences)), 0, "", 0.0)
     return RequestStream(submit, lambda _stream, _index: None)
 
 
@@ -268,7 +268,7 @@ def _logprob(token: int) -> TokenLogprobs:
     return TokenLogprobs(token, -1.0, 1, [])
 
 
-async def test_unread_tokens_of_a_choice_are_one_event() -> None:
+async def test_unread_tokens_of_a_sequence_are_one_event() -> None:
     stream = _stream(2)
     for token in range(1000):
         stream.push_tokens(ChoiceTokens(0, token % 2, [token], [_logprob(token)]))
@@ -310,7 +310,7 @@ async def test_events_that_were_read_do_not_change_any_more() -> None:
     assert (before.tokens, after.tokens) == ([1], [2])
 
 
-async def test_a_choice_ends_once_and_has_no_tokens_afterwards() -> None:
+async def test_a_sequence_ends_once_and_has_no_tokens_afterwards() -> None:
     stream = _stream(1)
     stream.push_end(Finished(0, 0, "stop", None, None))
     stream.push_tokens(ChoiceTokens(0, 0, [1], None))

@@ -146,7 +146,7 @@ def test_streams_that_lose_their_worker_again_and_again_go_on_with_the_very_same
     assert engine.outcomes == undisturbed
 
 
-def test_choices_of_one_request_draw_what_each_seed_draws_alone(folder: Path) -> None:
+def test_sequences_of_one_request_draw_what_each_seed_draws_alone(folder: Path) -> None:
     engine = LocalEngine(model_config(folder, batch_invariant=True))
     params = SamplingParams(max_tokens=20, temperature=1.0)
     prompt = _tokens(3, 50)

@@ -9,7 +9,7 @@ import pytest
 
 from stentor.engine.channel import ChannelClosed, Endpoint, PeerDied
 from stentor.engine.core.grammar import token_sets
-from stentor.engine.core.grammar.rule import ChoiceRule, ParameterSets
+from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstraint
 from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import Ping, Submit
 from stentor.protocols.ipc.codec import decode_worker, encoder
@@ -64,8 +64,8 @@ class AllButOne:
 
 def _submit(scheduler: Scheduler, rid: int, size: int) -> None:
     params = SamplingParams(max_tokens=TOKENS)
-    rule = ChoiceRule(ParameterSets(params, size, []), AllButOne(rid, size), None)
-    assert scheduler.submit(Submit(rid, [1, 2], params, [1], 0, "", 0.0), 0.0, [rule]) is None
+    constraint = TokenConstraint(ParameterSets(params, size, []), AllButOne(rid, size), None)
+    assert scheduler.submit(Submit(rid, [1, 2], params, [1], 0, "", 0.0), 0.0, [constraint]) is None
 
 
 def _work(engine: Endpoint, largest: list[int]) -> None:

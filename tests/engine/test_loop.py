@@ -421,7 +421,7 @@ async def test_masks_of_a_step_go_as_soon_as_the_one_before_is_known_and_before_
             tasks.cancel_scope.cancel()
 
 
-async def test_a_grammar_ends_its_choice_without_a_token_to_say_so() -> None:
+async def test_a_grammar_ends_its_sequence_without_a_token_to_say_so() -> None:
     received = Received()
     with stage() as on:
         _constrain(on, 'start: "\\x04\\x05\\x06"', seeds=(1,))
@@ -436,7 +436,7 @@ async def test_a_grammar_ends_its_choice_without_a_token_to_say_so() -> None:
     assert (received.ends[0].reason, received.ends[1].reason) == ("stop", "length")
 
 
-async def test_a_token_that_the_grammar_forbids_is_not_delivered_and_ends_its_choice_alone() -> None:
+async def test_a_token_that_the_grammar_forbids_is_not_delivered_and_ends_its_sequence_alone() -> None:
     received = Received()
     with stage() as on:
         _constrain(on, 'start: "\\x04\\x05x"')

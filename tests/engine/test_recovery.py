@@ -180,7 +180,7 @@ async def test_an_abort_that_the_dead_engine_never_heeded_is_heeded_without_it()
         half.check()
 
 
-async def test_tokens_are_kept_until_their_choice_ends_and_no_longer() -> None:
+async def test_tokens_are_kept_until_their_sequence_ends_and_no_longer() -> None:
     async with running() as (world, tasks):
         reader = world.submit(tasks, n=2)
         lengths = sorted(len(expected(reader.submit, index)[0]) for index in range(2))

@@ -92,11 +92,11 @@ class Received:
         return self.stats
 
     def check(self, *submits: Submit) -> None:
-        """Each choice has ended with exactly the tokens that it gives alone."""
+        """Each sequence has ended with exactly the tokens that it gives alone."""
         for each in submits:
             for index in range(len(each.seeds)):
                 expected = alone(each, index, MAX_MODEL_LEN)
-                assert self.tokens.get((each.rid, index), []) == expected.tokens, f"choice {each.rid}.{index}"
+                assert self.tokens.get((each.rid, index), []) == expected.tokens, f"sequence {each.rid}.{index}"
                 assert self.ends[each.rid, index].reason == expected.reason
         assert sorted(self.prompts) == sorted(set(self.prompts)), "a prompt was done twice"
 

@@ -1,19 +1,19 @@
-"""Logits and rules that the sampler's tests share."""
+"""Logits and parameters that the sampler's tests share."""
 
 import math
 
 import pytest
 import torch
 
-from stentor.kernels.sampling import DrawRules
+from stentor.kernels.sampling import SlotParams
 from stentor.kernels.tuning import Config
 
 
-def make_rules(*rows: dict[str, float]) -> DrawRules:
+def make_slot_params(*rows: dict[str, float]) -> SlotParams:
     """One slot per row; a key left out is neutral, and the seed is the slot."""
-    rules = DrawRules.empty(len(rows), torch.device("cpu"))
+    slot_params = SlotParams.empty(len(rows), torch.device("cpu"))
     for slot, row in enumerate(rows):
-        rules.set(
+        slot_params.set(
             slot,
             temperature=row.get("temperature", 1.0),
             top_k=int(row.get("top_k", 0)),
@@ -21,7 +21,7 @@ def make_rules(*rows: dict[str, float]) -> DrawRules:
             min_p=row.get("min_p", 0.0),
             seed=int(row.get("seed", slot)),
         )
-    return rules
+    return slot_params
 
 
 KINDS = ("normal", "peaked", "ties", "constant", "masked", "one", "broken", "wide")

@@ -14,7 +14,7 @@ from stentor.kernels.native import NativeFunction, unavailable_reason
 from stentor.kernels.sampling import native, reference
 from stentor.kernels.sampling.noise import gumbel, noise_words, row_keys
 from stentor.tests.examples import examples
-from stentor.tests.kernels.sampling_cases import KINDS, assert_distributed, make_logits, make_rules
+from stentor.tests.kernels.sampling_cases import KINDS, assert_distributed, make_logits, make_slot_params
 
 needs_native = pytest.mark.skipif(
     not native.usable(torch.zeros(1, 1)), reason=unavailable_reason() or "the native library is loaded"
@@ -22,11 +22,11 @@ needs_native = pytest.mark.skipif(
 VERSIONS = [pytest.param(reference, id="reference"), pytest.param(native, id="native", marks=needs_native)]
 
 
-def draw_many(version: ModuleType, logits: list[float], count: int, **rule: float) -> torch.Tensor:
+def draw_many(version: ModuleType, logits: list[float], count: int, **row_params: float) -> torch.Tensor:
     """Tokens [count] of one row at output indices 0, 1, …"""
     batch = torch.tensor([logits]).repeat(count, 1)
     tokens: torch.Tensor = version.draw(
-        batch, torch.zeros(count, dtype=torch.int64), torch.arange(count), make_rules(rule)
+        batch, torch.zeros(count, dtype=torch.int64), torch.arange(count), make_slot_params(row_params)
     )
     return tokens
 
@@ -62,7 +62,7 @@ def test_rows_of_neighbouring_seeds_are_independent(version: ModuleType) -> None
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    ("rule", "kept"),
+    ("row_params", "kept"),
     [
         ({"top_k": 3}, {3, 6, 0}),
         ({"top_p": 0.5}, {3, 6}),
@@ -71,8 +71,10 @@ def test_rows_of_neighbouring_seeds_are_independent(version: ModuleType) -> None
         ({"top_k": 5, "min_p": 0.2, "top_p": 0.95}, {3, 6, 0, 4}),
     ],
 )
-def test_filters_keep_the_likely_and_renormalise(version: ModuleType, rule: dict[str, float], kept: set[int]) -> None:
-    tokens = draw_many(version, LOGITS, 20000, **rule)
+def test_filters_keep_the_likely_and_renormalise(
+    version: ModuleType, row_params: dict[str, float], kept: set[int]
+) -> None:
+    tokens = draw_many(version, LOGITS, 20000, **row_params)
     p = softmax(LOGITS)
     inside = torch.tensor([token in kept for token in range(8)])
     p = torch.where(inside, p, 0.0)
@@ -101,11 +103,11 @@ def test_ties_at_the_top_p_limit_go_to_the_lowest_ids(version: ModuleType) -> No
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    "rule",
+    "row_params",
     [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-9}, {"top_p": 0.0}, {"min_p": 1.0}, {"temperature": 1e-40}],
 )
-def test_every_rule_that_leaves_one_token_is_greedy(version: ModuleType, rule: dict[str, float]) -> None:
-    assert set(draw_many(version, LOGITS, 300, **rule).tolist()) == {3}
+def test_every_rule_that_leaves_one_token_is_greedy(version: ModuleType, row_params: dict[str, float]) -> None:
+    assert set(draw_many(version, LOGITS, 300, **row_params).tolist()) == {3}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -126,14 +128,14 @@ def test_greedy_takes_the_lowest_id_among_equals(version: ModuleType) -> None:
     logits[1, 64] = torch.finfo(torch.float32).max
     logits[2, [20, 10]] = math.inf
     assert version.argmax(logits).tolist() == [300, 64, 10]
-    greedy = make_rules({"temperature": 0.0})
+    greedy = make_slot_params({"temperature": 0.0})
     slots = torch.zeros(3, dtype=torch.int64)
     assert version.draw(logits, slots, slots, greedy).tolist() == [300, 64, 10]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("rule", [{}, {"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}])
-def test_broken_logits_never_win_and_never_crash(version: ModuleType, rule: dict[str, float]) -> None:
+@pytest.mark.parametrize("row_params", [{}, {"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_broken_logits_never_win_and_never_crash(version: ModuleType, row_params: dict[str, float]) -> None:
     nan, inf = math.nan, math.inf
     for logits, possible in [
         ([nan] * 5, {-1}),
@@ -142,7 +144,7 @@ def test_broken_logits_never_win_and_never_crash(version: ModuleType, rule: dict
         ([-inf, -inf, -inf, -inf, -3e38], {4}),
         ([nan, inf, 3.0, -inf, 1e38], {1}),
     ]:
-        assert set(draw_many(version, logits, 50, **rule).tolist()) == possible
+        assert set(draw_many(version, logits, 50, **row_params).tolist()) == possible
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -160,8 +162,8 @@ def test_a_draw_is_the_argmax_of_logits_and_noise(version: ModuleType) -> None:
     slots = torch.zeros(20, dtype=torch.int64)
     noise = gumbel(noise_words(row_keys(torch.full((20,), 77), indices)[:, None], torch.arange(3000)))
     expected = (logits.double() / 0.8 + noise).argmax(-1)
-    drawn = version.draw(logits, slots, indices, make_rules({"temperature": 0.8, "seed": 77}))
-    assert torch.equal(drawn, expected)
+    sampled_token_ids = version.draw(logits, slots, indices, make_slot_params({"temperature": 0.8, "seed": 77}))
+    assert torch.equal(sampled_token_ids, expected)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -176,14 +178,16 @@ def test_draws_keep_their_golden_values(version: ModuleType) -> None:
 def test_a_row_draws_the_same_in_any_batch(version: ModuleType) -> None:
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(24, 5000, generator=generator) * 3
-    rules = make_rules(
+    slot_params = make_slot_params(
         *({"top_k": 7.0 * (slot % 3), "top_p": 1.0 - 0.1 * (slot % 2), "seed": slot * 31} for slot in range(24))
     )
     slots, indices = torch.arange(24), torch.arange(24) * 5
-    together = version.draw(logits, slots, indices, rules)
-    alone = [version.draw(logits[r : r + 1], slots[r : r + 1], indices[r : r + 1], rules).item() for r in range(24)]
+    together = version.draw(logits, slots, indices, slot_params)
+    alone = [
+        version.draw(logits[r : r + 1], slots[r : r + 1], indices[r : r + 1], slot_params).item() for r in range(24)
+    ]
     order = torch.randperm(24, generator=generator)
-    shuffled = version.draw(logits[order], slots[order], indices[order], rules)
+    shuffled = version.draw(logits[order], slots[order], indices[order], slot_params)
     assert together.tolist() == alone
     assert torch.equal(together[order], shuffled)
 
@@ -212,11 +216,13 @@ def test_the_native_version_chooses_what_the_definition_chooses(
 ) -> None:
     logits = make_logits(kind, len(rows), vocabulary, seed)
     before = logits.clone()
-    rules = make_rules(*rows)
+    slot_params = make_slot_params(*rows)
     slots = torch.arange(len(rows))
     for start in (0, seed):
         indices = slots + start
-        assert torch.equal(native.draw(logits, slots, indices, rules), reference.draw(logits, slots, indices, rules))
+        assert torch.equal(
+            native.draw(logits, slots, indices, slot_params), reference.draw(logits, slots, indices, slot_params)
+        )
     assert torch.equal(native.argmax(logits), reference.argmax(logits))
     assert torch.equal(logits.view(torch.int32), before.view(torch.int32))
 
@@ -259,8 +265,10 @@ def test_a_very_unlikely_token_wins_when_its_noise_is_large_enough(version: Modu
         logits = torch.full((1, 4096), -200.0)
         logits[0, 0] = 0.0
         logits[0, token] = noise[index, 0].item() - large + margin
-        drawn = version.draw(logits, torch.tensor([0]), torch.tensor([index]), make_rules({"seed": 0}))
-        assert drawn.tolist() == [winner]
+        sampled_token_ids = version.draw(
+            logits, torch.tensor([0]), torch.tensor([index]), make_slot_params({"seed": 0})
+        )
+        assert sampled_token_ids.tolist() == [winner]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -273,24 +281,26 @@ def test_top_p_orders_tokens_that_are_almost_equal(version: ModuleType) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("rule", [{}, {"top_p": 0.95}, {"top_k": 50}, {"top_k": 900}, {"min_p": 0.02}])
-def test_the_native_version_agrees_on_a_real_vocabulary(rule: dict[str, float]) -> None:
+@pytest.mark.parametrize("row_params", [{}, {"top_p": 0.95}, {"top_k": 50}, {"top_k": 900}, {"min_p": 0.02}])
+def test_the_native_version_agrees_on_a_real_vocabulary(row_params: dict[str, float]) -> None:
     for kind in ("normal", "peaked", "ties"):
         logits = make_logits(kind, 4, 49152, 17)
-        rules, slots = make_rules(*[rule] * 4), torch.arange(4)
-        assert torch.equal(native.draw(logits, slots, slots, rules), reference.draw(logits, slots, slots, rules))
+        slot_params, slots = make_slot_params(*[row_params] * 4), torch.arange(4)
+        assert torch.equal(
+            native.draw(logits, slots, slots, slot_params), reference.draw(logits, slots, slots, slot_params)
+        )
 
 
 @needs_native
 def test_threads_do_not_change_a_draw() -> None:
     logits = make_logits("normal", 16, 20000, 4)
-    rules, slots = make_rules(*[{"top_p": 0.9}, {}] * 8), torch.arange(16)
+    slot_params, slots = make_slot_params(*[{"top_p": 0.9}, {}] * 8), torch.arange(16)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        one = native.draw(logits, slots, slots, rules)
+        one = native.draw(logits, slots, slots, slot_params)
         torch.set_num_threads(4)
-        assert torch.equal(native.draw(logits, slots, slots, rules), one)
+        assert torch.equal(native.draw(logits, slots, slots, slot_params), one)
     finally:
         torch.set_num_threads(threads)
 
@@ -298,15 +308,15 @@ def test_threads_do_not_change_a_draw() -> None:
 @needs_native
 def test_the_native_version_is_the_one_that_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "draw", None)
-    rules, slots = make_rules({}), torch.zeros(1, dtype=torch.int64)
-    assert sampling.draw(torch.zeros(1, 4), slots, slots, rules).shape == (1,)
+    slot_params, slots = make_slot_params({}), torch.zeros(1, dtype=torch.int64)
+    assert sampling.draw(torch.zeros(1, 4), slots, slots, slot_params).shape == (1,)
 
 
 def test_the_definition_runs_where_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "usable", lambda logits: False)
     monkeypatch.setattr(native, "draw", None)
-    rules, slots = make_rules({}), torch.zeros(1, dtype=torch.int64)
-    assert sampling.draw(torch.zeros(1, 4), slots, slots, rules).shape == (1,)
+    slot_params, slots = make_slot_params({}), torch.zeros(1, dtype=torch.int64)
+    assert sampling.draw(torch.zeros(1, 4), slots, slots, slot_params).shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -322,10 +332,10 @@ def test_logits_of_another_layout_are_refused(logits: torch.Tensor) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_slot_outside_the_tables_is_an_error(version: ModuleType) -> None:
     with pytest.raises(IndexError):
-        version.draw(torch.zeros(1, 4), torch.tensor([3]), torch.tensor([0]), make_rules({}))
+        version.draw(torch.zeros(1, 4), torch.tensor([3]), torch.tensor([0]), make_slot_params({}))
 
 
 def test_no_rows_give_no_tokens() -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    assert sampling.draw(torch.zeros(0, 5), none, none, make_rules({})).shape == (0,)
+    assert sampling.draw(torch.zeros(0, 5), none, none, make_slot_params({})).shape == (0,)
     assert sampling.argmax(torch.zeros(0, 5)).shape == (0,)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from stentor.kernels import sampling
-from stentor.kernels.sampling import DrawRules, reference
+from stentor.kernels.sampling import SlotParams, reference
 from stentor.kernels.tuning import Config
 from stentor.tests.kernels.gpu import DEVICE
-from stentor.tests.kernels.sampling_cases import KINDS, make_logits, make_rules, small_tiles
+from stentor.tests.kernels.sampling_cases import KINDS, make_logits, make_slot_params, small_tiles
 
 pytestmark = [
     pytest.mark.triton,
@@ -31,16 +31,18 @@ FILTERS: list[dict[str, float]] = [
 ROOMS = {"lists": 150, "whole rows": 10**6, "lists that overflow": 8}
 
 
-def on_device(rules: DrawRules) -> DrawRules:
-    return DrawRules(**{name: table.to(DEVICE) for name, table in vars(rules).items()})
+def on_device(slot_params: SlotParams) -> SlotParams:
+    return SlotParams(**{name: table.to(DEVICE) for name, table in vars(slot_params).items()})
 
 
-def assert_draws_agree(logits: torch.Tensor, rules: DrawRules, indices: torch.Tensor) -> None:
+def assert_draws_agree(logits: torch.Tensor, slot_params: SlotParams, indices: torch.Tensor) -> None:
     slots = torch.arange(logits.shape[0])
     device_logits = logits.to(DEVICE)
     assert sampling.choose(device_logits, "triton") == "triton"
-    drawn = sampling.draw(device_logits, slots.to(DEVICE), indices.to(DEVICE), on_device(rules), variant="triton")
-    assert drawn.tolist() == reference.draw(logits, slots, indices, rules).tolist()
+    sampled_token_ids = sampling.draw(
+        device_logits, slots.to(DEVICE), indices.to(DEVICE), on_device(slot_params), variant="triton"
+    )
+    assert sampled_token_ids.tolist() == reference.draw(logits, slots, indices, slot_params).tolist()
     assert torch.equal(device_logits.cpu().view(torch.int32), logits.view(torch.int32))
 
 
@@ -51,21 +53,27 @@ def assert_draws_agree(logits: torch.Tensor, rules: DrawRules, indices: torch.Te
 def test_draws_equal_the_definition_bit_for_bit(kind: str, room: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small_tiles(monkeypatch, ROOMS[room], chunk=256 if room == "lists" else 64)
     logits = make_logits(kind, len(FILTERS), 155, KINDS.index(kind))
-    assert_draws_agree(logits, make_rules(*FILTERS), torch.arange(len(FILTERS)) * 1000)
+    assert_draws_agree(logits, make_slot_params(*FILTERS), torch.arange(len(FILTERS)) * 1000)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 64, 129])
 def test_vocabularies_of_odd_sizes(vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
     small_tiles(monkeypatch, 40)
-    rules: list[dict[str, float]] = [{"seed": 2.0**40}, {"top_k": 3}, {"top_p": 0.7}, {"temperature": 0.0}]
-    assert_draws_agree(make_logits("normal", 4, vocabulary, vocabulary), make_rules(*rules), torch.arange(4))
+    slot_params: list[dict[str, float]] = [{"seed": 2.0**40}, {"top_k": 3}, {"top_p": 0.7}, {"temperature": 0.0}]
+    assert_draws_agree(
+        make_logits("normal", 4, vocabulary, vocabulary), make_slot_params(*slot_params), torch.arange(4)
+    )
 
 
 @pytest.mark.parametrize("top_k", [1, 20, 63, 199])
 def test_any_k_whether_or_not_there_are_as_many_blocks(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     small_tiles(monkeypatch, 128)
-    rules: list[dict[str, float]] = [{"top_k": top_k}, {"top_k": top_k, "top_p": 0.5}, {"top_k": top_k, "min_p": 0.01}]
-    assert_draws_agree(make_logits("ties", 3, 200, top_k), make_rules(*rules), torch.arange(3))
+    slot_params: list[dict[str, float]] = [
+        {"top_k": top_k},
+        {"top_k": top_k, "top_p": 0.5},
+        {"top_k": top_k, "min_p": 0.01},
+    ]
+    assert_draws_agree(make_logits("ties", 3, 200, top_k), make_slot_params(*slot_params), torch.arange(3))
 
 
 @pytest.mark.parametrize("room", [90, 8])
@@ -75,9 +83,11 @@ def test_ties_at_the_top_p_limit_go_to_the_lowest_ids(room: int, monkeypatch: py
     logits[:, 1::16] = 4.0  # 7 tokens
     logits[:, 2::3] = 3.5  # 33 or so, of which top-p takes some
     logits[4:, [3, 50, 70, 90]] = 40.0  # of which it takes exactly two
-    rules: list[dict[str, float]] = [{"top_p": 0.4 + 0.1 * row if row < 4 else 0.5, "seed": row} for row in range(8)]
-    rules[3]["top_k"] = 35
-    assert_draws_agree(logits, make_rules(*rules), torch.arange(8))
+    slot_params: list[dict[str, float]] = [
+        {"top_p": 0.4 + 0.1 * row if row < 4 else 0.5, "seed": row} for row in range(8)
+    ]
+    slot_params[3]["top_k"] = 35
+    assert_draws_agree(logits, make_slot_params(*slot_params), torch.arange(8))
 
 
 @pytest.mark.parametrize("kind", ["normal", "peaked", "masked"])
@@ -87,17 +97,17 @@ def test_the_bracket_holds_the_end_of_the_filter_and_few_tokens(kind: str, monke
     from stentor.kernels.sampling.tables import params_of
 
     small_tiles(monkeypatch, 256)
-    rules = make_rules({"top_k": 20}, {"top_p": 0.9}, {"top_p": 0.8, "temperature": 0.5})
+    slot_params = make_slot_params({"top_k": 20}, {"top_p": 0.9}, {"top_p": 0.8, "temperature": 0.5})
     logits, slots = make_logits(kind, 3, 1000, 3), torch.arange(3)
-    params = params_of(rules, slots, slots).to(DEVICE)
+    params = params_of(slot_params, slots, slots).to(DEVICE)
     out = torch.empty(3, dtype=torch.int64, device=DEVICE)
-    drawn = triton_step.draw_rows(logits.to(DEVICE), slots.to(DEVICE), params, None, out)
-    kept, z = reference.kept(logits, slots, rules)
+    sampled_token_ids = triton_step.draw_rows(logits.to(DEVICE), slots.to(DEVICE), params, None, out)
+    kept, z = reference.kept(logits, slots, slot_params)
     end = torch.where(kept, z, 0.0).amin(1)
-    low, high = drawn.brackets.cpu().unbind(1)
+    low, high = sampled_token_ids.brackets.cpu().unbind(1)
     assert (low <= end).all()
     assert (end < high).all()
-    assert (drawn.counts.cpu() <= 256).all()
+    assert (sampled_token_ids.counts.cpu() <= 256).all()
 
 
 def test_the_greedy_token_is_the_lowest_id_among_equals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +173,7 @@ def test_a_row_reads_the_same_log_probabilities_in_any_batch() -> None:
 def test_no_rows_give_no_tokens() -> None:
     none = torch.zeros(0, dtype=torch.int64, device=DEVICE)
     logits = torch.zeros(0, 5, device=DEVICE)
-    assert sampling.draw(logits, none, none, on_device(make_rules({})), variant="triton").shape == (0,)
+    assert sampling.draw(logits, none, none, on_device(make_slot_params({})), variant="triton").shape == (0,)
     assert sampling.logprobs(logits, none, none, 2, variant="triton")[2].shape == (0, 2)
 
 
@@ -186,4 +196,4 @@ def test_the_noise_and_the_masses_of_the_kernels_are_those_of_the_definition() -
 @pytest.mark.parametrize("vocabulary", [128256, 151936])
 def test_a_real_vocabulary_draws_what_the_definition_draws(kind: str, vocabulary: int) -> None:
     logits = make_logits(kind, len(FILTERS), vocabulary, 1)
-    assert_draws_agree(logits, make_rules(*FILTERS), torch.arange(len(FILTERS)))
+    assert_draws_agree(logits, make_slot_params(*FILTERS), torch.arange(len(FILTERS)))

@@ -108,8 +108,8 @@ def test_no_drafts_make_a_step() -> None:
     assert accepted.tolist() == [0] * 6
 
 
-@pytest.mark.parametrize("rule", [{}, {"top_k": 3}, {"top_p": 0.7, "temperature": 1.5}])
-def test_probable_drafts_leave_the_distribution_as_it_is(rule: dict[str, float]) -> None:
+@pytest.mark.parametrize("row_params", [{}, {"top_k": 3}, {"top_p": 0.7, "temperature": 1.5}])
+def test_probable_drafts_leave_the_distribution_as_it_is(row_params: dict[str, float]) -> None:
     sequences, vocabulary = 6000, 8
     generator = torch.Generator().manual_seed(4)
     target = torch.tensor([[1.0, 0.0, -1.0, 2.0, 0.5, -3.0, 1.5, -0.5], [0.0, 1.0, 2.0, -1.0, 0.3, 0.1, -2.0, 1.2]])
@@ -117,18 +117,18 @@ def test_probable_drafts_leave_the_distribution_as_it_is(rule: dict[str, float])
     q = torch.softmax(torch.randn(2, vocabulary, generator=generator), -1)
     drafts = torch.stack([torch.multinomial(row, sequences, True, generator=generator) for row in q], 1)
     tables = SamplerTables.empty(sequences, vocabulary, torch.device("cpu"))
-    packed = torch.tensor([pack_params(seed=slot * 77, index=9, **rule) for slot in range(sequences)])  # type: ignore[arg-type]
+    packed = torch.tensor([pack_params(seed=slot * 77, index=9, **row_params) for slot in range(sequences)])  # type: ignore[arg-type]
     slots = torch.arange(sequences)
     sampling.write_params_(tables, slots, packed)
     tokens, accepted = verify(
         target.repeat(sequences, 1, 1), drafts, q.repeat(sequences, 1, 1), slots, tables, "reference"
     )
     assert torch.equal(tables.params[:, INDEX], 10 + accepted)
-    z = target.double() / rule.get("temperature", 1.0)
+    z = target.double() / row_params.get("temperature", 1.0)
     p = torch.softmax(z, -1)
-    if "top_k" in rule:
+    if "top_k" in row_params:
         p = torch.where(p >= p.topk(3).values[:, -1:], p, 0.0)
-    if "top_p" in rule:
+    if "top_p" in row_params:
         ordered, order = p.sort(descending=True)
         p = torch.zeros_like(p).scatter(1, order, torch.where(ordered.cumsum(1) - ordered < 0.7, ordered, 0.0))
     p = p / p.sum(1, keepdim=True)
@@ -141,7 +141,7 @@ def test_probable_drafts_leave_the_distribution_as_it_is(rule: dict[str, float])
 
 @pytest.mark.triton
 @pytest.mark.parametrize(("dtype", "room", "seed"), [(torch.float32, 64, 1), (torch.float16, 10**6, 2)], ids=str)
-def test_triton_judges_probable_drafts_as_the_definition_does(
+def test_triton_verifies_probable_drafts_as_the_definition_does(
     dtype: torch.dtype, room: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_tiles(monkeypatch, room)

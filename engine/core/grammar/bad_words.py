@@ -9,7 +9,7 @@ Endings = Mapping[int, Sequence[tuple[tuple[int, ...], int]]]
 
 
 def endings_of(sequences: Iterable[Sequence[int]]) -> Endings:
-    """Of sequences of two tokens and more; the same for all choices of a request."""
+    """Of sequences of two tokens and more; the same for all sequences of a request."""
     found: dict[int, list[tuple[tuple[int, ...], int]]] = {}
     for sequence in sequences:
         *before, last = sequence
@@ -19,7 +19,7 @@ def endings_of(sequences: Iterable[Sequence[int]]) -> Endings:
 
 
 class BadWords:
-    """Follows one choice through its tokens; those of the prompt do not count."""
+    """Follows one sequence through its tokens; those of the prompt do not count."""
 
     __slots__ = ("_endings", "_longest", "_tail")
 
@@ -29,7 +29,7 @@ class BadWords:
         self._tail: list[int] = []
 
     def take(self, token: int) -> None:
-        """The choice drew a token."""
+        """The sequence drew a token."""
         self._tail.append(token)
         if len(self._tail) > 2 * self._longest:
             del self._tail[: -self._longest]

@@ -11,20 +11,20 @@ import msgspec
 from stentor.protocols.ipc.actors import Finished, FinishReason, Resumed, Submit, TokensBatch, Vocabulary
 
 from .matcher import GrammarError
-from .structured_output import Rules, StructuredOutputManager
+from .structured_output import RequestConstraints, StructuredOutputManager
 
 logger = logging.getLogger(__name__)
 
-InThread = Callable[[Callable[[], Rules]], Awaitable[Rules]]
+InThread = Callable[[Callable[[], RequestConstraints]], Awaitable[RequestConstraints]]
 
 
 class Prepared(NamedTuple):
     """What has become of one of them."""
 
     rid: int
-    rules: Rules | None
+    constraints: RequestConstraints | None
     refusal: str
-    """Why there are no rules."""
+    """Why there are no constraints."""
 
 
 class GrammarQueue:
@@ -42,7 +42,7 @@ class GrammarQueue:
         return len(self._waiting)
 
     @property
-    def choices(self) -> int:
+    def sequences(self) -> int:
         """Of those, that have not ended."""
         return sum(len(_open(submit)) for submit in self._waiting.values())
 
@@ -57,7 +57,7 @@ class GrammarQueue:
                 await anyio.to_thread.run_sync(self._grammars.warm_up, abandon_on_cancel=True)
 
     def enter(self, submit: Submit) -> None:
-        """From here on the request is owed a terminal message for each choice; :meth:`prepare` has to follow."""
+        """From here on the request is owed a terminal message for each sequence; :meth:`prepare` has to follow."""
         self._waiting[submit.rid] = submit
 
     async def prepare(self, rid: int) -> Prepared | None:
@@ -68,7 +68,7 @@ class GrammarQueue:
                 return None
             first = submit
             try:
-                return Prepared(rid, await self._in_thread(lambda: self._grammars.rules_of(first)), "")
+                return Prepared(rid, await self._in_thread(lambda: self._grammars.constraints_of(first)), "")
             except GrammarError as error:
                 return Prepared(rid, None, str(error))
             except Exception as error:  # it would end the engine, and the next one, which is given the request again
@@ -116,5 +116,5 @@ def _open(submit: Submit) -> list[int]:
     return [index for index in range(len(submit.seeds)) if index not in ended]
 
 
-async def _in_thread(work: Callable[[], Rules]) -> Rules:
+async def _in_thread(work: Callable[[], RequestConstraints]) -> RequestConstraints:
     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)

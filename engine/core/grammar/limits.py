@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from llguidance import LLParserLimits
 
 MAX_LEXER_STATES: Final = 100_000
-"""One to two KiB each, in every choice that has the grammar."""
+"""One to two KiB each, in every sequence that has the grammar."""
 MAX_GRAMMAR_SIZE: Final = 250_000
 """Symbols."""
 INITIAL_LEXER_FUEL: Final = 1_000_000

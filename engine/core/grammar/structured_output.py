@@ -1,4 +1,4 @@
-"""The grammars of one engine: the vocabulary, what has been compiled, and the rules of a request's choices."""
+"""The grammars of one engine: the vocabulary, what has been compiled, and the constraints of a request's sequences."""
 
 from collections import OrderedDict
 from typing import Final
@@ -7,8 +7,8 @@ import msgspec
 
 from stentor.protocols.ipc.actors import Submit, Vocabulary
 
+from .constraint import ConstraintBroken, ParameterSets, TokenConstraint
 from .matcher import Compiler, GrammarError, GuidanceMatcher
-from .rule import ChoiceRule, ParameterSets, RuleBroken
 from .thinking import ThinkingBudget
 from .vocabulary import TokenBytes, VocabularyReader
 
@@ -17,16 +17,16 @@ _CACHED_BYTES: Final = 8 << 20
 """Of sources; what is made of them is larger, by a bounded factor (:mod:`.limits`)."""
 
 
-class Rules(msgspec.Struct, frozen=True):
-    """What the choices of one request follow."""
+class RequestConstraints(msgspec.Struct, frozen=True):
+    """What the sequences of one request follow."""
 
-    choices: list[ChoiceRule | None]
+    sequences: list[TokenConstraint | None]
     broken: dict[int, str]
-    """Why a choice cannot go on with the tokens that it has, by index."""
+    """Why a sequence cannot go on with the tokens that it has, by index."""
 
 
 class StructuredOutputManager:
-    """Told of the vocabulary by the loop; :meth:`rules_of` may be called from another thread, one at a time."""
+    """Told of the vocabulary by the loop; :meth:`constraints_of` may be called from another thread, one at a time."""
 
     def __init__(self) -> None:
         self._reader = VocabularyReader()
@@ -54,8 +54,8 @@ class StructuredOutputManager:
         if self._compiler is None and self._vocabulary is not None:
             self._compiler = Compiler(self._vocabulary)
 
-    def rules_of(self, submit: Submit) -> Rules:
-        """Compiles the grammar of a request, unless it has been lately, and replays what its choices have drawn.
+    def constraints_of(self, submit: Submit) -> RequestConstraints:
+        """Compiles the grammar of a request, unless it has been lately, and replays what its sequences have drawn.
 
         Takes milliseconds, or with a large grammar much longer. Raises :class:`.matcher.GrammarError`.
         """
@@ -68,19 +68,19 @@ class StructuredOutputManager:
         template = self._template(submit.grammar, vocabulary) if submit.grammar else None
         sets = ParameterSets(submit.params, size, vocabulary.eos)
         ended = () if submit.resumed is None else submit.resumed.ended
-        rules = Rules([], {})
+        constraints = RequestConstraints([], {})
         for index in range(len(submit.seeds)):
-            rule = None
+            constraint = None
             if index not in ended:
                 budget = None if submit.thinking is None else ThinkingBudget(submit.thinking)
-                rule = ChoiceRule(sets, None if template is None else template.copy(), budget)
+                constraint = TokenConstraint(sets, None if template is None else template.copy(), budget)
                 try:
                     for token in [] if submit.resumed is None else submit.resumed.outputs[index]:
-                        rule.accept(token)
-                except RuleBroken as broken:
-                    rules.broken[index] = str(broken)
-            rules.choices.append(rule)
-        return rules
+                        constraint.accept(token)
+                except ConstraintBroken as broken:
+                    constraints.broken[index] = str(broken)
+            constraints.sequences.append(constraint)
+        return constraints
 
     def _template(self, source: str, vocabulary: TokenBytes) -> GuidanceMatcher:
         found = self._compiled.get(source)

@@ -6,11 +6,11 @@ from stentor.protocols.ipc.actors import Thinking
 
 
 class ThinkingBudget:
-    """Follows one choice through its tokens.
+    """Follows one sequence through its tokens.
 
     Tokens count from the one after those that begin thinking. When the budget is spent, the tokens that end it are due
-    one after the other; where the choice has just drawn the first of them itself, the rest. What a choice that begins
-    to think again has spent before still counts.
+    one after the other; where the sequence has just drawn the first of them itself, the rest. What a sequence that
+    begins to think again has spent before still counts.
     """
 
     __slots__ = ("_begin", "_end", "_inside", "_left", "_matched", "_tail")
@@ -37,7 +37,7 @@ class ThinkingBudget:
         return bool(self._begin and self._end) and ahead > 0 and self._left < ahead
 
     def take(self, token: int) -> None:
-        """The choice drew a token."""
+        """The sequence drew a token."""
         if not self._inside:
             self._look_for_begin(token)
             return

@@ -1,11 +1,11 @@
 """Rows that need one position each."""
 
-from ..request import Choice
+from ..request import Sequence
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Choice]:
+def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Sequence]:
     """Plan every running row that has one position left to compute; returns those that have more.
 
     A row's next token may still be in flight: only its position is needed, the worker has the
@@ -16,24 +16,24 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager) -> list[Choice]:
     running = memory.rows.running
     block_size = memory.block_size
     streams = draft.streams
-    longer: list[Choice] = []
+    longer: list[Sequence] = []
     visited = 0
     while visited < len(running):
-        choice = running[visited]
+        sequence = running[visited]
         visited += 1
-        if choice.length_capped:
+        if sequence.length_capped:
             continue
-        if streams and choice.num_scheduled_tokens >= choice.ready_len:
+        if streams and sequence.num_scheduled_tokens >= sequence.ready_len:
             draft.waiting += 1  # what it hears next has not come
             continue
-        if choice.length - choice.num_scheduled_tokens > 1:
-            longer.append(choice)
+        if sequence.length - sequence.num_scheduled_tokens > 1:
+            longer.append(sequence)
             continue
         new_blocks: list[int] = []
-        if choice.num_scheduled_tokens == len(choice.blocks) * block_size:
-            if not pool.free_count and not memory.preempt_for(choice):
+        if sequence.num_scheduled_tokens == len(sequence.blocks) * block_size:
+            if not pool.free_count and not memory.preempt_for(sequence):
                 break
             new_blocks.append(pool.allocate())
-            choice.blocks.extend(new_blocks)
-        draft.add(choice, 1, new_blocks)
+            sequence.blocks.extend(new_blocks)
+        draft.add(sequence, 1, new_blocks)
     return longer

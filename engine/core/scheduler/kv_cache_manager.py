@@ -3,7 +3,7 @@
 from ..cache.blocks import BlockPool
 from ..cache.encodings import EncodingCache
 from ..cache.prefix import PrefixCache
-from ..request import Choice, ChoiceState, Request
+from ..request import Request, Sequence, SequenceState
 from .queue import WaitingQueue
 from .rows import RowTable
 
@@ -31,10 +31,10 @@ class KVCacheManager:
         """For want of blocks; rows put back for another reason are not counted."""
         self._holders: dict[int, Request] = {}
 
-    # ---- prompts held for choices that have yet to start
+    # ---- prompts held for sequences that have yet to start
 
-    def pin_shared_prefix(self, leader: Choice) -> None:
-        """Keep the full blocks of a prompt just prefilled, for the choices that fork from it.
+    def pin_shared_prefix(self, leader: Sequence) -> None:
+        """Keep the full blocks of a prompt just prefilled, for the sequences that fork from it.
 
         The block of the last prompt token is left out: a fork recomputes it to draw its first token.
         """
@@ -54,13 +54,13 @@ class KVCacheManager:
             request.held_blocks = []
             del self._holders[request.rid]
 
-    def settle_fork(self, choice: Choice) -> None:
-        """A choice that may have waited for a held prompt has started or ended; the last one drops the hold."""
-        if choice.forked:
-            choice.forked = False
-            choice.request.forks_left -= 1
-            if not choice.request.forks_left:
-                self.drop_hold(choice.request)
+    def settle_fork(self, sequence: Sequence) -> None:
+        """A sequence that may have waited for a held prompt has started or ended; the last one drops the hold."""
+        if sequence.forked:
+            sequence.forked = False
+            sequence.request.forks_left -= 1
+            if not sequence.request.forks_left:
+                self.drop_hold(sequence.request)
 
     def reclaim_hold(self, keep: Request | None) -> bool:
         """Drop the least important hold, other than that of ``keep``, that nobody runs on; False if there is none."""
@@ -71,35 +71,35 @@ class KVCacheManager:
         ]
         if not idle:
             return False
-        self.drop_hold(max(idle, key=lambda request: request.choices[0].order))
+        self.drop_hold(max(idle, key=lambda request: request.sequences[0].order))
         return True
 
     # ---- rows
 
-    def release(self, choice: Choice) -> None:
-        """Take slot, blocks and place from a running choice; the caller decides its next state."""
-        self.rows.leave(choice)
-        self.pool.free_table(choice.blocks)
-        if choice.place >= 0:
-            self.encodings.free(choice.place)
-        choice.drop_row()
+    def release(self, sequence: Sequence) -> None:
+        """Take slot, blocks and place from a running sequence; the caller decides its next state."""
+        self.rows.leave(sequence)
+        self.pool.free_table(sequence.blocks)
+        if sequence.place >= 0:
+            self.encodings.free(sequence.place)
+        sequence.drop_row()
 
-    def preempt(self, choice: Choice) -> None:
-        """Send a running choice back to the queue with the tokens it has; it will recompute their KV.
+    def preempt(self, sequence: Sequence) -> None:
+        """Send a running sequence back to the queue with the tokens it has; it will recompute their KV.
 
         A token of it that is in flight will still come and is still its own, so it may not re-enter
         before: the worker's new row must begin with that token.
         """
-        self.release(choice)
-        if choice.pending:
-            choice.move((ChoiceState.RUNNING,), ChoiceState.PREEMPTED)
+        self.release(sequence)
+        if sequence.pending:
+            sequence.move((SequenceState.RUNNING,), SequenceState.PREEMPTED)
             return
-        if not choice.request.prompt_done:
-            choice.request.forget_prompt()
-        self.queue.push(choice)
+        if not sequence.request.prompt_done:
+            sequence.request.forget_prompt()
+        self.queue.push(sequence)
 
-    def preempt_for(self, needy: Choice) -> bool:
-        """See to it that one block is free for a running choice.
+    def preempt_for(self, needy: Sequence) -> bool:
+        """See to it that one block is free for a running sequence.
 
         Takes from the least important first. False when that was ``needy`` itself, which is then
         preempted. The most important row is never turned away: alone it fits, as every accepted
@@ -137,31 +137,35 @@ class KVCacheManager:
             assert request.forks_left > 0, f"request {request.rid} holds its prompt for nobody"
             for block in request.held_blocks:
                 held[block] += 1
-        for choice in self.rows.running:
-            for block in choice.blocks:
+        for sequence in self.rows.running:
+            for block in sequence.blocks:
                 held[block] += 1
         for block, count in enumerate(held):
             assert count == self.pool.refs(block), f"block {block} has {self.pool.refs(block)} references, not {count}"
-        for choice in self.rows.running:
-            assert choice.num_computed_tokens <= choice.num_scheduled_tokens <= choice.length, (
-                f"choice {choice.name}: lengths disagree"
+        for sequence in self.rows.running:
+            assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens <= sequence.length, (
+                f"sequence {sequence.name}: lengths disagree"
             )
-            assert choice.num_scheduled_tokens <= len(choice.blocks) * self.block_size, (
-                f"choice {choice.name} lacks blocks"
+            assert sequence.num_scheduled_tokens <= len(sequence.blocks) * self.block_size, (
+                f"sequence {sequence.name} lacks blocks"
             )
-            for block in choice.blocks[choice.num_scheduled_tokens // self.block_size :]:
-                assert held[block] == 1, f"block {block} will be written by choice {choice.name} and is shared"
+            for block in sequence.blocks[sequence.num_scheduled_tokens // self.block_size :]:
+                assert held[block] == 1, f"block {block} will be written by sequence {sequence.name} and is shared"
 
     def _check_places(self) -> None:
         self.encodings.check_integrity()
         holders = [0] * self.encodings.places
-        for choice in self.rows.running:
-            audio = choice.request.audio
-            assert (choice.place >= 0) == (audio is not None), f"choice {choice.name} lacks a place, or has one unasked"
+        for sequence in self.rows.running:
+            audio = sequence.request.audio
+            assert (sequence.place >= 0) == (audio is not None), (
+                f"sequence {sequence.name} lacks a place, or has one unasked"
+            )
             if audio is not None:
-                holders[choice.place] += 1
+                holders[sequence.place] += 1
                 found = self.encodings.find(audio.digest)
-                assert found == choice.place, f"choice {choice.name} holds {choice.place}; what it hears is in {found}"
+                assert found == sequence.place, (
+                    f"sequence {sequence.name} holds {sequence.place}; what it hears is in {found}"
+                )
         for place, count in enumerate(holders):
             refs = self.encodings.refs(place)
             assert count == refs, f"place {place} has {refs} holders, not {count}"

@@ -1,4 +1,4 @@
-"""What a completed step means for its choices: tokens gained, prompts done, choices ended."""
+"""What a completed step means for its sequences: tokens gained, prompts done, sequences ended."""
 
 from stentor.protocols.ipc.actors import (
     ChoiceTokens,
@@ -11,94 +11,94 @@ from stentor.protocols.ipc.actors import (
 )
 from stentor.protocols.ipc.steps import StepResult, TokenLogprobs
 
-from ..grammar.rule import RuleBroken
-from ..request import Choice, ChoiceState, Request
+from ..grammar.constraint import ConstraintBroken
+from ..request import Request, Sequence, SequenceState
 from .kv_cache_manager import KVCacheManager
 from .step import InFlightStep, Owner
 
 
 class Output:
-    """The living requests, and the one place where a choice ends.
+    """The living requests, and the one place where a sequence ends.
 
     Each ``(rid, index)`` of an accepted request gets exactly one :class:`Finished`: :meth:`finish`
-    makes it, moves the choice to FINISHED and thereby refuses to make another.
+    makes it, moves the sequence to FINISHED and thereby refuses to make another.
     """
 
-    __slots__ = ("live_choices", "memory", "requests")
+    __slots__ = ("live_sequences", "memory", "requests")
 
     def __init__(self, memory: KVCacheManager) -> None:
         self.memory = memory
         self.requests: dict[int, Request] = {}
-        self.live_choices = 0
+        self.live_sequences = 0
 
     def accept(self, request: Request) -> None:
-        """From here on every choice of the request is owed a terminal message."""
+        """From here on every sequence of the request is owed a terminal message."""
         self.requests[request.rid] = request
-        self.live_choices += request.live
+        self.live_sequences += request.live
         if not request.prompt_done:
             if request.begins:
                 self.memory.queue.push(request.leader)
             return
-        for choice in request.choices:
-            if choice.state is ChoiceState.HELD:
-                self.memory.queue.push(choice)
+        for sequence in request.sequences:
+            if sequence.state is SequenceState.HELD:
+                self.memory.queue.push(sequence)
 
     def finish(
         self,
-        choice: Choice,
+        sequence: Sequence,
         reason: FinishReason,
         stop_token: int | None = None,
         message: str | None = None,
         fault: Fault = "",
     ) -> Finished:
-        """End a choice in whatever state it lives; gives back all it holds."""
-        request = choice.request
-        match choice.state:
-            case ChoiceState.WAITING:
-                self.memory.queue.discard(choice)
-            case ChoiceState.RUNNING:
-                self.memory.release(choice)
-                choice.move((ChoiceState.RUNNING,), ChoiceState.FINISHED)
+        """End a sequence in whatever state it lives; gives back all it holds."""
+        request = sequence.request
+        match sequence.state:
+            case SequenceState.WAITING:
+                self.memory.queue.discard(sequence)
+            case SequenceState.RUNNING:
+                self.memory.release(sequence)
+                sequence.move((SequenceState.RUNNING,), SequenceState.FINISHED)
             case _:
-                choice.move((ChoiceState.HELD, ChoiceState.PREEMPTED), ChoiceState.FINISHED)
-        self.memory.settle_fork(choice)
+                sequence.move((SequenceState.HELD, SequenceState.PREEMPTED), SequenceState.FINISHED)
+        self.memory.settle_fork(sequence)
         request.live -= 1
-        self.live_choices -= 1
+        self.live_sequences -= 1
         if not request.live:
             del self.requests[request.rid]
             # Without this cycle the request goes when its last result has come, garbage collector or not.
-            request.choices = []
-        return Finished(request.rid, choice.index, reason, stop_token, message, fault)
+            request.sequences = []
+        return Finished(request.rid, sequence.index, reason, stop_token, message, fault)
 
     def heard_more(self, request: Request) -> list[Finished]:
-        """Input has come for a request: its choice begins where that was what it lacked, or ends where it has all."""
+        """Input has come for a request: its sequence begins where that was what it lacked, or ends where it has all."""
         request.hear()
-        choice = request.leader
-        if choice.state is ChoiceState.HELD:
+        sequence = request.leader
+        if sequence.state is SequenceState.HELD:
             if request.begins:
-                self.memory.queue.push(choice)
+                self.memory.queue.push(sequence)
             return []
-        if choice.pending or (end := request.end_of(choice)) is None:
+        if sequence.pending or (end := request.end_of(sequence)) is None:
             return []
-        return [self.finish(choice, *end)]
+        return [self.finish(sequence, *end)]
 
     def finish_all(self, request: Request, reason: FinishReason, message: str | None = None) -> list[Finished]:
-        """End every choice of a request that still lives."""
+        """End every sequence of a request that still lives."""
         return [
-            self.finish(choice, reason, None, message)
-            for choice in request.choices
-            if choice.state is not ChoiceState.FINISHED
+            self.finish(sequence, reason, None, message)
+            for sequence in request.sequences
+            if sequence.state is not SequenceState.FINISHED
         ]
 
     def replace_leader(self, request: Request) -> None:
-        """The leader ended before the prompt was done: another choice prefills it anew."""
-        if not request.live or request.prompt_done or request.leader.state is not ChoiceState.FINISHED:
+        """The leader ended before the prompt was done: another sequence prefills it anew."""
+        if not request.live or request.prompt_done or request.leader.state is not SequenceState.FINISHED:
             return
-        for choice in request.choices:
-            if choice.state is ChoiceState.HELD:
-                request.leading = choice.index
+        for sequence in request.sequences:
+            if sequence.state is SequenceState.HELD:
+                request.leading = sequence.index
                 request.forget_prompt()
-                self.memory.queue.push(choice)
+                self.memory.queue.push(sequence)
                 return
 
     def settle(self, flight: InFlightStep, result: StepResult, now: float) -> TokensBatch:
@@ -113,55 +113,57 @@ class Output:
         block_size = self.memory.block_size
         cache_enabled = self.memory.prefix.enabled
         sampled = -1
-        for choice, row_generation, end, samples in flight.owners:
+        for sequence, row_generation, end, samples in flight.owners:
             if samples:
                 sampled += 1
-            if choice.row_generation == row_generation:
-                choice.num_computed_tokens = end
+            if sequence.row_generation == row_generation:
+                sequence.num_computed_tokens = end
                 if (
                     cache_enabled
-                    and choice.request.input is None
-                    and end >= (choice.num_hashed_blocks + 1) * block_size
+                    and sequence.request.input is None
+                    and end >= (sequence.num_hashed_blocks + 1) * block_size
                 ):
-                    self._label_blocks(choice)
-            elif choice.state is not ChoiceState.PREEMPTED or not samples:
+                    self._label_blocks(sequence)
+            elif sequence.state is not SequenceState.PREEMPTED or not samples:
                 # It has ended, or this is a chunk of a row that it has lost.
                 continue
             if samples:
                 logprobs = result.logprobs[sampled] if result.logprobs is not None else None
-                self._append(choice, result.tokens[sampled], logprobs, batch, now)
-            elif end == choice.length and not choice.samples:
-                self._finish_prompt(choice.request, batch, now)
-                if choice.state is not ChoiceState.FINISHED:
-                    reason: FinishReason = "length" if choice.request.pooling is None else "stop"
-                    batch.finished.extend(self.finish_all(choice.request, reason))
+                self._append(sequence, result.tokens[sampled], logprobs, batch, now)
+            elif end == sequence.length and not sequence.samples:
+                self._finish_prompt(sequence.request, batch, now)
+                if sequence.state is not SequenceState.FINISHED:
+                    reason: FinishReason = "length" if sequence.request.pooling is None else "stop"
+                    batch.finished.extend(self.finish_all(sequence.request, reason))
         return batch
 
     def _append(
-        self, choice: Choice, token: int, logprobs: TokenLogprobs | None, batch: TokensBatch, now: float
+        self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, batch: TokensBatch, now: float
     ) -> None:
-        """A choice gains a token, and ends or goes on."""
-        request = choice.request
-        choice.pending -= 1
-        choice.outputs.append(token)
+        """A sequence gains a token, and ends or goes on."""
+        request = sequence.request
+        sequence.pending -= 1
+        sequence.outputs.append(token)
         if not request.prompt_done:
             self._finish_prompt(request, batch, now)
-            if choice.state is ChoiceState.FINISHED:
+            if sequence.state is SequenceState.FINISHED:
                 return
-        if choice.rule is not None:
+        if sequence.constraint is not None:
             try:
-                choice.rule.accept(token)
-            except RuleBroken as broken:
-                batch.finished.append(self.finish(choice, "error", None, str(broken), broken.fault))
+                sequence.constraint.accept(token)
+            except ConstraintBroken as broken:
+                batch.finished.append(self.finish(sequence, "error", None, str(broken), broken.fault))
                 return
-        batch.tokens.append(ChoiceTokens(request.rid, choice.index, [token], None if logprobs is None else [logprobs]))
-        if (end := request.end_of(choice)) is not None:
-            batch.finished.append(self.finish(choice, *end))
-        elif choice.state is ChoiceState.PREEMPTED and not choice.pending:
-            self.memory.queue.push(choice)
+        batch.tokens.append(
+            ChoiceTokens(request.rid, sequence.index, [token], None if logprobs is None else [logprobs])
+        )
+        if (end := request.end_of(sequence)) is not None:
+            batch.finished.append(self.finish(sequence, *end))
+        elif sequence.state is SequenceState.PREEMPTED and not sequence.pending:
+            self.memory.queue.push(sequence)
 
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
-        """The leader's last prompt position has been computed: tell the client, and let the other choices go."""
+        """The leader's last prompt position has been computed: tell the client, and let the other sequences go."""
         told = request.logprobs_told
         heard, pooled, lacks = request.heard, request.pooled, request.lacks
         request.forget_prompt()
@@ -186,23 +188,23 @@ class Output:
             )
         )
         leader = request.leader
-        forks = [choice for choice in request.choices if choice.state is ChoiceState.HELD]
+        forks = [sequence for sequence in request.sequences if sequence.state is SequenceState.HELD]
         if not forks:
             return
-        for choice in forks:
-            choice.forked = True
-            self.memory.queue.push(choice)
+        for sequence in forks:
+            sequence.forked = True
+            self.memory.queue.push(sequence)
         request.forks_left = len(forks)
-        if leader.state is ChoiceState.RUNNING:
+        if leader.state is SequenceState.RUNNING:
             self.memory.pin_shared_prefix(leader)
 
-    def _label_blocks(self, choice: Choice) -> None:
+    def _label_blocks(self, sequence: Sequence) -> None:
         """Tell the prefix cache of blocks that completed steps have filled with known tokens."""
-        full = choice.num_computed_tokens // self.memory.block_size
-        digests = choice.block_digests(full, self.memory.block_size)
-        for block in range(choice.num_hashed_blocks, full):
-            self.memory.pool.label(choice.blocks[block], digests[block])
-        choice.num_hashed_blocks = full
+        full = sequence.num_computed_tokens // self.memory.block_size
+        digests = sequence.block_digests(full, self.memory.block_size)
+        for block in range(sequence.num_hashed_blocks, full):
+            self.memory.pool.label(sequence.blocks[block], digests[block])
+        sequence.num_hashed_blocks = full
 
     def _pass_on_prompt_logprobs(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
         """The client gets them as they come: those of a prompt still being prefilled by the row that computed them."""
@@ -230,7 +232,7 @@ class Output:
 
 def _gathers(owner: Owner) -> bool:
     """Whether what a row has said of its prompt is still waited for."""
-    choice, row_generation, _, samples = owner
+    sequence, row_generation, _, samples = owner
     # The row that drew the first token may have been lost since; its work still stands.
-    current = choice.row_generation == row_generation or (choice.state is ChoiceState.PREEMPTED and samples)
-    return current and not choice.request.prompt_done
+    current = sequence.row_generation == row_generation or (sequence.state is SequenceState.PREEMPTED and samples)
+    return current and not sequence.request.prompt_done

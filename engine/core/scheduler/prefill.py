@@ -2,20 +2,20 @@
 
 from stentor.protocols.ipc.steps import Encoding
 
-from ..request import Choice, Request
+from ..request import Request, Sequence
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_chunks(draft: StepBuilder, choices: list[Choice]) -> None:
+def plan_chunks(draft: StepBuilder, sequences: list[Sequence]) -> None:
     """Go on with what has been admitted and not been prefilled, while the budget lasts; most important first.
 
     Its blocks were taken at admission.
     """
-    for choice in choices:
+    for sequence in sequences:
         if not draft.budget:
             return
-        draft.add(choice, min(choice.plannable, draft.budget, draft.chunk), [])
+        draft.add(sequence, min(sequence.plannable, draft.budget, draft.chunk), [])
 
 
 def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
@@ -26,59 +26,59 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> Non
     with work never outnumber the budget, and each of them moves in every step.
     """
     while draft.budget and memory.rows.has_free_slot and (not draft.waiting or draft.room > draft.waiting):
-        choice = memory.queue.peek()
-        if choice is None:
+        sequence = memory.queue.peek()
+        if sequence is None:
             return
-        request = choice.request
-        if request.whole and draft.room < choice.length:
+        request = sequence.request
+        if request.whole and draft.room < sequence.length:
             return
-        if request.pools == "all" and draft.rows and draft.budget < choice.length:
+        if request.pools == "all" and draft.rows and draft.budget < sequence.length:
             return  # a step goes beyond its budget only for a prompt that has it for itself
-        audio_bytes = _audio_bytes(choice, memory)
-        if not draft.takes(choice, memory.block_size, audio_bytes):
+        audio_bytes = _audio_bytes(sequence, memory)
+        if not draft.takes(sequence, memory.block_size, audio_bytes):
             return  # the next step has room for it
-        prefix = _find_room(choice, memory)
-        if prefix is None or not _find_place(choice, draft, memory):
+        prefix = _find_room(sequence, memory)
+        if prefix is None or not _find_place(sequence, draft, memory):
             return
         memory.queue.pop()
-        _admit(choice, prefix, memory, now)
-        draft.enter(choice, memory.block_size, audio_bytes)
+        _admit(sequence, prefix, memory, now)
+        draft.enter(sequence, memory.block_size, audio_bytes)
         if request.whole:
-            draft.add(choice, choice.length, [])
+            draft.add(sequence, sequence.length, [])
             draft.budget = max(draft.budget, 0)
         else:
-            draft.add(choice, min(choice.plannable, draft.budget, draft.chunk), [])
+            draft.add(sequence, min(sequence.plannable, draft.budget, draft.chunk), [])
 
 
-def _find_room(choice: Choice, memory: KVCacheManager) -> list[int] | None:
-    """The prefix blocks that the choice can start from, if the rest it needs is free now; otherwise None.
+def _find_room(sequence: Sequence, memory: KVCacheManager) -> list[int] | None:
+    """The prefix blocks that the sequence can start from, if the rest it needs is free now; otherwise None.
 
     Prompts held for less important requests give way. With nothing running and no such hold left,
     an accepted request always fits: its own hold, if any, is what it starts from.
     """
     pool = memory.pool
-    prefix = _find_prefix(choice, memory)
-    total = -(-choice.length // memory.block_size)
+    prefix = _find_prefix(sequence, memory)
+    total = -(-sequence.length // memory.block_size)
     # A block for every other running row: those admitted should not be the next to be preempted.
     reserve = (len(memory.rows.running) + 1) // 2
     while True:
         revived = sum(1 for block in prefix if not pool.refs(block))
         if pool.free_count >= total - len(prefix) + revived + reserve:
             return prefix
-        if not memory.reclaim_hold(keep=choice.request):
+        if not memory.reclaim_hold(keep=sequence.request):
             return None
 
 
-def _audio_bytes(choice: Choice, memory: KVCacheManager) -> int:
+def _audio_bytes(sequence: Sequence, memory: KVCacheManager) -> int:
     """Of what it hears, that a step has to bring because it is not encoded yet."""
-    audio = choice.request.audio
+    audio = sequence.request.audio
     return 0 if audio is None or memory.encodings.find(audio.digest) is not None else len(audio.pcm)
 
 
-def _find_place(choice: Choice, draft: StepBuilder, memory: KVCacheManager) -> bool:
-    """Gives the choice the place of what it hears, encoded in this step if it is not there yet; false where there is no
-    place, or this step encodes as much as it may. True for who hears nothing."""
-    audio, places = choice.request.audio, memory.encodings
+def _find_place(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> bool:
+    """Gives the sequence the place of what it hears, encoded in this step if it is not there yet; false where there is
+    no place, or this step encodes as much as it may. True for who hears nothing."""
+    audio, places = sequence.request.audio, memory.encodings
     if audio is None:
         return True
     if places.find(audio.digest) is None and len(draft.encodings) >= draft.max_encodings:
@@ -86,21 +86,21 @@ def _find_place(choice: Choice, draft: StepBuilder, memory: KVCacheManager) -> b
     held = places.hold(audio.digest)
     if held is None:
         return False
-    choice.place = held.place
+    sequence.place = held.place
     if not held.encoded:
         draft.encodings.append(Encoding(held.place, audio.pcm))
     return True
 
 
-def _find_prefix(choice: Choice, memory: KVCacheManager) -> list[int]:
+def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> list[int]:
     """The longest prefix to start from, not referenced yet, at most up to the block of the last known token."""
-    request = choice.request
+    request = sequence.request
     if request.held_blocks:
         return request.held_blocks
     if not _reads_cache(request, memory):
         return []
-    usable = min(choice.length - 1, request.cacheable_len) // memory.block_size
-    return memory.prefix.match(choice.block_digests(usable, memory.block_size)[:usable])
+    usable = min(sequence.length - 1, request.cacheable_len) // memory.block_size
+    return memory.prefix.match(sequence.block_digests(usable, memory.block_size)[:usable])
 
 
 def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
@@ -113,22 +113,22 @@ def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
     return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 
-def _admit(choice: Choice, prefix: list[int], memory: KVCacheManager, now: float) -> None:
-    request = choice.request
+def _admit(sequence: Sequence, prefix: list[int], memory: KVCacheManager, now: float) -> None:
+    request = sequence.request
     prefix_len = len(prefix) * memory.block_size
     # what returns finds what it wrote itself: counted, that would make a cache look good that preempts
-    returns = choice.row_generation > 0 or bool(choice.outputs)
+    returns = sequence.row_generation > 0 or bool(sequence.outputs)
     if not returns and prefix is not request.held_blocks and _reads_cache(request, memory):
-        memory.prefix.count(choice.length, prefix_len)
+        memory.prefix.count(sequence.length, prefix_len)
     if request.cached_len is None:
         request.cached_len = prefix_len
         request.first_scheduled = now
     # Referenced before anything is allocated, so that it cannot be evicted for the rest.
     for block in prefix:
         memory.pool.ref(block)
-    fresh = memory.pool.allocate_many(-(-choice.length // memory.block_size) - len(prefix))
-    choice.blocks = prefix + fresh
-    choice.num_scheduled_tokens = choice.num_computed_tokens = prefix_len
-    choice.num_hashed_blocks = len(prefix)
-    memory.rows.enter(choice)
-    memory.settle_fork(choice)
+    fresh = memory.pool.allocate_many(-(-sequence.length // memory.block_size) - len(prefix))
+    sequence.blocks = prefix + fresh
+    sequence.num_scheduled_tokens = sequence.num_computed_tokens = prefix_len
+    sequence.num_hashed_blocks = len(prefix)
+    memory.rows.enter(sequence)
+    memory.settle_fork(sequence)

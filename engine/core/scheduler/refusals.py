@@ -20,7 +20,7 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
     prompt_len = len(submit.prompt)
     params = submit.params
     if not submit.seeds:
-        return "the request has no seeds; one per choice is needed"
+        return "the request has no seeds; one per sequence is needed"
     if not prompt_len:
         return "the prompt is empty; at least one token is needed"
     if params.max_tokens < 0:
@@ -41,7 +41,7 @@ def audio_refusal_of(submit: Submit, places: int, max_num_batched_tokens: int) -
     if audio is None or not places:
         return wrong_kind(audio, places)
     if len(submit.seeds) != 1:
-        return f"a request with audio has one choice, not {len(submit.seeds)}"
+        return f"a request with audio has one sequence, not {len(submit.seeds)}"
     if not 0 < len(audio.pcm) <= MAX_WINDOW_BYTES or len(audio.pcm) % SAMPLE_BYTES:
         return f"the audio has {len(audio.pcm)} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
     prompt_len = len(submit.prompt)
@@ -69,7 +69,7 @@ def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
     if streamed is None:
         return "the model hears while it is spoken to: the request needs streamed audio"
     if len(submit.seeds) != 1:
-        return f"a request with audio has one choice, not {len(submit.seeds)}"
+        return f"a request with audio has one sequence, not {len(submit.seeds)}"
     if submit.params.max_tokens < 1:
         return "a request with streamed audio draws at least one token"
     return _refuse_pcm(len(streamed.pcm))
@@ -83,7 +83,7 @@ def pooling_refusal_of(submit: Submit, pools: AttentionScope, max_num_batched_to
     if not pools:
         return "the model draws tokens: it makes no vectors and scores"
     if len(submit.seeds) != 1 or submit.params.max_tokens:
-        return "a request for vectors or scores has one choice, and no tokens"
+        return "a request for vectors or scores has one sequence, and no tokens"
     if not 0 <= pooling.skip < len(submit.prompt) or not 0 <= pooling.second <= len(submit.prompt):
         return f"nothing of a prompt of {len(submit.prompt)} tokens is left behind token {pooling.skip}"
     if pools == "all" and len(submit.prompt) > max_num_batched_tokens:
@@ -136,9 +136,9 @@ def _refuse_resumed(submit: Submit) -> str | None:
     resumed = submit.resumed
     if resumed is None:
         return None
-    choices = len(submit.seeds)
-    if len(resumed.outputs) != choices or not all(0 <= index < choices for index in resumed.ended):
-        return f"the request is resumed with {len(resumed.outputs)} outputs, but has {choices} choices"
+    sequences = len(submit.seeds)
+    if len(resumed.outputs) != sequences or not all(0 <= index < sequences for index in resumed.ended):
+        return f"the request is resumed with {len(resumed.outputs)} outputs, but has {sequences} sequences"
     if any(not 0 <= token <= MAX_TOKEN_ID for outputs in resumed.outputs for token in outputs):
         return f"the request is resumed with a token id outside [0, {MAX_TOKEN_ID}]"
     return None

@@ -1,17 +1,17 @@
-"""The rows that live on the worker: which choice has which slot."""
+"""The rows that live on the worker: which sequence has which slot."""
 
 from bisect import insort
 from operator import attrgetter
 
-from ..request import Choice, ChoiceState
+from ..request import Sequence, SequenceState
 
 _by_order = attrgetter("order")
 
 
 class RowTable:
-    """Running choices, most important first, and the slots they occupy.
+    """Running sequences, most important first, and the slots they occupy.
 
-    A slot that a choice leaves can be given out at once: a plan names it in ``freed``, and the
+    A slot that a sequence leaves can be given out at once: a plan names it in ``freed``, and the
     worker applies ``freed`` before ``new``.
     """
 
@@ -23,7 +23,7 @@ class RowTable:
 
     def reset(self) -> None:
         """The worker that held the rows is gone."""
-        self.running: list[Choice] = []
+        self.running: list[Sequence] = []
         self._free_slots = list(range(self.max_rows - 1, -1, -1))
         self._freed: list[int] = []
 
@@ -31,17 +31,17 @@ class RowTable:
     def has_free_slot(self) -> bool:
         return bool(self._free_slots)
 
-    def enter(self, choice: Choice) -> None:
-        """Give a slot to a choice that the queue has let go; its state becomes RUNNING."""
-        choice.move((ChoiceState.WAITING,), ChoiceState.RUNNING)
-        choice.slot = self._free_slots.pop()
-        insort(self.running, choice, key=_by_order)
+    def enter(self, sequence: Sequence) -> None:
+        """Give a slot to a sequence that the queue has let go; its state becomes RUNNING."""
+        sequence.move((SequenceState.WAITING,), SequenceState.RUNNING)
+        sequence.slot = self._free_slots.pop()
+        insort(self.running, sequence, key=_by_order)
 
-    def leave(self, choice: Choice) -> None:
-        """Take the slot back. The choice stays RUNNING until the caller says what becomes of it."""
-        self.running.remove(choice)
-        self._free_slots.append(choice.slot)
-        self._freed.append(choice.slot)
+    def leave(self, sequence: Sequence) -> None:
+        """Take the slot back. The sequence stays RUNNING until the caller says what becomes of it."""
+        self.running.remove(sequence)
+        self._free_slots.append(sequence.slot)
+        self._freed.append(sequence.slot)
 
     def take_freed(self) -> list[int]:
         """Slots left since the last plan, to be named in the next."""
@@ -49,9 +49,11 @@ class RowTable:
         return freed
 
     def check_integrity(self) -> None:
-        slots = [choice.slot for choice in self.running]
+        slots = [sequence.slot for sequence in self.running]
         assert sorted(slots + self._free_slots) == list(range(self.max_rows)), "slots are lost or given out twice"
-        assert all(choice.state is ChoiceState.RUNNING for choice in self.running), "a row's choice is not running"
-        orders = [choice.order for choice in self.running]
-        assert orders == sorted(orders), "running choices are out of order"
+        assert all(sequence.state is SequenceState.RUNNING for sequence in self.running), (
+            "a row's sequence is not running"
+        )
+        orders = [sequence.order for sequence in self.running]
+        assert orders == sorted(orders), "running sequences are out of order"
         assert len(set(self._freed)) == len(self._freed), "a slot was freed twice between two plans"

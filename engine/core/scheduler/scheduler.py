@@ -2,7 +2,6 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from stentor.protocols.ipc.actors import Append, Finished, FinishReason, Stats, Submit, TokensBatch
@@ -12,9 +11,9 @@ from stentor.protocols.ipc.pooling import AttentionScope
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
-from ..crash_bisector import CrashBisector, InFlightChoice
-from ..grammar.rule import ChoiceRule
-from ..request import Choice, ChoiceState, Request
+from ..crash_bisector import CrashBisector, InFlightSequence
+from ..grammar.constraint import TokenConstraint
+from ..request import Request, Sequence, SequenceState
 from .decode import plan_decodes
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
@@ -78,9 +77,10 @@ class Scheduler:
     that one is never preempted and never overtaken, hence nobody starves. Times are the caller's,
     in seconds of ``time.monotonic()``.
 
-    A choice with a rule (a grammar, a thinking budget) keeps to it by masks: what it may draw in the oldest step in
-    flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been taken,
-    while the worker runs the forward of that step. The rule lives here: nothing of it is lost with a row or a worker.
+    A sequence with a constraint (a grammar, a thinking budget) keeps to it by masks: what it may draw in the oldest
+    step in flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been
+    taken, while the worker runs the forward of that step. The constraint lives here: nothing of it is lost with a row
+    or a worker.
 
     When the worker dies (:meth:`recover`), what ran waits again, and :class:`~..crash_bisector.CrashBisector` says
     whether all may run or only some. While it searches, rows of others are preempted, and the next group starts when no
@@ -171,15 +171,15 @@ class Scheduler:
     # ---- requests come and go
 
     def submit(
-        self, request: Submit, now: float, rules: Sequence[ChoiceRule | None] | None = None
+        self, request: Submit, now: float, constraints: list[TokenConstraint | None] | None = None
     ) -> TokensBatch | None:
         """Accept a request, or return the terminal messages that say why not.
 
-        Those of a resumed request's choices that want nothing any more end at once. ``rules`` has what each choice
-        follows, and has been fed with what is resumed; None where they follow nothing.
+        Those of a resumed request's sequences that want nothing any more end at once. ``constraints`` has what each
+        sequence follows, and has been fed with what is resumed; None where they follow nothing.
         """
         refusal = self._refuse(request)
-        if refusal is None and request.streamed is not None and rules is not None:
+        if refusal is None and request.streamed is not None and constraints is not None:
             refusal = "what is drawn from audio that comes piece by piece follows no grammar"
         if refusal is not None:
             ended = () if request.resumed is None else request.resumed.ended
@@ -190,7 +190,7 @@ class Scheduler:
             number=self._submitted,
             max_model_len=self._max_model_len,
             aging_seconds=self._aging_seconds,
-            rules=rules,
+            constraints=constraints,
             stream=self._stream,
             pools=self._pools,
         )
@@ -199,7 +199,7 @@ class Scheduler:
         needed = whole_row_bytes(accepted.leader, self._memory.block_size)
         if needed > self._max_frame:
             why = f"the request may take {needed} bytes of a step, which holds {self._max_frame}: make it smaller"
-            ended = [each.index for each in accepted.choices if each.state is not ChoiceState.FINISHED]
+            ended = [each.index for each in accepted.sequences if each.state is not SequenceState.FINISHED]
             return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
         self._submitted += 1
         self._output.accept(accepted)
@@ -219,7 +219,7 @@ class Scheduler:
         return self._noted(TokensBatch([], [], finished)) if finished else None
 
     def abort(self, rid: int, index: int, error: str | None = None) -> TokensBatch | None:
-        """End a choice, or with ``index`` -1 all of a request; None where nothing of it lived.
+        """End a sequence, or with ``index`` -1 all of a request; None where nothing of it lived.
 
         ``error``: why it cannot go on, where nobody has asked for its end.
         """
@@ -229,8 +229,8 @@ class Scheduler:
         reason: FinishReason = "abort" if error is None else "error"
         if index == -1:
             finished = self._output.finish_all(request, reason, error)
-        elif 0 <= index < len(request.choices) and request.choices[index].state is not ChoiceState.FINISHED:
-            finished = [self._output.finish(request.choices[index], reason, None, error)]
+        elif 0 <= index < len(request.sequences) and request.sequences[index].state is not SequenceState.FINISHED:
+            finished = [self._output.finish(request.sequences[index], reason, None, error)]
             self._output.replace_leader(request)
         else:
             return None
@@ -298,7 +298,7 @@ class Scheduler:
     def masks(self) -> tuple[Masks, TokensBatch]:
         """What the rows of the oldest step in flight may draw; to be called once where :attr:`wants_masks` says so.
 
-        Choices that may draw nothing end.
+        Sequences that may draw nothing end.
         """
         flight = self._flights[0]
         self._unmasked_from = flight.step + 1
@@ -327,7 +327,7 @@ class Scheduler:
     def recover(self, now: float) -> Recovery:
         """The worker died: its rows, blocks and cached prefixes are gone, and so are results in flight.
 
-        Every choice that ran waits again with the tokens that were delivered; a new epoch begins. A request that was
+        Every sequence that ran waits again with the tokens that were delivered; a new epoch begins. A request that was
         found to kill its workers ends.
         """
         in_search = self._bisector.searching and bool(self._flights)
@@ -337,22 +337,22 @@ class Scheduler:
         running = self._rows.running
         self._rows.reset()
         self._memory.reset()
-        for choice in running:
-            choice.drop_row()
+        for sequence in running:
+            sequence.drop_row()
         moved = [*running, *self._preempted()]
-        for choice in moved:
-            choice.pending = 0
-            choice.length = choice.request.prompt_len + len(choice.outputs)
-            if not choice.request.prompt_done:
-                choice.request.forget_prompt()
-            self._memory.queue.push(choice)
+        for sequence in moved:
+            sequence.pending = 0
+            sequence.length = sequence.request.prompt_len + len(sequence.outputs)
+            if not sequence.request.prompt_done:
+                sequence.request.forget_prompt()
+            self._memory.queue.push(sequence)
         ended = TokensBatch([], [], [])
         name = ""
         if culprit is not None:
             self._poisoned += 1
             name = self._output.requests[culprit].name
             ended.finished.extend(self._output.finish_all(self._output.requests[culprit], "error", _POISON))
-        requests = len({choice.request.rid for choice in moved} - {culprit})
+        requests = len({sequence.request.rid for sequence in moved} - {culprit})
         self._recovered += requests
         return Recovery(ended, culprit is not None, in_search, requests, name)
 
@@ -391,13 +391,13 @@ class Scheduler:
         return self._epoch
 
     def stats(self) -> Stats:
-        """Gauges of now and counters since start; rows count as running, all other living choices as waiting."""
+        """Gauges of now and counters since start; rows count as running, all other living sequences as waiting."""
         memory = self._memory
         free = memory.pool.free_count
         running = len(self._rows.running)
         return Stats(
             running=running,
-            waiting=self._output.live_choices - running,
+            waiting=self._output.live_sequences - running,
             kv_usage=1 - free / memory.pool.num_blocks,
             preemptions=memory.preemptions,
             prefix_queries=memory.prefix.queries,
@@ -411,21 +411,21 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise AssertionError with what is wrong, if anything is. Costs as much as all state; for tests and idling."""
         check_integrity(self._memory, self._output, self._flights)
-        working = sum(not choice.length_capped for choice in self._rows.running)
+        working = sum(not sequence.length_capped for sequence in self._rows.running)
         assert working <= self._max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 
     # ---- inside
 
-    def _flown(self) -> list[InFlightChoice]:
+    def _flown(self) -> list[InFlightSequence]:
         """Who was in the steps in flight and lives."""
-        found: dict[tuple[int, int], InFlightChoice] = {}
+        found: dict[tuple[int, int], InFlightSequence] = {}
         for flight in self._flights:
-            for slot, (choice, _, _, _) in flight.by_slot().items():
-                if choice.state is not ChoiceState.FINISHED:
-                    known = choice.request.prompt_len + len(choice.outputs)
-                    key = choice.request.rid, choice.index
+            for slot, (sequence, _, _, _) in flight.by_slot().items():
+                if sequence.state is not SequenceState.FINISHED:
+                    known = sequence.request.prompt_len + len(sequence.outputs)
+                    key = sequence.request.rid, sequence.index
                     found.setdefault(
-                        key, InFlightChoice(*key, slot in flight.entered or choice.num_computed_tokens + 1 < known)
+                        key, InFlightSequence(*key, slot in flight.entered or sequence.num_computed_tokens + 1 < known)
                     )
         return list(found.values())
 
@@ -444,18 +444,18 @@ class Scheduler:
             return False
         group = self._group = self._bisector.group
         if group is not None:
-            for choice in reversed(self._rows.running.copy()):
-                if choice.request.rid not in group:
-                    self._memory.preempt(choice)
+            for sequence in reversed(self._rows.running.copy()):
+                if sequence.request.rid not in group:
+                    self._memory.preempt(sequence)
         self._memory.queue.restrict(group)
         return True
 
     def _end_satisfied(self, request: Request) -> TokensBatch | None:
-        """End the choices of a resumed request that have all they get."""
+        """End the sequences of a resumed request that have all they get."""
         finished = [
-            self._output.finish(choice, *end)
-            for choice in request.choices
-            if choice.state is not ChoiceState.FINISHED and (end := request.end_of(choice)) is not None
+            self._output.finish(sequence, *end)
+            for sequence in request.sequences
+            if sequence.state is not SequenceState.FINISHED and (end := request.end_of(sequence)) is not None
         ]
         self._output.replace_leader(request)
         return TokensBatch([], [], finished) if finished else None
@@ -469,12 +469,12 @@ class Scheduler:
         waiting = unfinished + min(len(self._memory.queue), self._rows.max_rows - len(self._rows.running))
         return waiting >= _BURST and 2 * waiting >= decoding
 
-    def _preempted(self) -> list[Choice]:
+    def _preempted(self) -> list[Sequence]:
         return [
-            choice
+            sequence
             for request in self._output.requests.values()
-            for choice in request.choices
-            if choice.state is ChoiceState.PREEMPTED
+            for sequence in request.sequences
+            if sequence.state is SequenceState.PREEMPTED
         ]
 
     def _refuse(self, submit: Submit) -> str | None:

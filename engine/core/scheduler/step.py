@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Encoding, ForkedRow, NewRow, RowInput, RowStep, StepResult
 
-from ..request import Choice
+from ..request import Sequence
 
 MAX_PLAN_BYTES: Final = 16 << 20
 """Of what the rows that enter bring in one step, where there is more than one: a fraction of a channel's frame, and of
@@ -17,8 +17,8 @@ _INT_BYTES: Final = 5
 _INT_COST: Final = 10
 """Bytes that one counts as: it takes longer to read than as many bytes of audio."""
 
-Owner = tuple[Choice, int, int, bool]
-"""Whose row it was at plan time: (choice, incarnation, end of its positions, whether it draws a token)."""
+Owner = tuple[Sequence, int, int, bool]
+"""Whose row it was at plan time: (sequence, row generation, end of its positions, whether it draws a token)."""
 
 
 class InFlightStep(NamedTuple):
@@ -131,32 +131,32 @@ class StepBuilder:
         self._counted = len(self.rows)
         return self._room
 
-    def takes(self, choice: Choice, block_size: int, audio_bytes: int) -> bool:
+    def takes(self, sequence: Sequence, block_size: int, audio_bytes: int) -> bool:
         """Whether there is room in the plan for all that a row brings which is to enter."""
-        return not self._carried or self._carried + self._size(choice, block_size, audio_bytes) <= self._max_bytes
+        return not self._carried or self._carried + self._size(sequence, block_size, audio_bytes) <= self._max_bytes
 
-    def enter(self, choice: Choice, block_size: int, audio_bytes: int) -> None:
+    def enter(self, sequence: Sequence, block_size: int, audio_bytes: int) -> None:
         """A row enters, which has its slot and its blocks: with all that it needs, or as a fork of one that has."""
-        self._carried += self._size(choice, block_size, audio_bytes)
-        request = choice.request
-        params = _row_params(choice)
-        origin = self._origin_of(choice)
+        self._carried += self._size(sequence, block_size, audio_bytes)
+        request = sequence.request
+        params = _row_params(sequence)
+        origin = self._origin_of(sequence)
         if origin >= 0:
-            outputs = choice.tokens(request.prompt_len, choice.length)
-            self.forks.append(ForkedRow(origin, choice.slot, outputs, choice.seed, choice.blocks.copy()))
+            outputs = sequence.tokens(request.prompt_len, sequence.length)
+            self.forks.append(ForkedRow(origin, sequence.slot, outputs, sequence.seed, sequence.blocks.copy()))
             return
         self._origins[request.rid] = len(self.new), params
         self.new.append(
             NewRow(
-                choice.slot,
-                choice.tokens(0, choice.length),
+                sequence.slot,
+                sequence.tokens(0, sequence.length),
                 request.prompt_len,
                 params,
-                choice.seed,
-                choice.blocks.copy(),
+                sequence.seed,
+                sequence.blocks.copy(),
                 request.name,
-                choice.rule is not None,
-                choice.place,
+                sequence.constraint is not None,
+                sequence.place,
                 None if request.audio is None else request.audio.rules,
                 None if request.audio is None or request.prompt_done else request.audio.no_speech,
                 None if request.audio is None or request.prompt_done else request.audio.align,
@@ -170,57 +170,57 @@ class StepBuilder:
 
     def feed(self) -> None:
         """Hands the rows of the step what they hear in it."""
-        for choice, _, end, _ in self.owners:
-            if (given := choice.feed(end)) is not None:
+        for sequence, _, end, _ in self.owners:
+            if (given := sequence.feed(end)) is not None:
                 self.inputs.append(given)
 
-    def _origin_of(self, choice: Choice) -> int:
+    def _origin_of(self, sequence: Sequence) -> int:
         """Which of ``new`` brings what a row needs besides what is its own; -1 where none does."""
-        found = self._origins.get(choice.request.rid)
-        if found is None or found[1] is not _row_params(choice):
+        found = self._origins.get(sequence.request.rid)
+        if found is None or found[1] is not _row_params(sequence):
             return -1
-        return found[0] if self.new[found[0]].masked == (choice.rule is not None) else -1
+        return found[0] if self.new[found[0]].masked == (sequence.constraint is not None) else -1
 
-    def _size(self, choice: Choice, block_size: int, audio_bytes: int) -> int:
+    def _size(self, sequence: Sequence, block_size: int, audio_bytes: int) -> int:
         """What the plan carries for a row that enters; no less than the bytes that it takes there."""
-        length, request = choice.length, choice.request
+        length, request = sequence.length, sequence.request
         size = _ROW_BYTES + audio_bytes + _INT_COST * -(-length // block_size)
-        if self._origin_of(choice) >= 0:
+        if self._origin_of(sequence) >= 0:
             return size + _INT_COST * (length - request.prompt_len)
         return size + request.row_bytes + _INT_COST * length
 
-    def add(self, choice: Choice, count: int, new_blocks: list[int]) -> None:
-        """Plan the next ``count`` positions of a running choice, and a token where they reach its end; mutates it."""
-        start = choice.num_scheduled_tokens
+    def add(self, sequence: Sequence, count: int, new_blocks: list[int]) -> None:
+        """Plan the next ``count`` positions of a running sequence, and a token where they reach its end; mutates it."""
+        start = sequence.num_scheduled_tokens
         end = start + count
-        choice.num_scheduled_tokens = end
+        sequence.num_scheduled_tokens = end
         sample = False
-        if end == choice.length:
-            if choice.samples:
+        if end == sequence.length:
+            if sequence.samples:
                 sample = True
                 self.sampled += 1
-                if choice.rule is not None and choice.rule.restricts(choice.pending):
-                    self.masked.append(choice.slot)
-                choice.pending += 1
-                choice.length = end + 1
+                if sequence.constraint is not None and sequence.constraint.restricts(sequence.pending):
+                    self.masked.append(sequence.slot)
+                sequence.pending += 1
+                sequence.length = end + 1
                 # Its last token by length needs no step of its own: nothing is drawn after it.
-                choice.length_capped = end + 1 == choice.limit_len
+                sequence.length_capped = end + 1 == sequence.limit_len
             else:
-                choice.length_capped = True
+                sequence.length_capped = True
         self.budget -= count
-        self.rows.append(RowStep(choice.slot, start, count, new_blocks, sample))
-        self.owners.append((choice, choice.row_generation, end, sample))
+        self.rows.append(RowStep(sequence.slot, start, count, new_blocks, sample))
+        self.owners.append((sequence, sequence.row_generation, end, sample))
 
 
-def _row_params(choice: Choice) -> SamplingParams:
-    """What the row of a choice draws by: once the prompt is done, nothing is asked of it any more."""
-    request = choice.request
+def _row_params(sequence: Sequence) -> SamplingParams:
+    """What the row of a sequence draws by: once the prompt is done, nothing is asked of it any more."""
+    request = sequence.request
     return request.plain_params if request.prompt_done else request.row_params
 
 
-def whole_row_bytes(choice: Choice, block_size: int) -> int:
+def whole_row_bytes(sequence: Sequence, block_size: int) -> int:
     """The most that a plan may have to carry for a row, whatever is drawn before it enters."""
-    request = choice.request
+    request = sequence.request
     audio = 0 if request.audio is None else len(request.audio.pcm)
     length = request.limit_len
     return _ROW_BYTES + request.row_bytes + audio + _INT_BYTES * (length - (-length // block_size))

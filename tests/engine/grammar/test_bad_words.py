@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.engine.core.grammar.bad_words import BadWords, endings_of
-from stentor.engine.core.grammar.rule import ChoiceRule, ParameterSets
+from stentor.engine.core.grammar.constraint import ParameterSets, TokenConstraint
 from stentor.engine.core.grammar.token_sets import ids_in
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -16,9 +16,9 @@ TOKENS = st.integers(0, SIZE - 1)
 SEQUENCES = st.lists(st.lists(TOKENS, min_size=2, max_size=4).map(tuple), min_size=1, max_size=5)
 
 
-def rule_of(sequences: Sequence[tuple[int, ...]], **fields: object) -> ChoiceRule:
+def constraint_of(sequences: Sequence[tuple[int, ...]], **fields: object) -> TokenConstraint:
     params = SamplingParams(max_tokens=99, banned_sequences=tuple(sequences), **fields)  # type: ignore[arg-type]
-    return ChoiceRule(ParameterSets(params, SIZE, ()), None, None)
+    return TokenConstraint(ParameterSets(params, SIZE, ()), None, None)
 
 
 def drawn_in(tokens: Sequence[int], sequence: Sequence[int]) -> bool:
@@ -43,18 +43,18 @@ def test_exactly_the_tokens_that_would_complete_one_are_banned(
 
 
 @given(SEQUENCES, st.data())
-def test_what_keeps_to_the_rule_holds_no_bad_word_unless_nothing_else_is_left(
+def test_what_keeps_to_the_constraint_holds_no_bad_word_unless_nothing_else_is_left(
     sequences: list[tuple[int, ...]], data: st.DataObject
 ) -> None:
-    rule = rule_of(sequences)
+    constraint = constraint_of(sequences)
     tokens: list[int] = []
     for _ in range(20):
-        allowed = rule.allowed()
-        choices = list(range(SIZE)) if allowed is None else ids_in(allowed)
-        assert choices
-        token = data.draw(st.sampled_from(choices))
+        allowed = constraint.allowed()
+        candidates = list(range(SIZE)) if allowed is None else ids_in(allowed)
+        assert candidates
+        token = data.draw(st.sampled_from(candidates))
         tokens.append(token)
-        rule.accept(token)
+        constraint.accept(token)
         banned_all = all(
             any(drawn_in([*tokens[:-1], other], sequence) for sequence in sequences) for other in range(SIZE)
         )
@@ -64,23 +64,23 @@ def test_what_keeps_to_the_rule_holds_no_bad_word_unless_nothing_else_is_left(
 
 
 def test_a_row_waits_for_masks_only_where_a_token_may_be_banned() -> None:
-    rule = rule_of([(1, 2)])
-    assert not rule.restricts(0)
-    assert rule.restricts(1), "the token that is in flight may be the one before a banned one"
-    rule.accept(1)
-    assert rule.restricts(0)
-    assert ids_in(rule.allowed() or 0) == [0, 1, 3, 4, 5]
-    rule.accept(3)
-    assert rule.allowed() is None
+    constraint = constraint_of([(1, 2)])
+    assert not constraint.restricts(0)
+    assert constraint.restricts(1), "the token that is in flight may be the one before a banned one"
+    constraint.accept(1)
+    assert constraint.restricts(0)
+    assert ids_in(constraint.allowed() or 0) == [0, 1, 3, 4, 5]
+    constraint.accept(3)
+    assert constraint.allowed() is None
 
 
 def test_bad_words_give_way_where_nothing_else_is_left() -> None:
-    rule = rule_of([(1, 2)], allowed_token_ids=(1, 2))
-    rule.accept(1)
-    assert ids_in(rule.allowed() or 0) == [1]
-    rule = rule_of([(2, 2)], allowed_token_ids=(2,))
-    rule.accept(2)
-    assert ids_in(rule.allowed() or 0) == [2]
+    constraint = constraint_of([(1, 2)], allowed_token_ids=(1, 2))
+    constraint.accept(1)
+    assert ids_in(constraint.allowed() or 0) == [1]
+    constraint = constraint_of([(2, 2)], allowed_token_ids=(2,))
+    constraint.accept(2)
+    assert ids_in(constraint.allowed() or 0) == [2]
 
 
 @pytest.mark.parametrize("sequence", [(), (1,)])

@@ -8,7 +8,7 @@ import pytest
 from stentor.engine.core.grammar import structured_output as keeper
 from stentor.engine.core.grammar.grammar_queue import GrammarQueue, Prepared, refused
 from stentor.engine.core.grammar.matcher import Compiler, GuidanceMatcher
-from stentor.engine.core.grammar.structured_output import Rules, StructuredOutputManager
+from stentor.engine.core.grammar.structured_output import RequestConstraints, StructuredOutputManager
 from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.protocols.ipc.actors import Finished, Resumed, Submit, Thinking
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -36,35 +36,35 @@ class Gate:
         self.open = anyio.Event()
         self.entered = 0
 
-    async def __call__(self, work: Callable[[], Rules]) -> Rules:
+    async def __call__(self, work: Callable[[], RequestConstraints]) -> RequestConstraints:
         self.entered += 1
         await self.open.wait()
         return work()
 
 
-async def test_a_request_leaves_with_a_rule_for_each_choice() -> None:
+async def test_a_request_leaves_with_a_constraint_for_each_sequence() -> None:
     entrance = GrammarQueue(_grammars())
     entrance.enter(_submit())
     prepared = await entrance.prepare(0)
     assert prepared is not None
-    assert prepared.rules is not None
-    assert len(prepared.rules.choices) == 2
-    assert prepared.rules.choices[0] is not prepared.rules.choices[1]
+    assert prepared.constraints is not None
+    assert len(prepared.constraints.sequences) == 2
+    assert prepared.constraints.sequences[0] is not prepared.constraints.sequences[1]
     assert entrance.leave(prepared) == _submit()
     assert len(entrance) == 0
 
 
 async def test_what_was_drawn_before_is_replayed_and_what_does_not_fit_says_so() -> None:
     resumed = Resumed([[97, 98], [99], []], [2], True)
-    rules = _grammars().rules_of(_submit(n=3, resumed=resumed))
-    one, _, ended = rules.choices
+    constraints = _grammars().constraints_of(_submit(n=3, resumed=resumed))
+    one, _, ended = constraints.sequences
     assert one is not None
     assert one.allowed() == 1 << 97 | 1 << 98
     assert ended is None
-    assert list(rules.broken) == [1]
-    whole = _grammars().rules_of(_submit(n=1, resumed=Resumed([[97] * 4], [], True)))
-    assert whole.choices[0] is not None
-    assert whole.choices[0].ended
+    assert list(constraints.broken) == [1]
+    whole = _grammars().constraints_of(_submit(n=1, resumed=Resumed([[97] * 4], [], True)))
+    assert whole.sequences[0] is not None
+    assert whole.sequences[0].ended
 
 
 async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
@@ -73,10 +73,10 @@ async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
     entrance.enter(_submit(1))
     bad, good = await entrance.prepare(0), await entrance.prepare(1)
     assert bad is not None
-    assert bad.rules is None
+    assert bad.constraints is None
     assert bad.refusal.startswith("the grammar cannot be used")
     assert good is not None
-    assert good.rules is not None
+    assert good.constraints is not None
     submit = entrance.leave(bad)
     assert submit is not None
     ends = refused(submit, bad.refusal).finished
@@ -84,7 +84,7 @@ async def test_a_bad_grammar_is_the_end_of_its_request_alone() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"grammar": "", "thinking": Thinking(3, [], [1], True)}])
-async def test_without_a_vocabulary_there_are_no_rules(fields: dict[str, object]) -> None:
+async def test_without_a_vocabulary_there_are_no_constraints(fields: dict[str, object]) -> None:
     entrance = GrammarQueue(StructuredOutputManager())
     entrance.enter(_submit(**fields))  # type: ignore[arg-type]
     prepared = await entrance.prepare(0)
@@ -106,7 +106,7 @@ async def test_an_abort_while_it_compiles_is_answered_at_once_and_for_good() -> 
             tasks.start_soon(prepare, rid)
         await anyio.wait_all_tasks_blocked()
         assert gate.entered == 1, "one after the other"
-        assert entrance.choices == 6
+        assert entrance.sequences == 6
         aborted = entrance.abort(0, -1)
         assert aborted is not None
         assert [(end.index, end.reason) for end in aborted.finished] == [(0, "abort"), (1, "abort")]
@@ -117,7 +117,7 @@ async def test_an_abort_while_it_compiles_is_answered_at_once_and_for_good() -> 
         assert again is not None
         assert again.finished == []
         assert entrance.abort(7, -1) is None
-        assert entrance.choices == 3
+        assert entrance.sequences == 3
         assert entrance.abort(2, 0) is not None
         assert entrance.abort(2, 1) is not None
         gate.open.set()
@@ -152,7 +152,7 @@ async def test_a_grammar_is_compiled_once_for_many_requests(monkeypatch: pytest.
     monkeypatch.setattr(keeper, "_CACHED", 2)
     sources = [f'start: "{letter}"' for letter in "abacb"]
     for source in sources:
-        grammars.rules_of(_submit(grammar=source))
+        grammars.constraints_of(_submit(grammar=source))
     assert compiled == [sources[0], sources[1], sources[3], sources[1]]
 
 
@@ -181,4 +181,4 @@ async def test_whatever_goes_wrong_is_the_end_of_its_request_alone() -> None:
     entrance.enter(_submit(1, resumed=Resumed([[97]], [], True)))
     short = await entrance.prepare(1)
     assert short is not None
-    assert (short.rules, short.refusal) == (None, "the grammar cannot be used: IndexError")
+    assert (short.constraints, short.refusal) == (None, "the grammar cannot be used: IndexError")

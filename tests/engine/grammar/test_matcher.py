@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from stentor.engine.core.grammar.constraint import Complete, ConstraintBroken, ParameterSets, TokenConstraint
 from stentor.engine.core.grammar.matcher import Compiler, GrammarError, GuidanceMatcher
-from stentor.engine.core.grammar.rule import ChoiceRule, Complete, ParameterSets, RuleBroken
 from stentor.engine.core.grammar.thinking import ThinkingBudget
 from stentor.engine.core.grammar.token_sets import ids_in
 from stentor.protocols.ipc.actors import Thinking
@@ -37,90 +37,90 @@ def compiler() -> Compiler:
     return Compiler(VOCABULARY)
 
 
-def _rule(matcher: GuidanceMatcher | None, thinking: Thinking | None = None, **params: Any) -> ChoiceRule:
+def _constraint(matcher: GuidanceMatcher | None, thinking: Thinking | None = None, **params: Any) -> TokenConstraint:
     sets = ParameterSets(SamplingParams(max_tokens=500, **params), SIZE, [EOS])
-    return ChoiceRule(sets, matcher, None if thinking is None else ThinkingBudget(thinking))
+    return TokenConstraint(sets, matcher, None if thinking is None else ThinkingBudget(thinking))
 
 
-def _draw(rule: ChoiceRule, rng: random.Random, limit: int = 400) -> list[int]:
+def _draw(constraint: TokenConstraint, rng: random.Random, limit: int = 400) -> list[int]:
     """Tokens drawn at random from what is allowed, to the end of the grammar."""
     tokens: list[int] = []
-    while not rule.ended:
+    while not constraint.ended:
         assert len(tokens) < limit, "no end"
-        allowed = rule.allowed()
+        allowed = constraint.allowed()
         assert allowed is not None
         tokens.append(rng.choice(ids_in(allowed)))
-        rule.accept(tokens[-1])
+        constraint.accept(tokens[-1])
     return tokens
 
 
 def test_whatever_is_drawn_by_a_schema_validates(compiler: Compiler) -> None:
     template = compiler.compile(JSON)
     for seed in range(30):
-        tokens = _draw(_rule(template.copy(), eos_token_ids=(EOS,)), random.Random(seed))
+        tokens = _draw(_constraint(template.copy(), eos_token_ids=(EOS,)), random.Random(seed))
         jsonschema.validate(json.loads(text_of(tokens)), SCHEMA)
 
 
 def test_text_may_be_cut_into_tokens_in_any_way(compiler: Compiler) -> None:
-    rule = _rule(compiler.compile('start: "hello"'))
-    assert {TOKENS[token] for token in ids_in(rule.allowed() or 0)} == {b"h", b"hello"}
+    constraint = _constraint(compiler.compile('start: "hello"'))
+    assert {TOKENS[token] for token in ids_in(constraint.allowed() or 0)} == {b"h", b"hello"}
 
 
 @pytest.mark.parametrize("eos", [(EOS,), (EOS, 3), ()])
 def test_a_grammar_that_may_end_or_go_on_is_ended_by_eos(compiler: Compiler, eos: tuple[int, ...]) -> None:
-    rule = _rule(compiler.compile("start: /a+/"), eos_token_ids=eos)
-    assert ids_in(rule.allowed() or 0) == [97]
-    rule.accept(97)
-    assert set(ids_in(rule.allowed() or 0)) == {97, *eos}
-    assert not rule.ended
+    constraint = _constraint(compiler.compile("start: /a+/"), eos_token_ids=eos)
+    assert ids_in(constraint.allowed() or 0) == [97]
+    constraint.accept(97)
+    assert set(ids_in(constraint.allowed() or 0)) == {97, *eos}
+    assert not constraint.ended
     if eos:
-        rule.accept(eos[-1])
-        assert rule.ended
+        constraint.accept(eos[-1])
+        assert constraint.ended
 
 
 def test_a_grammar_that_admits_nothing_more_has_ended_without_eos(compiler: Compiler) -> None:
-    rule = _rule(compiler.compile('start: "ab"'), eos_token_ids=(EOS,))
-    rule.accept(97)
-    assert not rule.ended
-    rule.accept(98)
-    assert rule.ended
+    constraint = _constraint(compiler.compile('start: "ab"'), eos_token_ids=(EOS,))
+    constraint.accept(97)
+    assert not constraint.ended
+    constraint.accept(98)
+    assert constraint.ended
     with pytest.raises(Complete):
-        rule.allowed()
+        constraint.allowed()
 
 
 def test_min_tokens_hold_the_end_back_but_never_beyond_the_grammar(compiler: Compiler) -> None:
-    rule = _rule(compiler.compile("start: /a{1,3}/"), eos_token_ids=(EOS,), min_tokens=9)
+    constraint = _constraint(compiler.compile("start: /a{1,3}/"), eos_token_ids=(EOS,), min_tokens=9)
     for _ in range(3):
-        assert ids_in(rule.allowed() or 0) == [97]
-        rule.accept(97)
-    assert rule.ended
+        assert ids_in(constraint.allowed() or 0) == [97]
+        constraint.accept(97)
+    assert constraint.ended
 
 
-def test_what_parameters_exclude_is_not_drawn_and_where_nothing_is_left_the_choice_breaks(compiler: Compiler) -> None:
+def test_what_parameters_exclude_is_not_drawn_and_where_nothing_is_left_the_sequence_breaks(compiler: Compiler) -> None:
     template = compiler.compile("start: /[abc]x/")
-    rule = _rule(template.copy(), banned_token_ids=(97,), allowed_token_ids=(97, 98, 100))
-    assert ids_in(rule.allowed() or 0) == [98]
-    rule.accept(98)
-    with pytest.raises(RuleBroken, match="allowed_token_ids") as broken:
-        rule.allowed()
+    constraint = _constraint(template.copy(), banned_token_ids=(97,), allowed_token_ids=(97, 98, 100))
+    assert ids_in(constraint.allowed() or 0) == [98]
+    constraint.accept(98)
+    with pytest.raises(ConstraintBroken, match="allowed_token_ids") as broken:
+        constraint.allowed()
     assert broken.value.fault == "allowed_token_ids"
-    ends = _rule(compiler.compile("start: /a+/"), banned_token_ids=(97,), eos_token_ids=())
-    with pytest.raises(RuleBroken) as banned:
+    ends = _constraint(compiler.compile("start: /a+/"), banned_token_ids=(97,), eos_token_ids=())
+    with pytest.raises(ConstraintBroken) as banned:
         ends.allowed()
     assert banned.value.fault == "bad_words"
 
 
 def test_a_complete_text_that_parameters_let_nothing_follow_is_complete(compiler: Compiler) -> None:
-    rule = _rule(compiler.compile("start: /ab*/"), allowed_token_ids=(97,))
-    rule.accept(97)
+    constraint = _constraint(compiler.compile("start: /ab*/"), allowed_token_ids=(97,))
+    constraint.accept(97)
     with pytest.raises(Complete):
-        rule.allowed()
+        constraint.allowed()
 
 
-def test_a_token_that_does_not_fit_breaks_the_choice_in_one_line(compiler: Compiler) -> None:
-    rule = _rule(compiler.compile('start: "ab"'))
-    with pytest.raises(RuleBroken, match="cannot be followed any further") as broken:
-        rule.accept(99)
+def test_a_token_that_does_not_fit_breaks_the_sequence_in_one_line(compiler: Compiler) -> None:
+    constraint = _constraint(compiler.compile('start: "ab"'))
+    with pytest.raises(ConstraintBroken, match="cannot be followed any further") as broken:
+        constraint.accept(99)
     assert "\n" not in str(broken.value)
     assert "non-verbose" not in str(broken.value)
 
@@ -133,12 +133,12 @@ def test_a_grammar_that_cannot_be_used_is_refused_in_one_line(compiler: Compiler
 
 
 def test_special_tokens_are_drawn_where_a_grammar_names_them_and_nowhere_else(compiler: Compiler) -> None:
-    rule = _rule(compiler.compile(f"start: /(.|\\n)*/ <[{UNTHINK}]> /b/"))
-    drawable = ids_in(rule.allowed() or 0)
+    constraint = _constraint(compiler.compile(f"start: /(.|\\n)*/ <[{UNTHINK}]> /b/"))
+    drawable = ids_in(constraint.allowed() or 0)
     assert UNTHINK in drawable
     assert EOS not in drawable
-    rule.accept(UNTHINK)
-    assert ids_in(rule.allowed() or 0) == [98]
+    constraint.accept(UNTHINK)
+    assert ids_in(constraint.allowed() or 0) == [98]
 
 
 def test_copies_go_their_own_ways(compiler: Compiler) -> None:
@@ -155,36 +155,38 @@ def test_copies_go_their_own_ways(compiler: Compiler) -> None:
 
 def test_a_budget_forces_the_end_of_thinking_once_a_character_is_whole(compiler: Compiler) -> None:
     source = f"start: /(.|\\n)*/ <[{UNTHINK}]> /[0-9]/"
-    rule = _rule(compiler.compile(source), Thinking(2, [], [UNTHINK], True))
-    rule.accept(97)
-    assert len(ids_in(rule.allowed() or 0)) > 100
-    rule.accept(0xC3)  # half of é
-    assert UNTHINK not in ids_in(rule.allowed() or 0)
-    rule.accept(0xA9)
-    assert ids_in(rule.allowed() or 0) == [UNTHINK]
-    rule.accept(UNTHINK)
-    assert ids_in(rule.allowed() or 0) == list(range(48, 58))
+    constraint = _constraint(compiler.compile(source), Thinking(2, [], [UNTHINK], True))
+    constraint.accept(97)
+    assert len(ids_in(constraint.allowed() or 0)) > 100
+    constraint.accept(0xC3)  # half of é
+    assert UNTHINK not in ids_in(constraint.allowed() or 0)
+    constraint.accept(0xA9)
+    assert ids_in(constraint.allowed() or 0) == [UNTHINK]
+    constraint.accept(UNTHINK)
+    assert ids_in(constraint.allowed() or 0) == list(range(48, 58))
 
 
 def test_a_budget_without_a_grammar_restricts_nothing_but_what_is_due() -> None:
-    rule = _rule(None, Thinking(1, [], [40, 41], True))
-    assert rule.allowed() is None
-    assert not rule.restricts(0)
-    assert rule.restricts(1), "the step after may have to be forced"
-    rule.accept(5)
+    constraint = _constraint(None, Thinking(1, [], [40, 41], True))
+    assert constraint.allowed() is None
+    assert not constraint.restricts(0)
+    assert constraint.restricts(1), "the step after may have to be forced"
+    constraint.accept(5)
     for due in (40, 41):
-        assert ids_in(rule.allowed() or 0) == [due]
-        rule.accept(due)
-    assert rule.allowed() is None
-    assert not rule.restricts(1)
+        assert ids_in(constraint.allowed() or 0) == [due]
+        constraint.accept(due)
+    assert constraint.allowed() is None
+    assert not constraint.restricts(1)
 
 
 def test_a_budget_without_a_grammar_keeps_min_tokens() -> None:
-    rule = _rule(None, Thinking(9, [], [40], False), min_tokens=1, stop_token_ids=(50,), eos_token_ids=(EOS,))
-    allowed = set(ids_in(rule.allowed() or 0))
+    constraint = _constraint(
+        None, Thinking(9, [], [40], False), min_tokens=1, stop_token_ids=(50,), eos_token_ids=(EOS,)
+    )
+    allowed = set(ids_in(constraint.allowed() or 0))
     assert allowed == set(range(SIZE)) - {50, EOS}
-    rule.accept(1)
-    assert rule.allowed() is None
+    constraint.accept(1)
+    assert constraint.allowed() is None
 
 
 def test_llguidance_is_not_imported_before_a_grammar_comes() -> None:

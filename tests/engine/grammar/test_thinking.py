@@ -57,7 +57,7 @@ def test_nothing_is_due_where_nothing_was_said_to_be_possible(
     assert possible or state.due is None
 
 
-def test_forced_to_its_end_a_choice_thinks_no_longer_than_its_budget() -> None:
+def test_forced_to_its_end_a_sequence_thinks_no_longer_than_its_budget() -> None:
     state = ThinkingBudget(Thinking(3, [7], [8, 9], False))
     drawn = [1, 7, 1, 2, 3]
     for token in drawn:

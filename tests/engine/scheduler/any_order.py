@@ -93,7 +93,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.engine.scheduler.check_integrity()
 
     def end(self) -> None:
-        """Whatever happened, each choice ends once with the tokens that it gives alone."""
+        """Whatever happened, each sequence ends once with the tokens that it gives alone."""
         self.engine.drain()
         self.engine.check_clients()
 

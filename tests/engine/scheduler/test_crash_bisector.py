@@ -13,7 +13,7 @@ from stentor.engine.core.crash_bisector import (
     FRESH_ALONE,
     PROOF_TOKENS,
     CrashBisector,
-    InFlightChoice,
+    InFlightSequence,
 )
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
@@ -22,8 +22,8 @@ from stentor.tests.engine.mortal_engine import MortalEngine
 from stentor.tests.examples import examples
 
 
-def flown(*rids: int, fresh: tuple[int, ...] = ()) -> list[InFlightChoice]:
-    return [InFlightChoice(rid, 0, rid in fresh) for rid in rids]
+def records(*rids: int, fresh: tuple[int, ...] = ()) -> list[InFlightSequence]:
+    return [InFlightSequence(rid, 0, rid in fresh) for rid in rids]
 
 
 def members(bisector: CrashBisector) -> set[int]:
@@ -37,14 +37,14 @@ def prove(bisector: CrashBisector, *rids: int) -> None:
 
 def test_after_one_death_everybody_runs() -> None:
     bisector = CrashBisector()
-    assert bisector.died(flown(1, 2, 3)) is None
+    assert bisector.died(records(1, 2, 3)) is None
     assert bisector.group is None
 
 
 def test_after_two_deaths_with_the_same_in_flight_what_was_new_runs_alone_and_then_the_halves_of_the_rest() -> None:
     bisector = CrashBisector()
-    bisector.died(flown(1, 2, 3, 4, 5, 6, fresh=(5, 6)))
-    bisector.died(flown(1, 2, 3, 4, 5, 6, fresh=(1, 2, 3, 4, 5, 6)))
+    bisector.died(records(1, 2, 3, 4, 5, 6, fresh=(5, 6)))
+    bisector.died(records(1, 2, 3, 4, 5, 6, fresh=(1, 2, 3, 4, 5, 6)))
     groups = []
     while (group := bisector.group) is not None:
         groups.append(set(group))
@@ -57,7 +57,7 @@ def test_where_many_were_new_their_halves_run_before_those_of_the_rest() -> None
     bisector = CrashBisector()
     new = tuple(range(100, 100 + FRESH_ALONE + 1))
     for _ in range(DEATHS_TO_SUSPECT):
-        bisector.died(flown(1, 2, *new, fresh=new))
+        bisector.died(records(1, 2, *new, fresh=new))
     groups = []
     while (group := bisector.group) is not None:
         groups.append(set(group))
@@ -68,7 +68,7 @@ def test_where_many_were_new_their_halves_run_before_those_of_the_rest() -> None
 def test_a_group_of_which_nothing_comes_makes_way_for_the_next() -> None:
     bisector = CrashBisector()
     for _ in range(DEATHS_TO_SUSPECT):
-        bisector.died(flown(1, 2, 3, 4))
+        bisector.died(records(1, 2, 3, 4))
     assert members(bisector) == {3, 4}
     bisector.acquit_group()
     assert members(bisector) == {1, 2}
@@ -79,37 +79,37 @@ def test_a_group_of_which_nothing_comes_makes_way_for_the_next() -> None:
 
 def test_who_was_in_flight_at_one_of_two_deaths_is_not_searched() -> None:
     bisector = CrashBisector()
-    bisector.died(flown(1, 2))
-    bisector.died(flown(2, 3))
+    bisector.died(records(1, 2))
+    bisector.died(records(2, 3))
     assert members(bisector) == {2}
     prove(bisector, 2)
     assert bisector.group is None
     # but whoever was there once is remembered
-    bisector.died(flown(3, 4))
+    bisector.died(records(3, 4))
     assert members(bisector) == {3}
 
 
 def test_tokens_between_two_deaths_clear_a_request_and_fewer_do_not() -> None:
     bisector = CrashBisector()
-    bisector.died(flown(1, 2))
+    bisector.died(records(1, 2))
     bisector.gained(1, 0, PROOF_TOKENS)
     bisector.gained(2, 0, PROOF_TOKENS - 1)
-    bisector.died(flown(1, 2))
+    bisector.died(records(1, 2))
     assert members(bisector) == {2}
     # what it gained from the worker before does not count
     bisector.gained(2, 0, PROOF_TOKENS - 1)
     assert members(bisector) == {2}
 
 
-def test_every_choice_that_was_in_flight_must_prove_itself_or_end() -> None:
+def test_every_sequence_that_was_in_flight_must_prove_itself_or_end() -> None:
     bisector = CrashBisector()
     for _ in range(DEATHS_TO_SUSPECT):
         bisector.died(
             [
-                InFlightChoice(1, 0, False),
-                InFlightChoice(1, 1, False),
-                InFlightChoice(1, 2, False),
-                InFlightChoice(2, 0, False),
+                InFlightSequence(1, 0, False),
+                InFlightSequence(1, 1, False),
+                InFlightSequence(1, 2, False),
+                InFlightSequence(2, 0, False),
             ]
         )
     assert members(bisector) == {2}
@@ -127,8 +127,8 @@ def test_a_death_with_nothing_in_flight_says_nothing_of_anybody() -> None:
     for _ in range(10):
         assert bisector.died([]) is None
     assert bisector.idle
-    bisector.died(flown(1, 2))
-    bisector.died(flown(1, 2))
+    bisector.died(records(1, 2))
+    bisector.died(records(1, 2))
     group = bisector.group
     assert bisector.died([]) is None
     assert bisector.group == group
@@ -137,7 +137,7 @@ def test_a_death_with_nothing_in_flight_says_nothing_of_anybody() -> None:
 def test_who_ends_leaves_the_search() -> None:
     bisector = CrashBisector()
     for _ in range(DEATHS_TO_SUSPECT):
-        bisector.died(flown(1, 2, 3, 4))
+        bisector.died(records(1, 2, 3, 4))
     bisector.ended(3, 0)
     assert members(bisector) == {4}
     bisector.ended(4, 0)
@@ -157,7 +157,7 @@ def test_the_culprit_is_found_in_a_logarithmic_number_of_deaths(count: int, data
             prove(bisector, *group)
             continue
         deaths += 1
-        culprit = bisector.died([InFlightChoice(rid, 0, rid in fresh) for rid in sorted(group)])
+        culprit = bisector.died([InFlightSequence(rid, 0, rid in fresh) for rid in sorted(group)])
         if culprit is not None:
             break
     assert culprit == poison
@@ -177,7 +177,7 @@ def test_random_deaths_fail_nobody_and_every_search_ends(count: int, kills: list
         if kill < 6 and (len(group) > 1 or alone.get(group[0], 0) < DEATHS_TO_CONVICT - 1):
             if len(group) == 1:
                 alone[group[0]] = alone.get(group[0], 0) + 1
-            assert bisector.died(flown(*group)) is None
+            assert bisector.died(records(*group)) is None
         else:
             prove(bisector, *group)
             for rid in group:
@@ -284,9 +284,9 @@ def test_rows_that_make_way_in_a_search_are_no_preemptions() -> None:
         engine.kill_worker()
     made_way = set()
     while engine.scheduler._bisector.group is not None:
-        running = {choice.request.rid for choice in engine.scheduler._rows.running}
+        running = {sequence.request.rid for sequence in engine.scheduler._rows.running}
         engine.step()
-        made_way |= running - {choice.request.rid for choice in engine.scheduler._rows.running}
+        made_way |= running - {sequence.request.rid for sequence in engine.scheduler._rows.running}
     assert made_way, "every group ran to its end"
     engine.drain()
     engine.check_clients()

@@ -1,6 +1,6 @@
 """Who goes first, who is preempted, and that everyone gets there."""
 
-from stentor.engine.core.request import Choice, ChoiceState
+from stentor.engine.core.request import Sequence, SequenceState
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.fake_engine import Engine
 
@@ -101,7 +101,7 @@ def test_preempted_rows_do_not_thrash() -> None:
 
 def preempted_in_flight(
     params: SamplingParams, *, prompt_len: int = 3, num_blocks: int = 6, budget: int = 16
-) -> tuple[Engine, Choice]:
+) -> tuple[Engine, Sequence]:
     """An engine whose second request has just lost its row while a token of it is in flight."""
     engine = Engine(
         num_blocks=num_blocks,
@@ -118,8 +118,8 @@ def preempted_in_flight(
             break
         if len(engine.results) == 2:
             engine.deliver()
-    (victim,) = engine.scheduler._output.requests[1].choices
-    assert victim.state is ChoiceState.PREEMPTED
+    (victim,) = engine.scheduler._output.requests[1].sequences
+    assert victim.state is SequenceState.PREEMPTED
     assert victim.pending == 1
     engine.scheduler.check_integrity()
     return engine, victim
@@ -129,7 +129,7 @@ def test_a_preempted_row_waits_for_its_token_in_flight_and_begins_with_it() -> N
     engine, victim = preempted_in_flight(SamplingParams(max_tokens=7))
     known = len(victim.outputs)
     engine.deliver()
-    assert victim.state is ChoiceState.WAITING
+    assert victim.state is SequenceState.WAITING
     engine.drain()
     again = next(plan for plan in reversed(engine.plans) if plan.new)
     assert len(again.new[0].tokens) == 3 + known + 1
@@ -140,7 +140,7 @@ def test_a_preempted_row_that_ends_with_its_token_in_flight_ends_without_running
     _, probe = preempted_in_flight(SamplingParams(max_tokens=7))
     engine, victim = preempted_in_flight(SamplingParams(max_tokens=len(probe.outputs) + 1))
     engine.deliver()
-    assert victim.state is ChoiceState.FINISHED
+    assert victim.state is SequenceState.FINISHED
     engine.drain()
     assert [new.tokens[0] for plan in engine.plans for new in plan.new] == [1, 2]
     engine.check_clients()
@@ -165,7 +165,7 @@ def test_a_row_preempted_in_its_prefill_starts_over_with_its_prompts_logprobs() 
     while not engine.scheduler.stats().preemptions:
         engine.step()
         assert not request.prompt_done
-    assert request.choices[0].state is ChoiceState.WAITING
+    assert request.sequences[0].state is SequenceState.WAITING
     assert request.logprobs_told == 1
     engine.drain()
     engine.check_clients()
@@ -174,7 +174,7 @@ def test_a_row_preempted_in_its_prefill_starts_over_with_its_prompts_logprobs() 
 def test_a_worker_that_dies_while_a_preempted_row_awaits_its_token_loses_nothing() -> None:
     engine, victim = preempted_in_flight(SamplingParams(max_tokens=7))
     engine.kill_worker()
-    assert victim.state is ChoiceState.WAITING
+    assert victim.state is SequenceState.WAITING
     engine.scheduler.check_integrity()
     engine.drain()
     engine.check_clients()
@@ -183,7 +183,7 @@ def test_a_worker_that_dies_while_a_preempted_row_awaits_its_token_loses_nothing
 def test_a_preempted_row_that_is_aborted_while_its_token_is_in_flight_ends_once() -> None:
     engine, victim = preempted_in_flight(SamplingParams(max_tokens=7))
     engine.abort(1)
-    assert victim.state is ChoiceState.FINISHED
+    assert victim.state is SequenceState.FINISHED
     engine.drain()
     engine.check_clients()
 

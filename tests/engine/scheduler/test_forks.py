@@ -1,4 +1,4 @@
-"""Several choices of one prompt."""
+"""Several sequences of one prompt."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_a_held_prompt_gives_way_to_a_more_important_request_that_needs_its_bloc
     assert order == [1, 2, 1]
     assert engine.clients[urgent].finished[0].reason == "length"
     assert engine.clients[shared].finished[1].reason == "length"
-    assert engine.worker.computed_tokens == 12 + 15 + 12, "the second choice had to prefill the prompt again"
+    assert engine.worker.computed_tokens == 12 + 15 + 12, "the second sequence had to prefill the prompt again"
 
 
 def test_aborting_the_forks_gives_the_held_prompt_back() -> None:
@@ -82,7 +82,7 @@ def test_aborting_the_forks_gives_the_held_prompt_back() -> None:
     engine.drain()
 
 
-def test_more_choices_than_slots_and_blocks_all_finish() -> None:
+def test_more_sequences_than_slots_and_blocks_all_finish() -> None:
     engine = Engine(num_blocks=6, block_size=4, max_num_seqs=3)
     engine.submit([1, 2, 3, 4, 5, 6, 7, 8, 9], max_tokens=10, seeds=list(range(20)))
     engine.drain()

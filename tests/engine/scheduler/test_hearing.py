@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from stentor.engine.core.request import ChoiceState
+from stentor.engine.core.request import SequenceState
 from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, Alignment, Audio, TokenRules
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
@@ -199,7 +199,7 @@ def test_a_worker_with_fewer_places_goes_on_and_one_with_none_ends_what_hears() 
     ("audio", "changes", "message"),
     [
         (None, {}, "needs audio"),
-        (window(1), {"seeds": [1, 2]}, "one choice, not 2"),
+        (window(1), {"seeds": [1, 2]}, "one sequence, not 2"),
         (Audio(b"", b"0" * 16), {}, "0 bytes"),
         (Audio(b"123", b"0" * 16), {}, "whole samples"),
         (Audio(bytes(MAX_WINDOW_BYTES + 2), b"0" * 16), {}, "960002 bytes"),
@@ -289,12 +289,12 @@ TestHearingInAnyOrder = HearingMachine.TestCase
 TestHearingInAnyOrder.settings = many(120)
 
 
-def test_a_choice_without_a_row_has_no_place() -> None:
+def test_a_sequence_without_a_row_has_no_place() -> None:
     engine = hearing()
     rid = engine.submit([5, 6], audio=window(1), max_tokens=9)
-    (choice,) = engine.scheduler._output.requests[rid].choices
-    assert choice.place == -1
+    (sequence,) = engine.scheduler._output.requests[rid].sequences
+    assert sequence.place == -1
     engine.step()
-    assert choice.place == 0
+    assert sequence.place == 0
     engine.kill_worker()
-    assert (choice.place, choice.state) == (-1, ChoiceState.WAITING)
+    assert (sequence.place, sequence.state) == (-1, SequenceState.WAITING)

@@ -1,4 +1,4 @@
-"""What a plan carries: what choices share once, and never more at a time than a step may bring."""
+"""What a plan carries: what sequences share once, and never more at a time than a step may bring."""
 
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.actors import Resumed, Submit
@@ -19,24 +19,24 @@ def entering(engine: Engine) -> list[StepPlan]:
     return [plan for plan in engine.sent[before:] if plan.new]
 
 
-def test_the_prompt_and_the_parameters_of_a_request_travel_once_however_many_choices_enter() -> None:
+def test_the_prompt_and_the_parameters_of_a_request_travel_once_however_many_sequences_enter() -> None:
     sizes = []
-    for choices in (2, 8):
+    for sequences in (2, 8):
         engine = Engine(num_blocks=256, max_num_seqs=8, max_num_batched_tokens=64)
         params = SamplingParams(max_tokens=2, allowed_token_ids=ALLOWED)
-        engine.submit([1] * 50, params, seeds=list(range(choices)))
+        engine.submit([1] * 50, params, seeds=list(range(sequences)))
         leader, forks = entering(engine)
         engine.check_clients()
         assert (len(leader.new), len(leader.forks)) == (1, 0)
-        assert (len(forks.new), len(forks.forks)) == (1, choices - 2)
+        assert (len(forks.new), len(forks.forks)) == (1, sequences - 2)
         whole = with_forks(forks).new
         assert {each.params for each in whole} == {params}
-        assert [each.tokens for each in whole] == [[1] * 50] * (choices - 1)
+        assert [each.tokens for each in whole] == [[1] * 50] * (sequences - 1)
         sizes.append(len(encoder.encode(forks)))
     assert sizes[1] - sizes[0] < 6 * 100
 
 
-def test_choices_that_enter_again_bring_only_what_they_have_drawn() -> None:
+def test_sequences_that_enter_again_bring_only_what_they_have_drawn() -> None:
     engine = Engine(num_blocks=256, max_num_seqs=8, max_num_batched_tokens=256)
     engine.submit([1] * 40, max_tokens=9, seeds=[1, 2, 3])
     for _ in range(5):
@@ -90,7 +90,7 @@ def test_a_request_of_which_a_row_fits_into_no_frame_is_refused_and_nobody_else(
         ("error", True)
     ] * 2
     assert engine.clients[beside].finished[0].reason == "length"
-    # nor where it comes from an engine that was lost, with a choice that has ended
+    # nor where it comes from an engine that was lost, with a sequence that has ended
     resumed = Resumed([[], []], [0], prompt_done=False)
     again = Submit(99, [1] * 9, SamplingParams(3, allowed_token_ids=ALLOWED), [1, 2], 0, "", 0.0, resumed)
     refused = engine.scheduler.submit(again, 0.0)

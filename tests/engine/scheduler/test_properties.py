@@ -1,4 +1,4 @@
-"""Random workloads: whatever happens, each choice ends once with the tokens that it gives alone."""
+"""Random workloads: whatever happens, each sequence ends once with the tokens that it gives alone."""
 
 import random
 from typing import Any

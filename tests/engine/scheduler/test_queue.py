@@ -2,23 +2,23 @@ import random
 
 import pytest
 
-from stentor.engine.core.request import Choice, ChoiceState, Request, StateError
+from stentor.engine.core.request import Request, Sequence, SequenceState, StateError
 from stentor.engine.core.scheduler.queue import WaitingQueue
 from stentor.protocols.ipc.actors import Submit
 from stentor.protocols.ipc.sampling import SamplingParams
 
 
-def choice(number: int, arrival: float = 0.0) -> Choice:
+def sequence(number: int, arrival: float = 0.0) -> Sequence:
     submit = Submit(number, [1], SamplingParams(max_tokens=1), [0], 0, "", arrival)
     return Request(submit, number=number, max_model_len=8, aging_seconds=1.0).leader
 
 
-def test_choices_come_out_in_order_whatever_leaves_in_between() -> None:
+def test_sequences_come_out_in_order_whatever_leaves_in_between() -> None:
     rng = random.Random(0)
     queue = WaitingQueue()
-    waiting: list[Choice] = []
+    waiting: list[Sequence] = []
     for number in range(500):
-        new = choice(number, rng.random())
+        new = sequence(number, rng.random())
         queue.push(new)
         waiting.append(new)
         if rng.random() < 0.4:
@@ -28,7 +28,7 @@ def test_choices_come_out_in_order_whatever_leaves_in_between() -> None:
             first = min(waiting, key=lambda each: each.order)
             assert queue.peek() is first
             assert queue.pop() is first
-            first.move((ChoiceState.WAITING,), ChoiceState.RUNNING)
+            first.move((SequenceState.WAITING,), SequenceState.RUNNING)
             waiting.remove(first)
         queue.check_integrity()
         assert len(queue) == len(waiting)
@@ -41,17 +41,17 @@ def test_an_empty_queue_shows_nothing_and_gives_nothing() -> None:
         queue.pop()
 
 
-def test_a_choice_cannot_be_queued_twice() -> None:
+def test_a_sequence_cannot_be_queued_twice() -> None:
     queue = WaitingQueue()
-    only = choice(3)
+    only = sequence(3)
     queue.push(only)
-    with pytest.raises(StateError, match=r"choice 3\.0 is waiting, but must be held or running or preempted"):
+    with pytest.raises(StateError, match=r"sequence 3\.0 is waiting, but must be held or running or preempted"):
         queue.push(only)
 
 
-def test_a_choice_that_has_ended_cannot_end_again() -> None:
+def test_a_sequence_that_has_ended_cannot_end_again() -> None:
     queue = WaitingQueue()
-    only = choice(3)
+    only = sequence(3)
     queue.push(only)
     queue.discard(only)
     with pytest.raises(StateError, match="is finished, but must be waiting"):

@@ -67,7 +67,7 @@ def test_sampling_goes_on_at_the_next_output_and_tokens_that_were_delivered_coun
     assert fresh.batch.prompts == [], "the prompt is not done twice"
 
 
-def test_choices_that_have_ended_stay_ended() -> None:
+def test_sequences_that_have_ended_stay_ended() -> None:
     request = submit(seeds=(1, 2, 3))
     whole = [alone(request, index, MAX_MODEL_LEN).tokens for index in range(3)]
     fresh = Fresh()
@@ -77,7 +77,7 @@ def test_choices_that_have_ended_stay_ended() -> None:
     assert sorted(end.index for end in fresh.batch.finished) == [0, 2]
 
 
-def test_a_request_whose_every_choice_has_ended_leaves_nothing() -> None:
+def test_a_request_whose_every_sequence_has_ended_leaves_nothing() -> None:
     fresh = Fresh()
     assert fresh.submit(submit(seeds=(1, 2)), Resumed([[1], [2]], [0, 1], True)) is None
     assert not fresh.scheduler.has_work
@@ -140,8 +140,8 @@ def test_the_log_probabilities_of_a_prompt_that_was_done_are_not_computed_again(
 @pytest.mark.parametrize(
     ("resumed", "why"),
     [
-        (Resumed([[1]], [], True), "has 2 choices"),
-        (Resumed([[1], [2]], [2], True), "has 2 choices"),
+        (Resumed([[1]], [], True), "has 2 sequences"),
+        (Resumed([[1], [2]], [2], True), "has 2 sequences"),
         (Resumed([[1], [-2]], [], True), "token id outside"),
     ],
 )
@@ -154,7 +154,7 @@ def test_what_cannot_have_been_is_refused(resumed: Resumed, why: str) -> None:
     assert not fresh.scheduler.has_work
 
 
-def test_a_request_that_does_not_fit_the_new_engine_is_refused_for_the_choices_that_live() -> None:
+def test_a_request_that_does_not_fit_the_new_engine_is_refused_for_the_sequences_that_live() -> None:
     fresh = Fresh()
     long = msgspec.structs.replace(submit(seeds=(1, 2)), prompt=[1] * 40)
     batch = fresh.submit(long, Resumed([[], []], [0], False))

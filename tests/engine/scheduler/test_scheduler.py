@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.core.request import Choice
+from stentor.engine.core.request import Sequence
 from stentor.engine.core.scheduler import Scheduler
 from stentor.protocols.ipc.actors import PromptPart, Submit, TokensBatch
 from stentor.protocols.ipc.config import SchedulerConfig
@@ -26,7 +26,7 @@ def refusal(engine: Engine, rid: int, index: int = 0) -> str:
 # ---- what is refused at once
 
 
-def test_an_empty_prompt_is_refused_for_each_of_its_choices() -> None:
+def test_an_empty_prompt_is_refused_for_each_of_its_sequences() -> None:
     engine = Engine()
     rid = engine.submit([], seeds=[1, 2, 3])
     assert [refusal(engine, rid, i) for i in range(3)] == ["the prompt is empty; at least one token is needed"] * 3
@@ -395,7 +395,7 @@ def test_an_aborted_request_frees_its_blocks_at_once_though_a_step_of_it_is_in_f
     engine.check_clients()
 
 
-def test_when_the_leading_choice_is_aborted_another_prefills_the_prompt() -> None:
+def test_when_the_leading_sequence_is_aborted_another_prefills_the_prompt() -> None:
     engine = Engine(max_num_batched_tokens=4)
     rid = engine.submit([1] * 10, SamplingParams(max_tokens=3, prompt_logprobs=0), seeds=[1, 2, 3])
     engine.step()
@@ -406,7 +406,7 @@ def test_when_the_leading_choice_is_aborted_another_prefills_the_prompt() -> Non
     assert [reason(engine, rid, i) for i in range(3)] == ["abort", "length", "length"]
 
 
-def test_ending_everything_gives_each_living_choice_its_terminal_message() -> None:
+def test_ending_everything_gives_each_living_sequence_its_terminal_message() -> None:
     engine = Engine(max_num_seqs=1)
     rids = [engine.submit([1, 2], seeds=[1, 2]) for _ in range(3)]
     engine.plan()
@@ -459,7 +459,7 @@ def test_times_and_cached_tokens_are_those_of_the_first_admission() -> None:
     assert prompt.prefill_seconds == pytest.approx(engine.now - arrival - 2.01, abs=0.05)
 
 
-def test_stats_count_rows_waiting_choices_and_blocks() -> None:
+def test_stats_count_rows_waiting_sequences_and_blocks() -> None:
     engine = Engine(max_num_seqs=1, num_blocks=16)
     engine.submit([1] * 8, max_tokens=4)
     engine.submit([2] * 8, seeds=[1, 2])
@@ -470,17 +470,17 @@ def test_stats_count_rows_waiting_choices_and_blocks() -> None:
 
 
 def test_what_has_ended_is_freed_without_the_garbage_collector() -> None:
-    def choices() -> int:
-        return sum(type(each) is Choice for each in gc.get_objects())
+    def sequences() -> int:
+        return sum(type(each) is Sequence for each in gc.get_objects())
 
     gc.collect()
     gc.disable()
     try:
-        before = choices()
+        before = sequences()
         engine = Engine()
         engine.submit([1] * 6, seeds=[1, 2])
-        assert choices() == before + 2
+        assert sequences() == before + 2
         engine.drain()
-        assert choices() == before
+        assert sequences() == before
     finally:
         gc.enable()

@@ -168,7 +168,7 @@ def test_a_worker_that_died_is_followed_by_one_that_hears_everything_again() -> 
     ("changes", "message"),
     [
         ({"streamed": None}, "needs streamed audio"),
-        ({"seeds": [1, 2]}, "one choice, not 2"),
+        ({"seeds": [1, 2]}, "one sequence, not 2"),
         ({"max_tokens": 0}, "at least one token"),
         ({"streamed": Streamed(b"123")}, "whole samples"),
         ({"streamed": Streamed(bytes(MAX_STREAM_BYTES + 2))}, "more than 1048 s of audio"),

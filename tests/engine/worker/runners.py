@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.attention import LayerCache
 from stentor.engine.layers.layer_context import LayerContext
@@ -24,7 +25,7 @@ from stentor.protocols.ipc.actors import Finished, Submit
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
-from stentor.tests.engine.scripted_grammar import wide_rule
+from stentor.tests.engine.scripted_grammar import wide_constraint
 from stentor.tests.engine.worker.fake_device import FakeDevice, ManualClock
 from stentor.tests.parity import tiny
 
@@ -153,8 +154,10 @@ class Pair:
     ) -> int:
         """``grammar`` is the seed of one."""
         rid, self._rid = self._rid, self._rid + 1
-        rules = None if grammar is None else [wide_rule(tiny.VOCAB, grammar, params) for _ in seeds]
-        assert self.scheduler.submit(Submit(rid, tokens, params, list(seeds), 0, "", 0.0), 0.0, rules) is None
+        constraints: list[TokenConstraint | None] | None = None
+        if grammar is not None:
+            constraints = [wide_constraint(tiny.VOCAB, grammar, params) for _ in seeds]
+        assert self.scheduler.submit(Submit(rid, tokens, params, list(seeds), 0, "", 0.0), 0.0, constraints) is None
         return rid
 
     def run(self, *, capture_between: bool = False) -> None:

@@ -153,7 +153,7 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                 )
                 client = Client(server)
                 submissions = _submissions()
-                choices = sum(len(submission.seeds) for submission in submissions)
+                sequences = sum(len(submission.seeds) for submission in submissions)
                 async with anyio.create_task_group() as tasks:
                     life = WorkerLife(to_worker, child)
                     tasks.start_soon(EngineLoop(engine, life, _no_other, scheduler, RecoveryConfig()).run)
@@ -165,7 +165,7 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                     for submission in submissions[6:]:
                         await client.tell(submission)
                     with anyio.fail_after(60):
-                        while len(client.ends) < choices:
+                        while len(client.ends) < sequences:
                             await client.read()
                     await client.tell(Shutdown())
                 scheduler.check_integrity()

@@ -73,26 +73,26 @@ def test_a_mask_that_is_not_there_is_an_error() -> None:
         slot_masks(Masks(0, 7, [RowMask(4, [], 1)], [b"\xff" * 16]), V)
 
 
-def _sampler(rules: list[dict[str, Any]]) -> Sampler:
-    sampler = Sampler(V, len(rules), torch.device("cpu"))
-    for slot, rule in enumerate(rules):
-        sampler.add(slot, SamplingParams(max_tokens=9, **rule), seed=slot, tokens=[1, 2, 3], prompt_len=3)
+def _sampler(rows: list[dict[str, Any]]) -> Sampler:
+    sampler = Sampler(V, len(rows), torch.device("cpu"))
+    for slot, fields in enumerate(rows):
+        sampler.add(slot, SamplingParams(max_tokens=9, **fields), seed=slot, tokens=[1, 2, 3], prompt_len=3)
     return sampler
 
 
 @pytest.mark.parametrize("greedy", [False, True])
 def test_rows_beside_masked_ones_draw_what_they_draw_without(greedy: bool) -> None:
-    rules: list[dict[str, Any]] = [{"temperature": 0.0} if greedy else {"temperature": 1.3, "logprobs": 2}] * 8
-    drawn = []
+    rows: list[dict[str, Any]] = [{"temperature": 0.0} if greedy else {"temperature": 1.3, "logprobs": 2}] * 8
+    runs = []
     for masked in (False, True):
-        sampler = _sampler(rules)
+        sampler = _sampler(rows)
         found = []
         for step in range(6):
             logits = torch.randn((8, V), generator=torch.Generator().manual_seed(step))
             allowed = {slot: {7, 9, 30 + step} for slot in (1, 4)} if masked else {}
             found.append(sampler.sample(logits, range(8), masks=slot_masks(masks_of(allowed), V)))
-        drawn.append(found)
-    for step, ((plain, plain_logprobs), (beside, beside_logprobs)) in enumerate(zip(*drawn, strict=True)):
+        runs.append(found)
+    for step, ((plain, plain_logprobs), (beside, beside_logprobs)) in enumerate(zip(*runs, strict=True)):
         for slot in range(8):
             if slot in (1, 4):
                 assert beside[slot] in {7, 9, 30 + step}
@@ -137,8 +137,8 @@ def test_a_mask_holds_for_one_draw_and_takes_the_place_of_allowed_tokens() -> No
 def _submit_all(pair: Pair, *, seed: int, requests: int, tokens: int = 14) -> None:
     rng = random.Random(seed)
     for number in range(requests):
-        rule = {name: value for name, value in RULES[number % len(RULES)].items() if name != "allowed_token_ids"}
-        params = SamplingParams(max_tokens=rng.randrange(1, tokens), **rule)
+        fields = {name: value for name, value in RULES[number % len(RULES)].items() if name != "allowed_token_ids"}
+        params = SamplingParams(max_tokens=rng.randrange(1, tokens), **fields)
         seeds = [rng.getrandbits(64) for _ in range(rng.choice((1, 1, 3)))]
         grammar = number if rng.random() < 0.5 else None
         pair.submit(prompt(rng.randrange(1, 60), seed=number % 5), params, seeds, grammar)
@@ -230,7 +230,7 @@ def test_rows_that_stay_masked_bring_no_lines_of_their_own(model: WatchedDecoder
         row = RowStep(0, *((0, 5) if number == 0 else (4 + number, 1)), [], True)
         plan = StepPlan(0, number, [], [new] if number == 0 else [], [row], [0])
         launched = pair.runner.launch_forward(plan)
-        assert (launched.staged.shape.rule_data > 0) == (number == 0)
+        assert (launched.staged.shape.sampling_data > 0) == (number == 0)
         found = pair.runner.finish(pair.runner.launch_draw(launched, Masks(0, number, [RowMask(0, [250], -1)], [])))
         assert found.tokens == [250]
 

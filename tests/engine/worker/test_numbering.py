@@ -20,7 +20,7 @@ def table() -> RowTable:
 
 
 def test_decode_rows_come_first_and_each_token_knows_its_place(table: RowTable) -> None:
-    table.drawn[0] = 2
+    table.num_sampled[0] = 2
     rows = [RowStep(2, 14, 4, [], False), RowStep(0, 4, 1, [], True), RowStep(1, 0, 1, [], True)]
     numbers = number_step(rows, table)
     sections = {name: section.tolist() for name, section in numbers.sections.items()}
@@ -72,7 +72,7 @@ def test_padding_writes_stay_in_the_null_block() -> None:
 
 
 def test_only_the_last_drawn_token_is_at_hand(table: RowTable) -> None:
-    table.drawn[0] = 2
+    table.num_sampled[0] = 2
     for wrong in (RowStep(0, 3, 1, [], True), RowStep(0, 5, 1, [], True), RowStep(0, 2, 2, [], True)):
         with pytest.raises(ValueError, match="slot 0 runs to position"):
             number_step([wrong], table)

@@ -30,7 +30,7 @@ def test_a_name_stays_with_its_slot_until_another_takes_it() -> None:
     assert names_in(then, of_then) == "a, b", "a step that fails late still names its own"
 
 
-def test_many_are_named_up_to_a_bound_and_choices_of_one_request_once() -> None:
+def test_many_are_named_up_to_a_bound_and_sequences_of_one_request_once() -> None:
     names = RowNames()
     crowd = plan(0, new={slot: f"r{slot:02}" for slot in range(NAMED + 5)}, rows=list(range(NAMED + 5)))
     assert names_in(crowd, names.after(crowd)).endswith(f"r{NAMED - 1} and 5 more")

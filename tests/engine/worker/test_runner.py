@@ -92,11 +92,11 @@ def test_log_probabilities_of_a_prompt_are_those_of_drawing_it(engine: LocalEngi
     _fresh(engine)
     rid = engine.submit(_prompt(9, 3), SamplingParams(max_tokens=20, temperature=0.0, logprobs=2))
     engine.run()
-    drawn = engine.outcomes[rid, 0]
-    done = _prompt_logprobs(engine, _prompt(9, 3) + drawn.tokens, top=2)
+    outcome = engine.outcomes[rid, 0]
+    done = _prompt_logprobs(engine, _prompt(9, 3) + outcome.tokens, top=2)
     assert done.cached_tokens == 0, "the prompt must be computed whole"
     assert done.logprobs is not None
-    assert done.logprobs[9:] == drawn.logprobs
+    assert done.logprobs[9:] == outcome.logprobs
 
 
 def test_log_probabilities_survive_preemptions_and_prefix_hits(engine: LocalEngine) -> None:

@@ -43,8 +43,8 @@ def run(
     tokens: list[int] = []
     logprobs: list[TokenLogprobs | None] = []
     for step in steps:
-        drawn, found = sampler.sample(step.clone(), [2])
-        tokens += drawn
+        sampled_token_ids, found = sampler.sample(step.clone(), [2])
+        tokens += sampled_token_ids
         logprobs += found or [None]
     return tokens, logprobs
 
@@ -133,7 +133,7 @@ def test_rows_of_a_batch_may_come_and_go() -> None:
     sampler = Sampler(V, 3, CPU)
     sampler.add(0, MIXES[1], 5, [1], 1)
     sampler.add(1, MIXES[4], 9, [1, 2, 3], 3)
-    drawn = []
+    sampled_token_ids = []
     for number, step in enumerate(steps):
         if number == 2:
             sampler.add(2, MIXES[7], 5, [1], 1)
@@ -141,8 +141,8 @@ def test_rows_of_a_batch_may_come_and_go() -> None:
             sampler.remove(0)
         slots = [slot for slot, there in ((0, number < 4), (1, True), (2, number >= 2)) if there]
         tokens, _ = sampler.sample(step[slots], slots)
-        drawn.append(tokens[slots.index(1)])
-    assert drawn == expected
+        sampled_token_ids.append(tokens[slots.index(1)])
+    assert sampled_token_ids == expected
 
 
 def test_penalties_count_outputs_and_repetition_also_the_prompt() -> None:
@@ -271,7 +271,7 @@ def test_a_greedy_batch_needs_the_argmax_alone(monkeypatch: pytest.MonkeyPatch) 
     assert sampler.sample(logits, [0, 1, 2]) == (logits.argmax(-1).tolist(), None)
 
 
-def test_choices_of_one_request_differ_by_their_seeds() -> None:
+def test_sequences_of_one_request_differ_by_their_seeds() -> None:
     steps = [torch.zeros(1, V)] * 20
     assert run(params(), steps, seed=3)[0] == run(params(), steps, seed=3)[0]
     assert run(params(), steps, seed=3)[0] != run(params(), steps, seed=4)[0]

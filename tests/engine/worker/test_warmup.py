@@ -73,10 +73,10 @@ def test_prefills_decodes_mixed_steps_and_log_probabilities_all_run(
     sums = {sum(row.count for row in plan.rows) for plan in plans}
     assert sums >= set(counts(BUDGET))
     assert any({row.count == 1 for row in plan.rows} == {True, False} for plan in plans), "a mixed one"
-    rules = [new.params for plan in plans for new in plan.new]
-    assert {rule.logprobs for rule in rules} >= {None, 0, 1, MAX_LOGPROBS}
-    assert {rule.prompt_logprobs for rule in rules} >= {None, 0, 1, MAX_LOGPROBS}
-    assert any(rule.needs_penalties and rule.logit_bias and rule.banned_token_ids for rule in rules)
+    params = [new.params for plan in plans for new in plan.new]
+    assert {each.logprobs for each in params} >= {None, 0, 1, MAX_LOGPROBS}
+    assert {each.prompt_logprobs for each in params} >= {None, 0, 1, MAX_LOGPROBS}
+    assert any(each.needs_penalties and each.logit_bias and each.banned_token_ids for each in params)
     pair.device.settle()
 
 

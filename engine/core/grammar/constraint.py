@@ -1,4 +1,4 @@
-"""What one choice may draw next: its grammar, its thinking budget, and the rules of its parameters, as one."""
+"""What one sequence may draw next: its grammar, its thinking budget, and the constraints of its parameters, as one."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,8 +12,8 @@ from .thinking import ThinkingBudget
 from .token_sets import set_of
 
 
-class RuleBroken(Exception):
-    """The choice cannot go on; one line says why, and ``fault`` what of the request it is due to."""
+class ConstraintBroken(Exception):
+    """The sequence cannot go on; one line says why, and ``fault`` what of the request it is due to."""
 
     def __init__(self, why: str, fault: Fault = "") -> None:
         super().__init__(why)
@@ -21,16 +21,16 @@ class RuleBroken(Exception):
 
 
 class Complete(Exception):
-    """The choice has come to the end of its grammar, and nothing is left to draw."""
+    """The sequence has come to the end of its grammar, and nothing is left to draw."""
 
 
-def follows_rule(submit: Submit) -> bool:
-    """Whether what its choices may draw depends on what they have drawn, by more than its numbers say."""
+def is_constrained(submit: Submit) -> bool:
+    """Whether what its sequences may draw depends on what they have drawn, by more than its numbers say."""
     return bool(submit.grammar or submit.params.banned_sequences) or submit.thinking is not None
 
 
 class ParameterSets:
-    """What a request's parameters allow, the same for all its choices."""
+    """What a request's parameters allow, the same for all its sequences."""
 
     __slots__ = ("early", "endings", "ends", "eos", "ids", "ignores_eos", "limited_by", "min_tokens", "size")
 
@@ -51,8 +51,8 @@ class ParameterSets:
         """May not be drawn below ``min_tokens``."""
 
 
-class ChoiceRule:
-    """One choice's, from its first token to its last. It is fed each token that is delivered, and no other."""
+class TokenConstraint:
+    """One sequence's, from its first token to its last. It is fed each token that is delivered, and no other."""
 
     __slots__ = ("_bad_words", "_budget", "_count", "_matcher", "_sets", "ended")
 
@@ -74,7 +74,7 @@ class ChoiceRule:
         return self._budget is not None and self._budget.may_be_due(ahead)
 
     def accept(self, token: int) -> None:
-        """The choice drew ``token``. Raises :class:`RuleBroken`, and is of no use any more then."""
+        """The sequence drew ``token``. Raises :class:`ConstraintBroken`, and is of no use any more then."""
         self._count += 1
         if self._budget is not None:
             self._budget.take(token)
@@ -95,7 +95,7 @@ class ChoiceRule:
     def allowed(self) -> int | None:
         """The tokens that may be drawn next, at least one; None for all that the parameters allow.
 
-        Raises :class:`RuleBroken` where none is left, :class:`Complete` where none need be.
+        Raises :class:`ConstraintBroken` where none is left, :class:`Complete` where none need be.
         """
         sets, matcher = self._sets, self._matcher
         due = None if self._budget is None else self._budget.due
@@ -133,7 +133,7 @@ class ChoiceRule:
         return spared if spared & self._sets.ids else tokens
 
     def _late_enough(self, tokens: int) -> int:
-        """Without what ends a choice, while it is too short; the grammar wins where nothing else is left."""
+        """Without what ends a sequence, while it is too short; the grammar wins where nothing else is left."""
         if self._count >= self._sets.min_tokens:
             return tokens
         return tokens & ~self._sets.early or tokens
@@ -141,7 +141,7 @@ class ChoiceRule:
     def _left(self, tokens: int) -> int:
         left = tokens & self._sets.ids
         if not left:
-            raise RuleBroken(
+            raise ConstraintBroken(
                 "no token is left to draw: the grammar or the thinking budget asks for what allowed_token_ids or "
                 "banned tokens exclude",
                 self._sets.limited_by,
@@ -149,6 +149,6 @@ class ChoiceRule:
         return left
 
 
-def _broken_by(why: str | None) -> RuleBroken:
+def _broken_by(why: str | None) -> ConstraintBroken:
     said = why or "it does not allow the token that was drawn"
-    return RuleBroken(f"the grammar cannot be followed any further: {said}", "grammar" if why else "")
+    return ConstraintBroken(f"the grammar cannot be followed any further: {said}", "grammar" if why else "")

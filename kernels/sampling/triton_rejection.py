@@ -12,9 +12,9 @@ from .triton_rows import (
     FLAGS,
     INDEX,
     INVERSE_TEMPERATURE,
+    MIN_P_THRESHOLD,
     PARAMS,
     PENALTIES,
-    REACH,
     SEED,
     edits_of,
     float_number,
@@ -28,22 +28,22 @@ ACCEPT_NOISE = tl.constexpr(tables.ACCEPT_NOISE)
 
 @triton.jit
 def load_weights(
-    logits, row_stride, work, rules, limits, row, slot, place, peak, ids, live, vocabulary,
+    logits, row_stride, work, params, limits, row, slot, place, peak, ids, live, vocabulary,
     EDITS: tl.constexpr, WORK: tl.constexpr,
 ):  # fmt: skip
     """exp of what the filters keep, the most likely token 1; float32."""
     edited = tl.full((), 0, tl.int64)
     if EDITS:
-        edited = edits_of(rules, slot, place)
+        edited = edits_of(params, slot, place)
     x = load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WORK)
     limit, limit_id = tl.load(limits + row * 2), tl.load(limits + row * 2 + 1)
-    kept = passes(x, ids, limit, limit_id, peak, float_number(rules, slot, REACH))
-    return tl.where(kept & live, tl.exp(below(x, peak) * float_number(rules, slot, INVERSE_TEMPERATURE)), 0.0)
+    kept = passes(x, ids, limit, limit_id, peak, float_number(params, slot, MIN_P_THRESHOLD))
+    return tl.where(kept & live, tl.exp(below(x, peak) * float_number(params, slot, INVERSE_TEMPERATURE)), 0.0)
 
 
 @triton.jit
 def sum_weights(
-    logits, row_stride, work, slots, rules, tile_max, limits, sums, vocabulary, tiles,
+    logits, row_stride, work, slots, params, tile_max, limits, sums, vocabulary, tiles,
     SPAN: tl.constexpr, EDITS: tl.constexpr, WORK: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid [S * SPAN, tiles]. Writes ``sums`` [S * SPAN, tiles] float32 for rows that draw."""
@@ -52,20 +52,20 @@ def sum_weights(
     slot = tl.load(slots + row // SPAN)
     if slot < 0:
         return
-    if float_number(rules, slot, INVERSE_TEMPERATURE) == 0.0:
+    if float_number(params, slot, INVERSE_TEMPERATURE) == 0.0:
         return
     peak = row_peak(tile_max, row, tiles, TILES)
     ids = tile * BLOCK + tl.arange(0, BLOCK)
     place = (row % SPAN).to(tl.int32)
     weights = load_weights(
-        logits, row_stride, work, rules, limits, row, slot, place, peak, ids, ids < vocabulary, vocabulary, EDITS, WORK
+        logits, row_stride, work, params, limits, row, slot, place, peak, ids, ids < vocabulary, vocabulary, EDITS, WORK
     )
     tl.store(sums + row * tiles + tile, tl.sum(weights, 0))
 
 
 @triton.jit
 def rejection_sample(
-    logits, row_stride, work, slots, rules, tile_max, limits, sums, drafts, draft_probs, drawn, accepted,
+    logits, row_stride, work, slots, params, tile_max, limits, sums, drafts, draft_probs, sampled_token_ids, accepted,
     vocabulary, tiles,
     SPAN: tl.constexpr, EDITS: tl.constexpr, WORK: tl.constexpr, PROBABLE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -80,20 +80,20 @@ def rejection_sample(
     for place in range(0, SPAN - 1):
         row = sequence * SPAN + place
         draft = tl.load(drafts + sequence * (SPAN - 1) + place)
-        agrees = (tl.load(drawn + row) == draft).to(tl.int32)
-        if PROBABLE and float_number(rules, slot, INVERSE_TEMPERATURE) > 0.0:
+        agrees = (tl.load(sampled_token_ids + row) == draft).to(tl.int32)
+        if PROBABLE and float_number(params, slot, INVERSE_TEMPERATURE) > 0.0:
             tile = tl.arange(0, TILES)
             total = tl.sum(tl.load(sums + row * tiles + tile, mask=tile < tiles, other=0.0), 0)
             real = (draft >= 0) & (draft < vocabulary)
             peak = row_peak(tile_max, row, tiles, TILES)
             ids = tl.where(real, draft, 0).to(tl.int32) + tl.arange(0, 1)
             weights = load_weights(
-                logits, row_stride, work, rules, limits, row, slot, place, peak, ids, ids < vocabulary, vocabulary,
+                logits, row_stride, work, params, limits, row, slot, place, peak, ids, ids < vocabulary, vocabulary,
                 EDITS, WORK,
             )  # fmt: skip
             p = (tl.sum(weights, 0) / total).to(tl.float64)
             q = tl.load(draft_probs + (sequence * (SPAN - 1) + place) * vocabulary + tl.where(real, draft, 0))
-            key = row_key(number(rules, slot, SEED) ^ ACCEPT_NOISE, number(rules, slot, INDEX) + place)
+            key = row_key(number(params, slot, SEED) ^ ACCEPT_NOISE, number(params, slot, INDEX) + place)
             u = (noise_word(key, tl.full((), 0, tl.int32)).to(tl.float64) + 0.5) * 2.3283064365386963e-10
             agrees = (real & (u * q.to(tl.float64) < p)).to(tl.int32)
         stands = stands & agrees
@@ -102,8 +102,8 @@ def rejection_sample(
 
 
 @triton.jit
-def race_residual(
-    logits, row_stride, work, slots, rules, tile_max, limits, sums, draft_probs, accepted, tile_value, tile_winner,
+def gumbel_max_residual(
+    logits, row_stride, work, slots, params, tile_max, limits, sums, draft_probs, accepted, tile_value, tile_winner,
     vocabulary, tiles,
     SPAN: tl.constexpr, EDITS: tl.constexpr, WORK: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -114,7 +114,7 @@ def race_residual(
     if slot < 0:
         return
     place = tl.load(accepted + sequence).to(tl.int32)
-    if (place == SPAN - 1) | (float_number(rules, slot, INVERSE_TEMPERATURE) == 0.0):
+    if (place == SPAN - 1) | (float_number(params, slot, INVERSE_TEMPERATURE) == 0.0):
         return
     row = sequence * SPAN + place
     others = tl.arange(0, TILES)
@@ -123,12 +123,12 @@ def race_residual(
     ids = tile * BLOCK + tl.arange(0, BLOCK)
     live = ids < vocabulary
     weights = load_weights(
-        logits, row_stride, work, rules, limits, row, slot, place, peak, ids, live, vocabulary, EDITS, WORK
+        logits, row_stride, work, params, limits, row, slot, place, peak, ids, live, vocabulary, EDITS, WORK
     )
     q = tl.load(draft_probs + (sequence * (SPAN - 1) + place) * vocabulary + ids, mask=live, other=0.0)
     residual = weights / total - q
     left = live & (residual > 0.0)
-    key = row_key(number(rules, slot, SEED) ^ RESIDUAL_NOISE, number(rules, slot, INDEX) + place)
+    key = row_key(number(params, slot, SEED) ^ RESIDUAL_NOISE, number(params, slot, INDEX) + place)
     log_residual = ln(tl.where(left, residual, 1.0).to(tl.float64))
     value = tl.where(left, log_residual + gumbel(noise_word(key, ids)), -float("inf"))
     best = tl.max(value, 0)
@@ -138,17 +138,17 @@ def race_residual(
 
 @triton.jit
 def take_tokens(
-    slots, rules, seen, drafts, drawn, accepted, tile_value, tile_winner, tokens, vocabulary, tiles,
+    slots, params, seen, drafts, sampled_token_ids, accepted, tile_value, tile_winner, tokens, vocabulary, tiles,
     SPAN: tl.constexpr, SEEN: tl.constexpr, PROBABLE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Grid [S]. Writes ``tokens`` and counts them as output of the slot."""
     sequence = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + sequence)
     count = tl.load(accepted + sequence)
-    last = tl.load(drawn + sequence * SPAN + count)
+    last = tl.load(sampled_token_ids + sequence * SPAN + count)
     penalised = tl.full((), 0, tl.int64)
     if slot >= 0:
-        if PROBABLE and (float_number(rules, slot, INVERSE_TEMPERATURE) > 0.0) & (count < SPAN - 1):
+        if PROBABLE and (float_number(params, slot, INVERSE_TEMPERATURE) > 0.0) & (count < SPAN - 1):
             tile = tl.arange(0, TILES)
             at = sequence * tiles + tile
             value = tl.load(tile_value + at, mask=tile < tiles, other=-float("inf"))
@@ -156,9 +156,9 @@ def take_tokens(
             best = tl.max(value, 0)
             corrected = tl.min(tl.where(value == best, winner, NO_ID), 0)
             last = tl.where(best > -float("inf"), corrected.to(tl.int64), last)
-        penalised = number(rules, slot, FLAGS) & PENALTIES
+        penalised = number(params, slot, FLAGS) & PENALTIES
         tl.debug_barrier()
-        tl.store(rules + slot * PARAMS + INDEX, number(rules, slot, INDEX) + count + 1)
+        tl.store(params + slot * PARAMS + INDEX, number(params, slot, INDEX) + count + 1)
     for place in range(0, SPAN):
         token = last
         if place < count:

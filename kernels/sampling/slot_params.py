@@ -13,7 +13,7 @@ _MOST_INVERSE = 1e30
 
 
 @dataclass(frozen=True)
-class DrawRules:
+class SlotParams:
     """Tables over slots; all on one device, contiguous, shape [slots].
 
     A slot's entries are written by :meth:`set` and read by ``draw``.
@@ -23,7 +23,7 @@ class DrawRules:
     """float32; 0 is greedy."""
     top_k: torch.Tensor
     """int64; 0 keeps all."""
-    reach: torch.Tensor
+    min_p_threshold: torch.Tensor
     """float32, at most 0: min-p as a distance, ``temperature * ln(min_p)``; a token is kept when its
     logit minus the largest is at least this. -inf keeps all."""
     top_p: torch.Tensor
@@ -32,12 +32,12 @@ class DrawRules:
     """int64: the bit pattern of an unsigned 64-bit seed."""
 
     @classmethod
-    def empty(cls, slots: int, device: torch.device) -> "DrawRules":
+    def empty(cls, slots: int, device: torch.device) -> "SlotParams":
         """Tables whose every slot is greedy."""
         return cls(
             inverse_temperature=torch.zeros(slots, dtype=torch.float32, device=device),
             top_k=torch.zeros(slots, dtype=torch.int64, device=device),
-            reach=torch.full((slots,), -math.inf, dtype=torch.float32, device=device),
+            min_p_threshold=torch.full((slots,), -math.inf, dtype=torch.float32, device=device),
             top_p=torch.ones(slots, dtype=torch.float64, device=device),
             seed=torch.zeros(slots, dtype=torch.int64, device=device),
         )
@@ -47,7 +47,7 @@ class DrawRules:
         inverse = inverse_of(temperature)
         self.inverse_temperature[slot] = inverse
         self.top_k[slot] = top_k
-        self.reach[slot] = reach_of(min_p, inverse)
+        self.min_p_threshold[slot] = min_p_threshold_of(min_p, inverse)
         self.top_p[slot] = top_p
         self.seed[slot] = signed_seed(seed)
 
@@ -59,7 +59,7 @@ def inverse_of(temperature: float) -> float:
     return min(max(1.0 / max(temperature, _LEAST_INVERSE), _LEAST_INVERSE), _MOST_INVERSE)
 
 
-def reach_of(min_p: float, inverse: float) -> float:
+def min_p_threshold_of(min_p: float, inverse: float) -> float:
     """How far below the largest logit min-p keeps tokens, at most 0."""
     return min(math.log(min_p), 0.0) / inverse if inverse and min_p > 0.0 else -math.inf
 

@@ -1,4 +1,4 @@
-// The race that is a draw.
+// The gumbel_max that is a draw.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ static const vu IOTA = make_iota();
 
 // Argmax of z + gumbel over candidates that are offered in any order. A candidate's noise is computed exactly
 // only where a cheap upper bound of it could still win.
-struct Race {
+struct GumbelMax {
     uint64_t key;
     float peak, inverse_temperature;
     double best = -std::numeric_limits<double>::infinity();
