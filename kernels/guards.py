@@ -14,7 +14,9 @@ def describe(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
 
-def native_obstacle(function: NativeFunction | None, tensor: Tensor, dtypes: str = "float32 or bfloat16") -> str | None:
+def native_unsupported_reason(
+    function: NativeFunction | None, tensor: Tensor, dtypes: str = "float32 or bfloat16"
+) -> str | None:
     """Why the native variant cannot take ``tensor``; None when it can. ``function`` is that of its dtype, if any."""
     if not tensor.is_cpu:
         return f"it runs on the CPU, the tensors are on {tensor.device}"
@@ -25,7 +27,7 @@ def native_obstacle(function: NativeFunction | None, tensor: Tensor, dtypes: str
     return None
 
 
-def triton_obstacle(tensor: Tensor, choice: Choice) -> str | None:
+def triton_unsupported_reason(tensor: Tensor, choice: Choice) -> str | None:
     """Why the Triton variant cannot take ``tensor``; None when it can.
 
     It runs on CUDA. Where Triton interprets, it takes tensors on the CPU too, but only when asked for by name.

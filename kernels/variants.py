@@ -31,7 +31,7 @@ def wanted(choice: Choice) -> Choice:
     return _forced.get() if choice == "auto" else choice
 
 
-def settle(choice: Choice, *, triton: str | None = NOT_WRITTEN, native: str | None = NOT_WRITTEN) -> Variant:
+def select_variant(choice: Choice, *, triton: str | None = NOT_WRITTEN, native: str | None = NOT_WRITTEN) -> Variant:
     """The variant to run, where each argument says what keeps that one from running (None: nothing).
 
     Raises:

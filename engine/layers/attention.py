@@ -189,5 +189,5 @@ class Attention:
             window=self._window,
             softcap=self._softcap,
         )
-        program.prepare(buffers.attended, self._out.packed.form)
+        program.norm_and_quantize(buffers.attended, self._out.packed.activation_format)
         self._out.packed.record(program, buffers.delta)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from stentor.kernels import ActivationKind, ActivationScheme, quantize_weight_int8
-from stentor.kernels.forward import Form, Program, form_of
+from stentor.kernels.forward import ActivationFormat, Program, activation_format_of
 from stentor.kernels.linear_packed import (
     BLOCK,
     PLAIN,
@@ -90,9 +90,9 @@ class PackedLinear:
                 first += parts[name]
 
     @property
-    def form(self) -> Form:
+    def activation_format(self) -> ActivationFormat:
         """How it wants its input."""
-        return form_of(self._pieces[0].weight.kind)
+        return activation_format_of(self._pieces[0].weight.kind)
 
     @property
     def inputs(self) -> int:
@@ -135,8 +135,8 @@ class PackedTable:
         _gather(weights, part, self.weight, 0, rows, None if kept is None else format, kept)
 
     @property
-    def form(self) -> Form:
-        return form_of(self.weight.kind)
+    def activation_format(self) -> ActivationFormat:
+        return activation_format_of(self.weight.kind)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [tokens, columns] → [tokens, rows]: as the head."""

@@ -20,7 +20,7 @@ from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig, voxtra
 from ..model_config.whisper_config import WhisperConfig, whisper_config_from_hf
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
-from ..quantization.settle import settle
+from ..quantization.stored_tensors import correct_by_tensors
 from .ct2_file import read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .ct2_whisper import whisper_config
@@ -133,7 +133,7 @@ def _open_safetensors(folder: Path) -> Checkpoint:
     quantized = described_quantization(folder, config)
     tensors = safetensors_index(folder)
     if quantized is not None:
-        quantized = settle(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
+        quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
     stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     odd = next((tensor for tensor in tensors if tensor.dtype not in readable), None)

@@ -25,7 +25,7 @@ from ..model_config.pooling_config import (
     yes_no_head,
 )
 from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
-from ..quantization.settle import settle
+from ..quantization.stored_tensors import correct_by_tensors
 from .checkpoint import Checkpoint, by_size, described_quantization
 from .errors import CheckpointError
 from .generation_defaults import GenerationDefaults
@@ -75,7 +75,7 @@ def open_pooling(folder: Path, pooler: str = "") -> Checkpoint:
     quantized = described_quantization(folder, described)
     tensors = safetensors_index(folder)
     if quantized is not None:
-        quantized = settle(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
+        quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype in DTYPES.values() for tensor in tensors})
     stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
     return Checkpoint(
         format="safetensors",

@@ -52,7 +52,7 @@ class MLP:
     def record(self, program: Program, buffers: Buffers) -> None:
         """Appends to ``program``, after its input has been prepared, what leads to ``buffers.delta``."""
         self._gate_up.packed.record(program, buffers.gate_up)
-        program.activate(buffers.gate_up, self._activation, self._down.packed.form)
+        program.activate(buffers.gate_up, self._activation, self._down.packed.activation_format)
         self._down.packed.record(program, buffers.delta)
 
 
@@ -133,9 +133,9 @@ class Block:
     def _record_join(
         self, program: Program, buffers: Buffers, norm: RMSNorm | None, entrance: Linear, *, first: bool = False
     ) -> None:
-        program.prepare(
+        program.norm_and_quantize(
             buffers.residual,
-            entrance.packed.form,
+            entrance.packed.activation_format,
             add=NONE if first else buffers.delta,
             scale=self._scale,
             norm=None if norm is None else norm.factors,
@@ -316,6 +316,6 @@ class Decoder:
         packed = self._head.packed if isinstance(self._head, Linear) else self._head
         assert not isinstance(packed, PlainLinear)
         hidden, logits = head.buffer(config.hidden_size), head.buffer(config.vocab_size)
-        head.prepare(hidden, packed.form, norm=self._norm.factors, eps=self._norm.eps)
+        head.norm_and_quantize(hidden, packed.activation_format, norm=self._norm.factors, eps=self._norm.eps)
         packed.record(head, logits)
         return Programs(body, head, buffers.residual, hidden, logits, caches)

@@ -1,6 +1,6 @@
 """Who multiplies by a quantised weight: the implementations in order of preference, and what keeps each from it.
 
-This is the one place where that is decided. An implementation says by an obstacle (a clause, None for none)
+This is the one place where that is decided. An implementation says by an unsupported reason (a clause, None for none)
 that it cannot take a layer; the first without one runs, and the refusals are shown at start-up.
 """
 
@@ -65,12 +65,12 @@ def select(layer: Layer, wanted: Backend = "auto") -> Selection:
     refusals: list[str] = []
     preference = list(_PREFERENCE)
     for name in preference if wanted == "auto" else preference[preference.index(wanted) :]:
-        obstacles = _PREFERENCE[name]
-        checks = obstacles[1:] if name == wanted == "kernels" else obstacles
-        obstacle = next((found for check in checks if (found := check(layer)) is not None), None)
-        if obstacle is None:
+        unsupported_reasons = _PREFERENCE[name]
+        checks = unsupported_reasons[1:] if name == wanted == "kernels" else unsupported_reasons
+        unsupported_reason = next((found for check in checks if (found := check(layer)) is not None), None)
+        if unsupported_reason is None:
             return Selection(name, tuple(refusals))
-        refusals.append(obstacle)
+        refusals.append(unsupported_reason)
     raise ValueError(f"nothing multiplies weights in {layer.format.name}: {'; '.join(refusals)}")
 
 

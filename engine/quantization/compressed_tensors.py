@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 from ..model_config.config_fields import Fields
 from ..model_config.decoder_config import ConfigError
-from .formats import FP8_BLOCK, Format, FP8Format, Int4Format, Int8Format, QuantizedCheckpoint, Rule
+from .formats import FP8_BLOCK, Format, FP8Format, Int4Format, Int8Format, QuantizationRule, QuantizedCheckpoint
 
 _FORMATS = ("dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision")
 
@@ -46,7 +46,7 @@ def compressed_tensors(fields: Fields, patterns: Patterns) -> QuantizedCheckpoin
         table = Fields(group)
         targets = patterns(group.get("targets") or ["Linear"], f"config_groups.{name}.targets")
         own = table.text("format", stored)
-        rules.append(Rule(targets, _format(name, table, own)))
+        rules.append(QuantizationRule(targets, _format(name, table, own)))
     # a rule that names modules is meant before one for all of a class
     rules.sort(key=lambda rule: "Linear" in rule.targets)
     cache = fields.table("kv_cache_scheme")

@@ -85,7 +85,7 @@ Format = FP8Format | Int8Format | Int4Format | GGUFFormat | OnlineFormat
 
 
 @dataclass(frozen=True)
-class Rule:
+class QuantizationRule:
     """Which parts have a format: a class of modules (``Linear``), a name, its last component, or ``re:`` and a
     regular expression, as compressed-tensors writes them."""
 
@@ -99,7 +99,7 @@ class QuantizedCheckpoint:
 
     method: str
     """The name the checkpoint gives it."""
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[QuantizationRule, ...] = ()
     ignore: tuple[str, ...] = ()
     parts: dict[str, Format] = field(default_factory=dict)
     """Formats of single parts, where the file lists them (GGUF)."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ..model_config.config_fields import Fields
 from ..model_config.decoder_config import ConfigError
 from .compressed_tensors import compressed_tensors
-from .formats import FP8Format, Int4Format, QuantizedCheckpoint, Rule
+from .formats import FP8Format, Int4Format, QuantizationRule, QuantizedCheckpoint
 
 _ONLINE = "serve the unquantised model with --quantization int8 or fp8"
 _OTHER = "use a checkpoint in FP8, compressed-tensors, GPTQ, AWQ or GGUF"
@@ -97,7 +97,7 @@ def _fp8(fields: Fields) -> QuantizedCheckpoint:
         if scheme == "static":
             raise ConfigError("weight_block_size with activation_scheme static, expected dynamic")
         form = FP8Format("block", "group", "weight_scale_inv", (int(block[0]), int(block[1])))
-    return QuantizedCheckpoint("fp8", (Rule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
+    return QuantizedCheckpoint("fp8", (QuantizationRule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
 
 
 def _gptq(fields: Fields) -> QuantizedCheckpoint:
@@ -119,7 +119,7 @@ def _gptq(fields: Fields) -> QuantizedCheckpoint:
         zero_offset=0 if stored == "gptq_v2" else 1,
     )
     ignore = () if fields.flag("lm_head") else ("lm_head",)
-    return QuantizedCheckpoint("gptq", (Rule(("Linear",), form),), ignore)
+    return QuantizedCheckpoint("gptq", (QuantizationRule(("Linear",), form),), ignore)
 
 
 def _awq(fields: Fields) -> QuantizedCheckpoint:
@@ -131,7 +131,7 @@ def _awq(fields: Fields) -> QuantizedCheckpoint:
         raise ConfigError(f"AWQ of version {version!r}, expected gemm")
     # without zero points every one that is stored is 8
     form = Int4Format(packing="awq", group=_group(fields, "q_group_size"), symmetric=False)
-    return QuantizedCheckpoint("awq", (Rule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
+    return QuantizedCheckpoint("awq", (QuantizationRule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
 
 
 def _modelopt(fields: Fields) -> QuantizedCheckpoint:
@@ -151,7 +151,10 @@ def _modelopt(fields: Fields) -> QuantizedCheckpoint:
     if cache is not None and not isinstance(cache, Mapping) and str(cache).upper() != "FP8":
         raise ConfigError(f"its KV cache is meant to be {cache!r}, expected FP8 or none")
     return QuantizedCheckpoint(
-        "modelopt", (Rule(("Linear",), formats[algorithm]),), (*excluded, "lm_head"), kv_cache_fp8=cache is not None
+        "modelopt",
+        (QuantizationRule(("Linear",), formats[algorithm]),),
+        (*excluded, "lm_head"),
+        kv_cache_fp8=cache is not None,
     )
 
 

@@ -21,7 +21,7 @@ from ..model_config.decoder_config import DecoderConfig
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.decoder import Decoder
-from ..quantization.formats import OnlineFormat, QuantizedCheckpoint, Rule
+from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from .cores import granted_cores
 from .device_runner import DeviceRunner
 from .errors import SetupError
@@ -111,7 +111,7 @@ def placement(checkpoint: Checkpoint, config: WorkerConfig, device: torch.device
             raise SetupError(
                 f"--quantization {wanted}: the weights are quantised already ({quantized.method}); leave it out"
             )
-        rule = Rule(("Linear",), OnlineFormat(wanted))
+        rule = QuantizationRule(("Linear",), OnlineFormat(wanted))
         quantized = QuantizedCheckpoint(f"--quantization {wanted}", (rule,), ignore=("lm_head",))
     return LayerContext(device, dtype, config.batch_invariant, quantized)
 

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle, triton_obstacle
+from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import NativeFunction, threads
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
 
 ActivationKind = Literal["silu", "gelu_tanh", "gelu"]
@@ -24,10 +24,10 @@ _NATIVE = {
 
 def choose(gate_up: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`gated_activation` runs. Raises ValueError where a named one cannot run."""
-    return settle(
+    return select_variant(
         variant,
-        triton=triton_obstacle(gate_up, variant),
-        native=native_obstacle(_NATIVE.get(gate_up.dtype), gate_up),
+        triton=triton_unsupported_reason(gate_up, variant),
+        native=native_unsupported_reason(_NATIVE.get(gate_up.dtype), gate_up),
     )
 
 

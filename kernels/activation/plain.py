@@ -5,9 +5,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle
+from ..guards import FLOATS, describe, native_unsupported_reason
 from ..native import NativeFunction, threads
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
 from .gated import KINDS, ActivationKind
 
@@ -21,7 +21,7 @@ _NATIVE = {
 
 def choose_plain(x: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`activate_` runs: torch's own on a GPU. Raises ValueError where a named one cannot run."""
-    return settle(variant, native=native_obstacle(_NATIVE.get(x.dtype), x))
+    return select_variant(variant, native=native_unsupported_reason(_NATIVE.get(x.dtype), x))
 
 
 def activate_(x: Tensor, kind: ActivationKind, *, variant: Choice = "auto") -> Tensor:

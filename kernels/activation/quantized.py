@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from ..quantize import quantize
-from ..quantize.fused import check_fused, empty_quantized, fused_obstacle, unfused
+from ..quantize.fused import check_fused, empty_quantized, fused_unsupported_reason, unfused
 from ..quantize.scheme import ActivationScheme, Quantized
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from .gated import ActivationKind, check_gate_up, gated_activation
 
 MAX_WIDTH = 32768
@@ -14,11 +14,11 @@ MAX_WIDTH = 32768
 
 def choose_quantized(gate_up: Tensor, scheme: ActivationScheme, variant: Choice = "auto") -> Variant:
     """The variant that :func:`gated_activation_quantized` runs. Raises ValueError where a named one cannot run."""
-    obstacle = fused_obstacle(gate_up, scheme, variant)
+    unsupported_reason = fused_unsupported_reason(gate_up, scheme, variant)
     width = gate_up.shape[1] // 2
-    if obstacle is None and scheme.granularity == "token" and width > MAX_WIDTH:
-        obstacle = f"it scales rows of up to {MAX_WIDTH}, not {width}"
-    return settle(variant, triton=obstacle)
+    if unsupported_reason is None and scheme.granularity == "token" and width > MAX_WIDTH:
+        unsupported_reason = f"it scales rows of up to {MAX_WIDTH}, not {width}"
+    return select_variant(variant, triton=unsupported_reason)
 
 
 def gated_activation_quantized(

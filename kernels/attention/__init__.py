@@ -5,10 +5,10 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle, triton_obstacle
-from ..kv_cache import check_caches, check_scales, native_cache_obstacle
+from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
+from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason
 from ..native import NativeFunction, threads
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
 
@@ -27,16 +27,16 @@ MAX_TRITON_DIM = 256
 
 def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None) -> Variant:
     """The variant that :func:`paged_attention` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_attention_obstacle(q, sinks) or native_cache_obstacle(k_cache, q.dtype)
-    triton = triton_obstacle(q, variant)
+    native = native_attention_unsupported_reason(q, sinks) or native_cache_unsupported_reason(k_cache, q.dtype)
+    triton = triton_unsupported_reason(q, variant)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
-    return settle(variant, triton=triton, native=native)
+    return select_variant(variant, triton=triton, native=native)
 
 
-def native_attention_obstacle(q: Tensor, sinks: Tensor | None) -> str | None:
+def native_attention_unsupported_reason(q: Tensor, sinks: Tensor | None) -> str | None:
     """Why the native variant cannot take these queries; None when it can."""
-    return native_obstacle(_NATIVE.get(q.dtype), q) or (None if sinks is None else "it has no sinks")
+    return native_unsupported_reason(_NATIVE.get(q.dtype), q) or (None if sinks is None else "it has no sinks")
 
 
 def paged_attention(

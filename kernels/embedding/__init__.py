@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, triton_obstacle
-from ..variants import Choice, Variant, settle
+from ..guards import FLOATS, describe, triton_unsupported_reason
+from ..variants import Choice, Variant, select_variant
 from . import reference
 
 
 def choose(table: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`embedding` runs. Raises ValueError where a named one cannot run."""
-    return settle(variant, triton=triton_obstacle(table, variant))
+    return select_variant(variant, triton=triton_unsupported_reason(table, variant))
 
 
 def embedding(tokens: Tensor, table: Tensor, scale: float = 1.0, *, variant: Choice = "auto") -> Tensor:

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..guards import describe
-from ..kv_cache import check_caches, native_cache_obstacle
-from ..linear_packed import Form, form_of
+from ..kv_cache import check_caches, native_cache_unsupported_reason
+from ..linear_packed import ActivationFormat, activation_format_of
 from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
 from .program import NONE, InstructionStruct, Program
 
-__all__ = ["NONE", "Form", "Forward", "Program", "Step", "choose", "form_of"]
+__all__ = ["NONE", "ActivationFormat", "Forward", "Program", "Step", "activation_format_of", "choose"]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _RUN = NativeFunction("stentor_run_program", _P, _P, _I, restype=_I)
@@ -76,7 +76,9 @@ class _BatchStruct(ctypes.Structure):
 
 def choose(variant: Choice = "auto") -> Variant:
     """The variant that :class:`Forward` runs. Raises ValueError where one is asked for that cannot run."""
-    return settle(variant, native=None if library() is not None else unavailable_reason() or "there is no library")
+    return select_variant(
+        variant, native=None if library() is not None else unavailable_reason() or "there is no library"
+    )
 
 
 def _check_fault(fault: int, rows: int) -> None:
@@ -103,8 +105,8 @@ class Forward:
         self.variant = choose(variant)
         self._caches = list(caches)
         for k_cache, _ in self._caches:
-            if (obstacle := native_cache_obstacle(k_cache, k_cache.dtype)) is not None:
-                raise ValueError(f"forward: {obstacle}")
+            if (unsupported_reason := native_cache_unsupported_reason(k_cache, k_cache.dtype)) is not None:
+                raise ValueError(f"forward: {unsupported_reason}")
             if k_cache.dtype not in (torch.float32, torch.bfloat16):
                 raise ValueError(f"forward: caches are float32 or bfloat16, not {describe(k_cache)}")
         shapes = [check_caches(k_cache, v_cache, "forward") for k_cache, v_cache in self._caches]
@@ -196,8 +198,8 @@ class Forward:
         self._buffer_structs = (_BufferStruct * len(self._buffers))(
             *(_BufferStruct(buffer.data_ptr(), buffer.stride(0)) for buffer in self._buffers)
         )
-        for area, part in enumerate(parts[len(self._buffers) :]):
-            self._bound.prepared[area] = part.data_ptr()
+        for scratch_slot, part in enumerate(parts[len(self._buffers) :]):
+            self._bound.prepared[scratch_slot] = part.data_ptr()
         self._bound.buffers = ctypes.addressof(self._buffer_structs)
 
 

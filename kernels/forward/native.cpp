@@ -115,11 +115,12 @@ void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
 // Both products of a few rows and 32 columns stand in the first-level cache until they are gated, rounded and put away:
 // the next linears' input is written, and nothing else. The weights of the columns meet as many rows as the second-level
 // cache holds, a few at a time.
-void gate(Run& run, const Instruction& op, Team::Walk& walk) {
+void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
     constexpr int64_t APART = 2 * BLOCK, FEW = 4 * DEEPEST, MOST = 264;
     const int64_t tokens = run.batch.tokens, columns = op.width / BLOCK, tiles = BLOCK / TILE;
-    const int64_t rows = rows_of_block(tokens, MOST, run.threads), bytes = prepared_stride((Form)op.form, op.width);
-    const Prepared x{run.prepared[0], prepared_stride(form_of(op.weight.kind), op.weight.inputs)};
+    const ActivationFormat format = (ActivationFormat)op.activation_format;
+    const int64_t rows = rows_of_block(tokens, MOST, run.threads), bytes = prepared_stride(format, op.width);
+    const Prepared x{run.prepared[0], prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs)};
     walk.phase(ceil_div(tokens, rows) * columns, [&](int64_t item) {
         const int64_t end = std::min((item / columns + 1) * rows, tokens), block = item % columns;
         alignas(64) float both[FEW * APART];
@@ -133,8 +134,8 @@ void gate(Run& run, const Instruction& op, Team::Walk& walk) {
             half(op.second_weight, op.second_bias, BLOCK);
             for (int64_t t = first; t < last; ++t) {
                 float* const row = both + (t - first) * APART;
-                activate_row(row, BLOCK, op.activation, (Form)op.form, row);
-                prepare_block(row, BLOCK, (Form)op.form, block, run.prepared[1] + t * bytes);
+                activate_row(row, BLOCK, op.activation, format, row);
+                prepare_block(row, BLOCK, format, block, run.prepared[1] + t * bytes);
             }
         }
     });
@@ -143,8 +144,9 @@ void gate(Run& run, const Instruction& op, Team::Walk& walk) {
 void execute(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
+    const ActivationFormat format = (ActivationFormat)op.activation_format;
     const auto prepare = [&](int64_t t, const float* x) {
-        prepare_row(x, op.width, (Form)op.form, run.prepared[0] + t * prepared_stride((Form)op.form, op.width));
+        prepare_row(x, op.width, format, run.prepared[0] + t * prepared_stride(format, op.width));
     };
     switch (op.kind) {
         case EMBED:
@@ -155,7 +157,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
                     for (int64_t i = 0; i < op.weight.inputs; ++i) to[i] *= (float)op.scale;
             });
             break;
-        case PREPARE:
+        case NORM_AND_QUANTIZE:
             by_rows(run, walk, [&](int64_t t) {
                 float* x = row(op.src, t);
                 if (op.add >= 0) add_row(x, row(op.add, t), (float)op.scale, op.width);
@@ -178,32 +180,33 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
             break;
         case LINEAR: {
             const Cut cut(op.weight, run.batch.tokens, run.threads);
-            const Prepared x{run.prepared[op.area], prepared_stride(form_of(op.weight.kind), op.weight.inputs)};
+            const int64_t stride = prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs);
+            const Prepared x{run.prepared[op.scratch_slot], stride};
             const Destination to{run.buffers[op.dst].rows + op.column, run.buffers[op.dst].stride, op.bias};
             walk.phase(cut.items(), [&](int64_t item) { multiply_item(op.weight, cut, item, x, run.batch.tokens, to); });
             break;
         }
         case ROTATE:
             by_rows(run, walk, [&](int64_t t) {
-                if (op.brain_cache)
+                if (op.bf16_cache)
                     rotate_token<bf16>(op, row(op.src, t), run.batch.positions[t], run.batch.slots[t]);
                 else
                     rotate_token<float>(op, row(op.src, t), run.batch.positions[t], run.batch.slots[t]);
             });
             break;
         case ATTEND:
-            if (op.brain_cache)
+            if (op.bf16_cache)
                 attend<bf16>(run, op, run.queries_of[index], walk);
             else
                 attend<float>(run, op, run.queries_of[index], walk);
             break;
-        case GATE:
-            gate(run, op, walk);
+        case GATE_UP_ACTIVATE:
+            gate_up_activate(run, op, walk);
             break;
         default:
             by_rows(run, walk, [&](int64_t t) {
                 float* gated = scratch_row(op.width);
-                activate_row(row(op.src, t), op.width, op.activation, (Form)op.form, gated);
+                activate_row(row(op.src, t), op.width, op.activation, format, gated);
                 prepare(t, gated);
             });
     }

@@ -87,15 +87,16 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from) 
     bool made[2] = {};
     for (int64_t i = at; i < program.count; ++i) {
         const Instruction& op = program.instructions[i];
-        const bool multiplies = op.kind == LINEAR || op.kind == GATE;
+        const bool multiplies = op.kind == LINEAR || op.kind == GATE_UP_ACTIVATE;
         if (!multiplies) buffers.push_back(op.src);
-        if (op.kind == PREPARE || op.kind == ADD) buffers.push_back(op.add);
-        if (multiplies && !made[op.area]) {
-            move(program.prepared[op.area], prepared_stride(form_of(op.weight.kind), op.weight.inputs));
-            made[op.area] = true;
+        if (op.kind == NORM_AND_QUANTIZE || op.kind == ADD) buffers.push_back(op.add);
+        if (multiplies && !made[op.scratch_slot]) {
+            const int64_t stride = prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs);
+            move(program.prepared[op.scratch_slot], stride);
+            made[op.scratch_slot] = true;
         }
-        if (op.kind == PREPARE || op.kind == ACTIVATE) made[0] = true;
-        if (op.kind == GATE) made[1] = true;
+        if (op.kind == NORM_AND_QUANTIZE || op.kind == ACTIVATE) made[0] = true;
+        if (op.kind == GATE_UP_ACTIVATE) made[1] = true;
     }
     std::sort(buffers.begin(), buffers.end());
     buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());

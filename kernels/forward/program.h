@@ -9,26 +9,29 @@ namespace stentor {
 
 enum Kind : int64_t {
     EMBED = 0,     // dst = scale * table[id]
-    PREPARE = 1,   // src += scale * add (if any); prepared = form(norm(src) or src)
+    NORM_AND_QUANTIZE = 1,  // src += scale * add (if any); prepared = format(norm(src) or src)
     ADD = 2,       // src += scale * add
     NORM = 3,      // each of `groups` stretches of `width` from `column` in src is normed in place
-    LINEAR = 4,    // dst[column...] = prepared[area] * weight + bias
+    LINEAR = 4,    // dst[column...] = prepared[scratch_slot] * weight + bias
     ROTATE = 5,    // src = q | k | v: q and k normed (if weights are given) and turned, q in place, k and v to the cache
     ATTEND = 6,    // dst = attention of src's queries over the cache
-    ACTIVATE = 7,  // src = gate | up: prepared = form(act(gate) * up)
-    GATE = 8,      // prepared[1] = form(act(prepared[0] * weight + bias) * (prepared[0] * second_weight + second_bias))
+    ACTIVATE = 7,  // src = gate | up: prepared = format(act(gate) * up)
+    // prepared[1] = format(act(prepared[0] * weight + bias) * (prepared[0] * second_weight + second_bias))
+    GATE_UP_ACTIVATE = 8,
 };
 
 constexpr int64_t MAX_PHASES = 4;  // of one instruction
 
 // Phases that an instruction of a kind may run; 0: there is no such kind.
-constexpr int64_t phases_of(int64_t kind) { return kind < EMBED || kind > GATE ? 0 : kind == ATTEND ? 2 : 1; }
+constexpr int64_t phases_of(int64_t kind) {
+    return kind < EMBED || kind > GATE_UP_ACTIVATE ? 0 : kind == ATTEND ? 2 : 1;
+}
 
 struct Instruction {
-    int64_t kind, src, dst, add, form;
-    int64_t column, width, groups, activation, area;
+    int64_t kind, src, dst, add, activation_format;
+    int64_t column, width, groups, activation, scratch_slot;
     int64_t phases;  // that it declares; a program is refused where one declares fewer than its kind may run
-    int64_t heads, kv_heads, dim, half, window, blocks, block_size, brain_cache, table_rows;
+    int64_t heads, kv_heads, dim, half, window, blocks, block_size, bf16_cache, table_rows;
     double scale, eps, softcap;
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin;
     void *k_cache, *v_cache;
@@ -48,7 +51,7 @@ struct Batch {
     int64_t table_width;
 };
 
-// A program with its memory: `prepared` is what the next linears take, the second area what a GATE leaves.
+// A program with its memory: `prepared` is what the next linears take, the second slot what a GATE_UP_ACTIVATE leaves.
 struct Bound {
     const Instruction* instructions;
     int64_t count;

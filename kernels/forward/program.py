@@ -9,16 +9,33 @@ import torch
 from torch import Tensor
 
 from ..activation import ActivationKind
-from ..linear_packed import BLOCK, FORMS, Form, PackedStruct, PackedWeight, form_of
+from ..linear_packed import (
+    ACTIVATION_FORMATS,
+    BLOCK,
+    ActivationFormat,
+    PackedStruct,
+    PackedWeight,
+    activation_format_of,
+)
 
-Op = Literal["embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate", "gate"]
-OPS: tuple[Op, ...] = ("embed", "prepare", "add", "norm", "linear", "rotate", "attend", "activate", "gate")
+Op = Literal["embed", "norm_and_quantize", "add", "norm", "linear", "rotate", "attend", "activate", "gate_up_activate"]
+OPS: tuple[Op, ...] = (
+    "embed",
+    "norm_and_quantize",
+    "add",
+    "norm",
+    "linear",
+    "rotate",
+    "attend",
+    "activate",
+    "gate_up_activate",
+)
 ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu")
 NONE = -1
 MAX_PHASES = 4
 """Of one instruction: loops over its rows that all threads end together. The same in program.h."""
-_PREPARING: tuple[Op, ...] = ("prepare", "activate")
-_MAKING: tuple[Op, ...] = (*_PREPARING, "gate")
+_PREPARING: tuple[Op, ...] = ("norm_and_quantize", "activate")
+_MAKING: tuple[Op, ...] = (*_PREPARING, "gate_up_activate")
 _Product = tuple[PackedWeight, Tensor | None]
 """A weight and its bias."""
 
@@ -29,11 +46,14 @@ class InstructionStruct(ctypes.Structure):
     """``Instruction`` of program.h."""
 
     _fields_ = (
-        *((name, _I) for name in ("kind", "src", "dst", "add", "form", "column", "width", "groups", "activation")),
-        ("area", _I),
+        *(
+            (name, _I)
+            for name in ("kind", "src", "dst", "add", "activation_format", "column", "width", "groups", "activation")
+        ),
+        ("scratch_slot", _I),
         ("phases", _I),
         *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
-        ("brain_cache", _I),
+        ("bf16_cache", _I),
         ("table_rows", _I),
         *((name, _D) for name in ("scale", "eps", "softcap")),
         *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin", "k_cache", "v_cache")),
@@ -46,32 +66,34 @@ class InstructionStruct(ctypes.Structure):
 class Instruction:
     """One instruction; the fields that its kind does not use stay as they are.
 
-    ======== ===============================================================================================
-    embed    ``dst`` = scale · weight[token id]
-    prepare  ``src`` += scale · ``add`` (where there is one); the next linears' input = norm(``src``), or
-             ``src`` without a norm, in ``form``
-    add      ``src`` += scale · ``add``
-    norm     each of ``groups`` stretches of ``width`` from ``column`` of ``src`` is normed in place
-    linear   ``dst``[column:] = input · weightᵀ + bias
-    rotate   ``src`` holds q | k | v: the heads of q and k are normed where norms are given, and turned; q stays,
-             k and v go to the cache
-    attend   ``dst`` = attention of the queries in ``src`` over the cache
-    activate the next linears' input = activation(gate) · up in ``form``; ``src`` holds gate | up, ``width`` each
-    gate     the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias
-    ======== ===============================================================================================
+    ================= ==================================================================================================
+    embed             ``dst`` = scale · weight[token id]
+    norm_and_quantize ``src`` += scale · ``add`` (where there is one); the next linears' input = norm(``src``), or
+                      ``src`` without a norm, in ``activation_format``
+    add               ``src`` += scale · ``add``
+    norm              each of ``groups`` stretches of ``width`` from ``column`` of ``src`` is normed in place
+    linear            ``dst``[column:] = input · weightᵀ + bias
+    rotate            ``src`` holds q | k | v: the heads of q and k are normed where norms are given, and turned; q
+                      stays, k and v go to the cache
+    attend            ``dst`` = attention of the queries in ``src`` over the cache
+    activate          the next linears' input = activation(gate) · up in ``activation_format``; ``src`` holds
+                      gate | up, ``width`` each
+    gate_up_activate  the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias
+    ================= ==================================================================================================
     """
 
     op: Op
     src: int = NONE
     dst: int = NONE
     add: int = NONE
-    form: Form = "plain"
+    activation_format: ActivationFormat = "f32"
     column: int = 0
     width: int = 0
     groups: int = 1
     activation: ActivationKind = "silu"
-    area: int = 0
-    """Where a linear finds its input: 0 is what ``prepare`` and ``activate`` write, 1 what ``gate`` does."""
+    scratch_slot: int = 0
+    """Where a linear finds its input: 0 is what ``norm_and_quantize`` and ``activate`` write, 1 what
+    ``gate_up_activate`` does."""
     phases: int = 1
     """That it may run, at most :data:`MAX_PHASES`: the native interpreter has memory for as many as are declared."""
     heads: int = 0
@@ -101,9 +123,9 @@ class Program:
 
     instructions: list[Instruction] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
-    _input: tuple[Form, int] | None = None
+    _input: tuple[ActivationFormat, int] | None = None
     """What is left for the linears that come: its form and width."""
-    _area: int = 0
+    _scratch_slot: int = 0
     """Where."""
 
     def buffer(self, width: int) -> int:
@@ -115,10 +137,10 @@ class Program:
         self._check(dst, weight.shape[1])
         self._append(Instruction("embed", dst=dst, weight=weight, scale=scale))
 
-    def prepare(
+    def norm_and_quantize(
         self,
         src: int,
-        form: Form,
+        activation_format: ActivationFormat,
         *,
         add: int = NONE,
         scale: float = 1.0,
@@ -130,7 +152,18 @@ class Program:
             self._check(add, width)
         if norm is not None:
             _check_norm(norm, width)
-        self._append(Instruction("prepare", src=src, form=form, add=add, scale=scale, width=width, norm=norm, eps=eps))
+        self._append(
+            Instruction(
+                "norm_and_quantize",
+                src=src,
+                activation_format=activation_format,
+                add=add,
+                scale=scale,
+                width=width,
+                norm=norm,
+                eps=eps,
+            )
+        )
 
     def add(self, src: int, add: int, scale: float = 1.0) -> None:
         self._check(add, self.widths[src])
@@ -144,7 +177,7 @@ class Program:
 
     def linear(self, dst: int, weight: PackedWeight, *, column: int = 0, bias: Tensor | None = None) -> None:
         """Raises ValueError for a weight that does not take what was prepared, or outputs past their buffer."""
-        wanted = form_of(weight.kind), weight.shape[1]
+        wanted = activation_format_of(weight.kind), weight.shape[1]
         if self._input != wanted:
             raise ValueError(
                 f"program: a {weight.kind} weight {weight.shape} takes {wanted}, prepared is {self._input}"
@@ -152,7 +185,9 @@ class Program:
         self._check(dst, column + weight.shape[0])
         if bias is not None and bias.shape != weight.shape[:1]:
             raise ValueError(f"program: bias {tuple(bias.shape)} does not fit a weight {weight.shape}")
-        self._append(Instruction("linear", dst=dst, weight=weight, column=column, bias=bias, area=self._area))
+        self._append(
+            Instruction("linear", dst=dst, weight=weight, column=column, bias=bias, scratch_slot=self._scratch_slot)
+        )
 
     def rotate(
         self,
@@ -216,21 +251,25 @@ class Program:
             )
         )
 
-    def activate(self, src: int, activation: ActivationKind, form: Form) -> None:
+    def activate(self, src: int, activation: ActivationKind, activation_format: ActivationFormat) -> None:
         """Prepares activation(gate) · up, where ``src`` holds gate | up.
 
         Where the linears just before wrote it, they are gated on their way, and ``src`` is never written.
         """
         width = self.widths[src] // 2
         if (pair := self._gated_pair(src, width)) is None:
-            self._append(Instruction("activate", src=src, activation=activation, form=form, width=width))
+            self._append(
+                Instruction(
+                    "activate", src=src, activation=activation, activation_format=activation_format, width=width
+                )
+            )
             return
         (weight, bias), (second_weight, second_bias) = pair
         self._append(
             Instruction(
-                "gate",
+                "gate_up_activate",
                 activation=activation,
-                form=form,
+                activation_format=activation_format,
                 width=width,
                 weight=weight,
                 bias=bias,
@@ -241,7 +280,7 @@ class Program:
 
     def _gated_pair(self, src: int, width: int) -> "tuple[_Product, _Product] | None":
         """Takes back the linears that wrote gate | up to ``src``, and returns the two products; None leaves all."""
-        if width % BLOCK or self._area:
+        if width % BLOCK or self._scratch_slot:
             return None
         first = len(self.instructions)
         while first and self.instructions[first - 1].op == "linear" and self.instructions[first - 1].dst == src:
@@ -269,7 +308,8 @@ class Program:
     def prepared_bytes(self) -> tuple[int, int]:
         """Bytes that one token's prepared input takes at most, in each area."""
         sizes = [
-            [_stride(i.form, i.width) for i in self.instructions if i.op in ops] for ops in (_PREPARING, ("gate",))
+            [_stride(i.activation_format, i.width) for i in self.instructions if i.op in ops]
+            for ops in (_PREPARING, ("gate_up_activate",))
         ]
         return max(sizes[0], default=0), max(sizes[1], default=0)
 
@@ -286,12 +326,12 @@ class Program:
                 src=i.src,
                 dst=i.dst,
                 add=i.add,
-                form=FORMS.index(i.form),
+                activation_format=ACTIVATION_FORMATS.index(i.activation_format),
                 column=i.column,
                 width=i.width,
                 groups=i.groups,
                 activation=ACTIVATIONS.index(i.activation),
-                area=i.area,
+                scratch_slot=i.scratch_slot,
                 phases=i.phases,
                 heads=i.heads,
                 kv_heads=i.kv_heads,
@@ -300,7 +340,7 @@ class Program:
                 window=i.window,
                 blocks=0 if k_cache is None else len(k_cache),
                 block_size=0 if k_cache is None else k_cache.shape[3],
-                brain_cache=k_cache is not None and k_cache.dtype == torch.bfloat16,
+                bf16_cache=k_cache is not None and k_cache.dtype == torch.bfloat16,
                 table_rows=0 if cos is None else len(cos),
                 scale=i.scale,
                 eps=i.eps,
@@ -327,8 +367,8 @@ class Program:
                 f"program: {instruction.op} declares {instruction.phases} phases; 1 to {MAX_PHASES} can be run"
             )
         if instruction.op in _MAKING:
-            self._input = instruction.form, instruction.width
-            self._area = int(instruction.op == "gate")
+            self._input = instruction.activation_format, instruction.width
+            self._scratch_slot = int(instruction.op == "gate_up_activate")
         rotary = instruction.rotary
         if rotary is not None:
             rotary = rotary[0].float().contiguous(), rotary[1].float().contiguous()
@@ -344,13 +384,13 @@ class Program:
         )
 
 
-def _stride(form: Form, width: int) -> int:
-    match form:
-        case "plain":
+def _stride(activation_format: ActivationFormat, width: int) -> int:
+    match activation_format:
+        case "f32":
             return -(-width * 4 // 64) * 64
-        case "brain":
+        case "bf16":
             return -(-width // 32) * 64
-        case "bytes":
+        case "int8":
             return -(-width // 32) * 64
 
 

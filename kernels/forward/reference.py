@@ -30,7 +30,7 @@ def run_program(
                 assert ids is not None
                 assert i.weight is not None
                 buffers[i.dst].copy_(dequantize(i.weight)[ids] * i.scale)
-            case "prepare":
+            case "norm_and_quantize":
                 src = _added(i, buffers)
                 prepared = src if i.norm is None else _normed(src, i.norm, i.eps)
                 prepared = prepared.clone()
@@ -57,7 +57,7 @@ def run_program(
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
                 prepared = gated_activation(buffers[i.src], i.activation)
-            case "gate":
+            case "gate_up_activate":
                 assert i.weight is not None
                 assert i.second_weight is not None
                 gate, up = (

@@ -64,10 +64,13 @@ static inline void gate_row(const float* gate_up, int64_t width, float* to) {
     }
 }
 
-// `form` is what the row is brought into next.
-static inline void activate_row(const float* gate_up, int64_t width, int64_t activation, Form form, float* to) {
+// `format` is what the row is brought into next.
+static inline void activate_row(const float* gate_up, int64_t width, int64_t activation, ActivationFormat format,
+                                float* to) {
     switch (activation) {
-        case 0: return form != PLAIN ? gate_row<RoughSilu>(gate_up, width, to) : gate_row<Silu>(gate_up, width, to);
+        case 0:
+            return format != ActivationFormat::F32 ? gate_row<RoughSilu>(gate_up, width, to)
+                                                   : gate_row<Silu>(gate_up, width, to);
         case 1: return gate_row<GeluTanh>(gate_up, width, to);
         default: return gate_row<Gelu>(gate_up, width, to);
     }

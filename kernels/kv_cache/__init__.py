@@ -5,9 +5,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle, triton_obstacle
+from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import NativeFunction, threads
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
 from .layout import (
     FP8,
@@ -15,7 +15,7 @@ from .layout import (
     check_scales,
     kv_cache_shape,
     make_kv_cache,
-    native_cache_obstacle,
+    native_cache_unsupported_reason,
 )
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "choose",
     "kv_cache_shape",
     "make_kv_cache",
-    "native_cache_obstacle",
+    "native_cache_unsupported_reason",
     "write_kv_",
 ]
 
@@ -41,8 +41,8 @@ _NATIVE = {
 
 def choose(k: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_obstacle(_NATIVE.get(k.dtype), k) or native_cache_obstacle(k_cache, k.dtype)
-    return settle(variant, triton=triton_obstacle(k, variant), native=native)
+    native = native_unsupported_reason(_NATIVE.get(k.dtype), k) or native_cache_unsupported_reason(k_cache, k.dtype)
+    return select_variant(variant, triton=triton_unsupported_reason(k, variant), native=native)
 
 
 def write_kv_(

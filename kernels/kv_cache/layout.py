@@ -96,7 +96,7 @@ def check_scales(k_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None
             raise ValueError(f"{operation}: {name} {describe(scale)} must be contiguous float32 [{heads}]")
 
 
-def native_cache_obstacle(k_cache: Tensor, dtype: torch.dtype) -> str | None:
+def native_cache_unsupported_reason(k_cache: Tensor, dtype: torch.dtype) -> str | None:
     """Why native operations on rows of ``dtype`` cannot take the caches; None when they can."""
     if k_cache.dtype != dtype:
         return f"it takes caches of the rows' dtype, not {describe(k_cache)}"

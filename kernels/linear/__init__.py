@@ -5,9 +5,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import describe, native_obstacle
+from ..guards import describe, native_unsupported_reason
 from ..native import NativeFunction, threads
-from ..variants import Choice, Variant, settle, wanted
+from ..variants import Choice, Variant, select_variant, wanted
 from . import reference
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
@@ -32,13 +32,13 @@ def choose(x: Tensor, weight: Tensor, *, invariant: bool = False, variant: Choic
     Raises:
         ValueError: ``native`` is asked for and cannot run.
     """
-    obstacle = native_obstacle(_NATIVE.get(x.dtype), x)
-    if obstacle is None:
+    unsupported_reason = native_unsupported_reason(_NATIVE.get(x.dtype), x)
+    if unsupported_reason is None:
         if x.stride(1) != 1 or weight.stride(1) != 1:
-            obstacle = "it takes contiguous rows"
+            unsupported_reason = "it takes contiguous rows"
         elif not invariant and x.shape[0] > _native_rows(x.dtype) and wanted(variant) == "auto":
             return "reference"
-    return settle(variant, native=obstacle)
+    return select_variant(variant, native=unsupported_reason)
 
 
 def linear(

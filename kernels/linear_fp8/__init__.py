@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..guards import triton_obstacle
+from ..guards import triton_unsupported_reason
 from ..quantize import Quantized
 from ..quantize.operands import Operands, operands
 from ..quantize.scheme import FP8
@@ -93,4 +93,4 @@ def run_triton(given: Operands, selected: Selection) -> Tensor:
 
 
 def _select(given: Operands, variant: Choice) -> Selection:
-    return select(given, variant, triton_obstacle(given.x, variant))
+    return select(given, variant, triton_unsupported_reason(given.x, variant))

@@ -17,7 +17,7 @@ import torch
 
 from ..quantize.operands import InputScales, Operands
 from ..quantize.weights import WeightGranularity
-from ..variants import Choice, settle, wanted
+from ..variants import Choice, select_variant, wanted
 
 Implementation = Literal["gemv", "skinny", "scaled_mm", "tiles", "reference"]
 
@@ -51,7 +51,7 @@ class _Case:
     triton_only: bool
 
 
-def select(operands: Operands, variant: Choice, obstacle: str | None) -> Selection:
+def select(operands: Operands, variant: Choice, unsupported_reason: str | None) -> Selection:
     """The implementation for ``operands``.
 
     Args:
@@ -62,8 +62,8 @@ def select(operands: Operands, variant: Choice, obstacle: str | None) -> Selecti
     Raises:
         ValueError: ``triton`` or ``native`` is asked for and cannot run.
     """
-    if settle(variant, triton=obstacle) == "reference":
-        return _reference(obstacle or "the reference was asked for")
+    if select_variant(variant, triton=unsupported_reason) == "reference":
+        return _reference(unsupported_reason or "the reference was asked for")
     from ..quantize.fp8 import capability  # late: importing Triton takes half a second
 
     tokens, rows, width = operands.shape
@@ -91,19 +91,19 @@ def _reference(reason: str) -> Selection:
 @cache
 def _select(case: _Case) -> Selection:
     refused: list[tuple[Implementation, str]] = []
-    obstacles: tuple[tuple[Implementation, str | None], ...] = (
+    unsupported_reasons: tuple[tuple[Implementation, str | None], ...] = (
         ("gemv", None if case.tokens == 1 else "it takes one token"),
         ("skinny", None if case.tokens <= SKINNY_TOKENS else f"it takes up to {SKINNY_TOKENS} tokens"),
-        ("scaled_mm", _scaled_mm_obstacle(case)),
+        ("scaled_mm", _scaled_mm_unsupported_reason(case)),
     )
-    for name, obstacle in obstacles:
-        if obstacle is None:
+    for name, unsupported_reason in unsupported_reasons:
+        if unsupported_reason is None:
             return Selection(name, tuple(refused))
-        refused.append((name, obstacle))
+        refused.append((name, unsupported_reason))
     return Selection("tiles", tuple(refused))
 
 
-def _scaled_mm_obstacle(case: _Case) -> str | None:
+def _scaled_mm_unsupported_reason(case: _Case) -> str | None:
     """Why ``torch._scaled_mm`` cannot run; what is written here is what torch 2.11 to 2.13 accept."""
     if case.triton_only:
         return "Triton was asked for"

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from ..guards import triton_obstacle
+from ..guards import triton_unsupported_reason
 from ..linear_w4 import check_linear
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
 from .weight import FORMATS, GGUFWeight, Kind, dequantize, empty_weight
 
@@ -13,7 +13,7 @@ __all__ = ["FORMATS", "GGUFWeight", "Kind", "choose", "dequantize", "empty_weigh
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`linear_gguf` runs on ``x``. Raises ValueError where one is asked for that cannot run."""
-    return settle(variant, triton=triton_obstacle(x, variant))
+    return select_variant(variant, triton=triton_unsupported_reason(x, variant))
 
 
 def linear_gguf(x: Tensor, weight: GGUFWeight, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:

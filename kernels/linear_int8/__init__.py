@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..guards import triton_obstacle
+from ..guards import triton_unsupported_reason
 from ..linear_fp8 import run_triton
 from ..linear_fp8.selection import Selection, select
 from ..quantize import Quantized
@@ -25,7 +25,7 @@ def selection_for(
 ) -> Selection:
     """The implementation that :func:`linear_int8` takes for these arguments, and why not those before it."""
     given = operands("linear_int8", x, weight, weight_scale, bias, out_dtype, torch.int8)
-    return select(given, variant, triton_obstacle(given.x, variant))
+    return select(given, variant, triton_unsupported_reason(given.x, variant))
 
 
 def choose(x: Quantized | Tensor, weight: Tensor, weight_scale: Tensor, variant: Choice = "auto") -> Variant:
@@ -62,7 +62,7 @@ def linear_int8(
         ValueError: shapes, dtypes or strides that do not fit.
     """
     given = operands("linear_int8", x, weight, weight_scale, bias, out_dtype, torch.int8)
-    selected = select(given, variant, triton_obstacle(given.x, variant))
+    selected = select(given, variant, triton_unsupported_reason(given.x, variant))
     if selected.implementation == "reference":
         return reference.linear_int8(given)
     return run_triton(given, selected)

@@ -6,48 +6,48 @@ import torch
 from torch import Tensor
 
 from ..activation.gated import KINDS, ActivationKind
-from ..guards import describe, native_obstacle
+from ..guards import describe, native_unsupported_reason
 from ..native import NativeFunction, threads
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
 from .weight import (
+    ACTIVATION_FORMATS,
     BLOCK,
-    FORMS,
     PLAIN,
-    Form,
+    ActivationFormat,
     PackedKind,
     PackedStruct,
     PackedWeight,
     Stored,
+    activation_format_of,
     empty_packed,
-    form_of,
     kind_of,
-    obstacle,
     pack_codes_,
     pack_gguf_,
     pack_plain_,
     unpack_rows,
+    unsupported_reason,
 )
 
 __all__ = [
+    "ACTIVATION_FORMATS",
     "BLOCK",
-    "FORMS",
     "PLAIN",
-    "Form",
+    "ActivationFormat",
     "PackedKind",
     "PackedStruct",
     "PackedWeight",
     "Stored",
+    "activation_format_of",
     "choose",
     "empty_packed",
-    "form_of",
     "kind_of",
     "linear_packed",
-    "obstacle",
     "pack_codes_",
     "pack_gguf_",
     "pack_plain_",
     "unpack_rows",
+    "unsupported_reason",
 ]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
@@ -57,7 +57,7 @@ _FLOATS = (torch.float32, torch.bfloat16)
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`linear_packed` runs on ``x``. Raises ValueError where one is asked for that cannot."""
-    return settle(variant, native=native_obstacle(_NATIVE if x.dtype in _FLOATS else None, x))
+    return select_variant(variant, native=native_unsupported_reason(_NATIVE if x.dtype in _FLOATS else None, x))
 
 
 def linear_packed(

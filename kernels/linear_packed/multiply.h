@@ -34,7 +34,7 @@ struct Cut {
     Cut(const Packed& w, int64_t row_count, int64_t threads) {
         constexpr int64_t ROW_BYTES = 512 * 1024, TILE_BYTES = 16 * 1024;
         const int64_t all = ceil_div(w.outputs, TILE), bytes = tile_bytes(w.kind, w.inputs);
-        const int64_t most = ROW_BYTES / prepared_stride(form_of(w.kind), w.inputs) / DEEPEST * DEEPEST;
+        const int64_t most = ROW_BYTES / prepared_stride(activation_format_of(w.kind), w.inputs) / DEEPEST * DEEPEST;
         rows = rows_of_block(row_count, std::max<int64_t>(DEEPEST, most), threads);
         row_blocks = ceil_div(row_count, rows);
         tiles = std::max<int64_t>(2, TILE_BYTES / bytes / 2 * 2);

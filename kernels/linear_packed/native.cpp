@@ -178,8 +178,10 @@ void unpack_row(const Packed& w, int64_t row, float* out) {
 
 using namespace stentor;
 
-// How the input of a weight of this kind is kept on this machine: a Form.
-STENTOR_EXPORT int64_t stentor_packed_form(int64_t kind) { return form_of(kind); }
+// How the input of a weight of this kind is kept on this machine: an ActivationFormat.
+STENTOR_EXPORT int64_t stentor_packed_activation_format(int64_t kind) {
+    return (int64_t)activation_format_of(kind);
+}
 
 // Rows [first, first + count) from plain ones of the weight's own element, `stride` elements apart.
 STENTOR_EXPORT void stentor_pack_plain(const Packed* w, const uint8_t* from, int64_t stride, int64_t first,

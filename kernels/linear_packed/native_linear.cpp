@@ -65,15 +65,15 @@ STENTOR_EXPORT int64_t stentor_linear_packed(const Packed* w, const void* x, int
                                              const float* bias, int64_t activation, void* out, int64_t brain,
                                              int64_t rows, int64_t threads) {
     if (rows == 0 || w->outputs == 0) return 0;
-    const Form form = form_of(w->kind);
-    const int64_t bytes = ready ? stride * 2 : prepared_stride(form, w->inputs);
+    const ActivationFormat format = activation_format_of(w->kind);
+    const int64_t bytes = ready ? stride * 2 : prepared_stride(format, w->inputs);
     uint8_t* const made = ready ? nullptr : (uint8_t*)std::aligned_alloc(64, (size_t)(rows * bytes));
     if (!ready && made == nullptr) return 1;
     if (rows * w->outputs * w->inputs < SMALL) threads = 1;
     if (!ready)
         parallel_rows(rows, 8, threads, [&](int64_t begin, int64_t end) {
             for (int64_t r = begin; r < end; ++r)
-                prepare_row((const float*)x + r * stride, w->inputs, form, made + r * bytes);
+                prepare_row((const float*)x + r * stride, w->inputs, format, made + r * bytes);
         });
     const Prepared prepared{ready ? (const uint8_t*)x : made, bytes};
     const Cut cut(*w, rows, threads);

@@ -67,9 +67,13 @@ static inline Place place_of(int64_t kind, int64_t lane, int64_t k) {
 }
 
 // How the input of a weight is kept: as floats, as bfloat16, or in blocks of 32 bytes with a common scale.
-enum Form : int64_t { PLAIN = 0, BRAIN = 1, BYTES = 2 };
+enum class ActivationFormat : int64_t { F32 = 0, BF16 = 1, INT8 = 2 };
 
-static inline Form form_of(int64_t kind) { return kind == F32 ? PLAIN : kind == BF16 ? BRAIN : BYTES; }
+static inline ActivationFormat activation_format_of(int64_t kind) {
+    return kind == F32    ? ActivationFormat::F32
+           : kind == BF16 ? ActivationFormat::BF16
+                          : ActivationFormat::INT8;
+}
 
 // 32 activations, one cache line. The one of largest magnitude, the peak, is kept as it is; of the others
 // x = scale * q. A single large one would otherwise take the steps from all that share its block: what is lost with
@@ -87,10 +91,10 @@ struct alignas(64) ByteBlock {
 static_assert(sizeof(ByteBlock) == 64, "a block is a line");
 
 // Bytes of one prepared row; rows begin on lines.
-static inline int64_t prepared_stride(Form form, int64_t inputs) {
-    switch (form) {
-        case PLAIN: return ceil_div(inputs * 4, 64) * 64;
-        case BRAIN: return ceil_div(inputs, BLOCK) * BLOCK * 2;
+static inline int64_t prepared_stride(ActivationFormat format, int64_t inputs) {
+    switch (format) {
+        case ActivationFormat::F32: return ceil_div(inputs * 4, 64) * 64;
+        case ActivationFormat::BF16: return ceil_div(inputs, BLOCK) * BLOCK * 2;
         default: return ceil_div(inputs, BLOCK) * (int64_t)sizeof(ByteBlock);
     }
 }
@@ -195,22 +199,22 @@ static inline void round_block(const float* x, int64_t n, bf16* to) {
 
 // A block of 32 of a row from x, of which the first n are there, in the form that a weight takes; `row` has
 // prepared_stride bytes.
-static inline void prepare_block(const float* x, int64_t n, Form form, int64_t block, void* row) {
-    switch (form) {
-        case PLAIN: std::memcpy((float*)row + block * BLOCK, x, (size_t)n * 4); break;
-        case BRAIN: round_block(x, n, (bf16*)row + block * BLOCK); break;
-        case BYTES: quantize_block(x, n, (ByteBlock*)row + block); break;
+static inline void prepare_block(const float* x, int64_t n, ActivationFormat format, int64_t block, void* row) {
+    switch (format) {
+        case ActivationFormat::F32: std::memcpy((float*)row + block * BLOCK, x, (size_t)n * 4); break;
+        case ActivationFormat::BF16: round_block(x, n, (bf16*)row + block * BLOCK); break;
+        case ActivationFormat::INT8: quantize_block(x, n, (ByteBlock*)row + block); break;
     }
 }
 
 // Brings a row of floats into the form that a weight takes; `out` has prepared_stride bytes.
-static inline void prepare_row(const float* x, int64_t inputs, Form form, void* out) {
-    if (form == PLAIN) {
+static inline void prepare_row(const float* x, int64_t inputs, ActivationFormat format, void* out) {
+    if (format == ActivationFormat::F32) {
         std::memcpy(out, x, (size_t)inputs * 4);
         return;
     }
     for (int64_t k = 0; k < inputs; k += BLOCK)
-        prepare_block(x + k, std::min(BLOCK, inputs - k), form, k / BLOCK, out);
+        prepare_block(x + k, std::min(BLOCK, inputs - k), format, k / BLOCK, out);
 }
 
 // The values of one output of a weight, float [inputs]. native.cpp

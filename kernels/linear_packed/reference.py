@@ -6,7 +6,7 @@ from torch.nn.functional import linear, pad
 
 from ..activation.gated import ActivationKind
 from ..activation.reference import activation as activate
-from .weight import BLOCK, OFFSETS, PARTS, TILE, PackedWeight, form_of
+from .weight import BLOCK, OFFSETS, PARTS, TILE, PackedWeight, activation_format_of
 
 
 def dequantize(weight: PackedWeight) -> Tensor:
@@ -46,12 +46,12 @@ def _codes(weight: PackedWeight) -> Tensor:
 def round_input(x: Tensor, weight: PackedWeight) -> Tensor:
     """x [T, K] float32 as the weight's kind multiplies it: in bfloat16, or all but the largest of each 32 values
     in 255 steps."""
-    match form_of(weight.kind):
-        case "plain":
+    match activation_format_of(weight.kind):
+        case "f32":
             return x
-        case "brain":
+        case "bf16":
             return x.bfloat16().float()
-        case "bytes":
+        case "int8":
             tokens, inputs = x.shape
             blocks = pad(x, (0, -inputs % BLOCK)).view(tokens, -1, BLOCK)
             at = blocks.abs().argmax(2, keepdim=True)

@@ -44,7 +44,7 @@ _P, _I = ctypes.c_void_p, ctypes.c_int64
 _PACK_PLAIN = NativeFunction("stentor_pack_plain", _P, _P, _I, _I, _I, _I)
 _PACK_GGUF = NativeFunction("stentor_pack_gguf", _P, _I, _P, _I, _I, _I, _I)
 _PACK_CODES = NativeFunction("stentor_pack_codes", _P, _P, _P, _I, _I, _I)
-_FORM = NativeFunction("stentor_packed_form", _I, restype=_I)
+_ACTIVATION_FORMAT = NativeFunction("stentor_packed_activation_format", _I, restype=_I)
 _UNPACK = NativeFunction("stentor_unpack_rows", _P, _P, _I, _P, _I)
 
 
@@ -107,23 +107,23 @@ class PackedWeight:
         return PackedStruct(KINDS.index(self.kind), wide, *self.shape, self.codes.data_ptr(), self.scales.data_ptr())
 
 
-def obstacle() -> str | None:
+def unsupported_reason() -> str | None:
     """Why no weight can be packed; None where they can."""
     return None if library() is not None else unavailable_reason() or "there is no native library"
 
 
-Form = Literal["plain", "brain", "bytes"]
+ActivationFormat = Literal["f32", "bf16", "int8"]
 """How a weight takes its input: float32, bfloat16, or bytes with a scale and a peak for each 32."""
-FORMS: tuple[Form, ...] = ("plain", "brain", "bytes")
+ACTIVATION_FORMATS: tuple[ActivationFormat, ...] = ("f32", "bf16", "int8")
 
 
-def form_of(kind: PackedKind) -> Form:
+def activation_format_of(kind: PackedKind) -> ActivationFormat:
     """How a weight of this kind takes its input."""
-    function = _FORM.bind()
+    function = _ACTIVATION_FORMAT.bind()
     if function is None:
-        raise ValueError(f"weights cannot be packed: {obstacle()}")
+        raise ValueError(f"weights cannot be packed: {unsupported_reason()}")
     number: int = function(KINDS.index(kind))
-    return FORMS[number]
+    return ACTIVATION_FORMATS[number]
 
 
 def kind_of(stored: Stored) -> PackedKind:
@@ -280,5 +280,5 @@ def _check_rows(weight: PackedWeight, first: int, count: int) -> None:
 def _run(function: NativeFunction, *arguments: object) -> None:
     bound = function.bind()
     if bound is None:
-        raise ValueError(f"weights cannot be packed: {obstacle()}")
+        raise ValueError(f"weights cannot be packed: {unsupported_reason()}")
     bound(*arguments)

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from ..guards import FLOATS, describe, triton_obstacle
-from ..variants import Choice, Variant, settle
+from ..guards import FLOATS, describe, triton_unsupported_reason
+from ..variants import Choice, Variant, select_variant
 from . import reference
 from .planes import Planes
 from .repack import from_awq, from_compressed_tensors, from_gptq
@@ -24,7 +24,7 @@ __all__ = [
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`linear_w4` runs on ``x``. Raises ValueError where one is asked for that cannot run."""
-    return settle(variant, triton=triton_obstacle(x, variant))
+    return select_variant(variant, triton=triton_unsupported_reason(x, variant))
 
 
 def linear_w4(x: Tensor, weight: W4Weight, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:

@@ -3,16 +3,18 @@
 from torch import Tensor
 
 from ..quantize import quantize
-from ..quantize.fused import check_fused, empty_quantized, fused_obstacle, unfused
+from ..quantize.fused import check_fused, empty_quantized, fused_unsupported_reason, unfused
 from ..quantize.scheme import ActivationScheme, Quantized
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from .rms import add_rms_norm, rms_norm
-from .rows import check_residual, check_rows, row_obstacle
+from .rows import check_residual, check_rows, row_unsupported_reason
 
 
 def choose_quantized(x: Tensor, scheme: ActivationScheme, variant: Choice = "auto") -> Variant:
     """The variant that both norms run on ``x``. Raises ValueError where a named one cannot run."""
-    return settle(variant, triton=row_obstacle(x, variant) or fused_obstacle(x, scheme, variant))
+    return select_variant(
+        variant, triton=row_unsupported_reason(x, variant) or fused_unsupported_reason(x, scheme, variant)
+    )
 
 
 def rms_norm_quantized(

@@ -5,11 +5,11 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import native_obstacle
+from ..guards import native_unsupported_reason
 from ..native import NativeFunction, threads
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
-from .rows import check_residual, check_rows, dims_obstacle, row_obstacle
+from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsupported_reason
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, ctypes.c_float, ctypes.c_int32, _I)
@@ -21,8 +21,8 @@ _NATIVE = {
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that both norms run on ``x``. Raises ValueError where one is asked for by name and cannot run."""
-    native = native_obstacle(_NATIVE.get(x.dtype), x) or dims_obstacle(x)
-    return settle(variant, triton=row_obstacle(x, variant), native=native)
+    native = native_unsupported_reason(_NATIVE.get(x.dtype), x) or dims_unsupported_reason(x)
+    return select_variant(variant, triton=row_unsupported_reason(x, variant), native=native)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False, variant: Choice = "auto") -> Tensor:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, triton_obstacle
+from ..guards import FLOATS, describe, triton_unsupported_reason
 from ..tuning import Config
 from ..variants import Choice
 
@@ -32,14 +32,14 @@ def rows_of(x: Tensor) -> Rows:
     return Rows(1, 1, 0, 0)
 
 
-def dims_obstacle(x: Tensor) -> str | None:
+def dims_unsupported_reason(x: Tensor) -> str | None:
     return None if 1 <= x.dim() <= 3 else f"it takes one to three dims, not {x.dim()}"
 
 
-def row_obstacle(x: Tensor, choice: Choice) -> str | None:
+def row_unsupported_reason(x: Tensor, choice: Choice) -> str | None:
     """Why no Triton kernel can norm the rows of ``x``; None when one can."""
-    if (obstacle := triton_obstacle(x, choice) or dims_obstacle(x)) is not None:
-        return obstacle
+    if (unsupported_reason := triton_unsupported_reason(x, choice) or dims_unsupported_reason(x)) is not None:
+        return unsupported_reason
     return f"it takes rows of up to {MAX_WIDTH}, not {x.shape[-1]}" if x.shape[-1] > MAX_WIDTH else None
 
 

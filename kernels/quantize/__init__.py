@@ -2,8 +2,8 @@
 
 from torch import Tensor, float32
 
-from ..guards import FLOATS, describe, triton_obstacle
-from ..variants import Choice, Variant, settle
+from ..guards import FLOATS, describe, triton_unsupported_reason
+from ..variants import Choice, Variant, select_variant
 from . import reference
 from .scheme import ActivationScheme, Quantized
 from .weights import quantize_weight_fp8, quantize_weight_int8
@@ -20,7 +20,7 @@ __all__ = [
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that runs on ``x``. Raises ValueError where one is asked for by name and cannot run."""
-    return settle(variant, triton=triton_obstacle(x, variant))
+    return select_variant(variant, triton=triton_unsupported_reason(x, variant))
 
 
 def quantize(

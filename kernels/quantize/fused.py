@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..guards import describe, triton_obstacle
+from ..guards import describe, triton_unsupported_reason
 from ..variants import Choice
 from .scheme import ActivationScheme, Quantized
 
@@ -25,10 +25,10 @@ def check_fused(operation: str, x: Tensor, scheme: ActivationScheme, scale: Tens
         raise ValueError(f"{operation}: want scale [1] float32 on {x.device}, not {describe(scale)}")
 
 
-def fused_obstacle(x: Tensor, scheme: ActivationScheme, choice: Choice) -> str | None:
+def fused_unsupported_reason(x: Tensor, scheme: ActivationScheme, choice: Choice) -> str | None:
     """Why no Triton kernel can quantise what it makes of ``x``; None when one can."""
-    if (obstacle := triton_obstacle(x, choice)) is not None:
-        return obstacle
+    if (unsupported_reason := triton_unsupported_reason(x, choice)) is not None:
+        return unsupported_reason
     if scheme.granularity == "group" and scheme.group & (scheme.group - 1):
         return f"it takes groups of a power of two, not {scheme.group}"
     return None

@@ -5,9 +5,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import FLOATS, describe, native_obstacle, triton_obstacle
+from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import NativeFunction, threads
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import reference
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
@@ -26,15 +26,15 @@ def choose(
     q: Tensor, variant: Choice = "auto", *, interleaved: bool = False, sections: Sections | None = None
 ) -> Variant:
     """The variant that :func:`rotary_` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_rotary_obstacle(q, interleaved=interleaved, sections=sections)
-    return settle(variant, triton=triton_obstacle(q, variant), native=native)
+    native = native_rotary_unsupported_reason(q, interleaved=interleaved, sections=sections)
+    return select_variant(variant, triton=triton_unsupported_reason(q, variant), native=native)
 
 
-def native_rotary_obstacle(q: Tensor, *, interleaved: bool, sections: Sections | None) -> str | None:
+def native_rotary_unsupported_reason(q: Tensor, *, interleaved: bool, sections: Sections | None) -> str | None:
     """Why the native variant cannot run; None when it can."""
     if interleaved or sections is not None:
         return "it turns halves by one position a token, not interleaved pairs or sections"
-    return native_obstacle(_NATIVE.get(q.dtype), q)
+    return native_unsupported_reason(_NATIVE.get(q.dtype), q)
 
 
 def rotary_(

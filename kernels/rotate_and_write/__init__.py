@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from ..guards import describe, triton_obstacle
-from ..kv_cache import check_write, native_cache_obstacle, write_kv_
+from ..guards import describe, triton_unsupported_reason
+from ..kv_cache import check_write, native_cache_unsupported_reason, write_kv_
 from ..norm import rms_norm
-from ..rotary import Sections, check_rotary, native_rotary_obstacle, rotary_
-from ..variants import Choice, Variant, settle
+from ..rotary import Sections, check_rotary, native_rotary_unsupported_reason, rotary_
+from ..variants import Choice, Variant, select_variant
 from . import reference
 
 __all__ = ["choose", "rotate_and_write_kv_"]
@@ -21,9 +21,9 @@ def choose(
     sections: Sections | None = None,
 ) -> Variant:
     """The variant that :func:`rotate_and_write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_rotary_obstacle(q, interleaved=interleaved, sections=sections)
-    native = native or native_cache_obstacle(k_cache, q.dtype)
-    return settle(variant, triton=triton_obstacle(q, variant), native=native)
+    native = native_rotary_unsupported_reason(q, interleaved=interleaved, sections=sections)
+    native = native or native_cache_unsupported_reason(k_cache, q.dtype)
+    return select_variant(variant, triton=triton_unsupported_reason(q, variant), native=native)
 
 
 def rotate_and_write_kv_(

@@ -13,9 +13,9 @@ A runner on a GPU keeps the parameters in :class:`SamplerTables` and calls :func
 
 import torch
 
-from ..guards import triton_obstacle
+from ..guards import triton_unsupported_reason
 from ..native import unavailable_reason
-from ..variants import Choice, Variant, settle
+from ..variants import Choice, Variant, select_variant
 from . import native, reference
 from .slot_params import SlotParams
 from .step import choose_step, step_, verify_, write_params_
@@ -49,7 +49,7 @@ def choose(logits: torch.Tensor, variant: Choice = "auto") -> Variant:
     no_native = None
     if not native.usable(logits):
         no_native = f"it runs on the CPU, where there is a library ({unavailable_reason() or logits.device})"
-    return settle(variant, triton=triton_obstacle(logits, variant), native=no_native)
+    return select_variant(variant, triton=triton_unsupported_reason(logits, variant), native=no_native)
 
 
 def penalise_(

@@ -2,15 +2,15 @@
 
 import torch
 
-from ..guards import FLOATS, describe, triton_obstacle
-from ..variants import Choice, Variant, settle
+from ..guards import FLOATS, describe, triton_unsupported_reason
+from ..variants import Choice, Variant, select_variant
 from . import reference_step
 from .tables import PARAMS, SamplerTables
 
 
 def choose_step(logits: torch.Tensor, variant: Choice = "auto") -> Variant:
     """The variant that the operations over tables run on ``logits``."""
-    return settle(variant, triton=triton_obstacle(logits, variant))
+    return select_variant(variant, triton=triton_unsupported_reason(logits, variant))
 
 
 def write_params_(tables: SamplerTables, rows: torch.Tensor, packed: torch.Tensor, *, variant: Choice = "auto") -> None:

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ..attention import MAX_TRITON_DIM, native_attention_obstacle
-from ..guards import FLOATS, describe, triton_obstacle
-from ..variants import Choice, Variant, settle
+from ..attention import MAX_TRITON_DIM, native_attention_unsupported_reason
+from ..guards import FLOATS, describe, triton_unsupported_reason
+from ..variants import Choice, Variant, select_variant
 from . import native, reference
 from .native import KeyLayout, lay_out_keys
 
@@ -14,10 +14,10 @@ __all__ = ["KeyLayout", "choose", "lay_out_keys", "varlen_attention"]
 
 def choose(q: Tensor, variant: Choice = "auto", *, sinks: Tensor | None = None) -> Variant:
     """The variant that :func:`varlen_attention` runs. Raises ValueError where one is asked for that cannot run."""
-    triton = triton_obstacle(q, variant)
+    triton = triton_unsupported_reason(q, variant)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
-    return settle(variant, triton=triton, native=native_attention_obstacle(q, sinks))
+    return select_variant(variant, triton=triton, native=native_attention_unsupported_reason(q, sinks))
 
 
 def varlen_attention(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
-from stentor.kernels.forward import NONE, Form, Forward, Program, form_of
+from stentor.kernels.forward import NONE, ActivationFormat, Forward, Program, activation_format_of
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.linear_packed import PackedKind, PackedWeight
 from stentor.kernels.variants import Choice
@@ -47,8 +47,8 @@ class Shape:
     positions: int = 128
 
     @property
-    def form(self) -> Form:
-        return form_of(self.kinds[0][0])
+    def activation_format(self) -> ActivationFormat:
+        return activation_format_of(self.kinds[0][0])
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -77,10 +77,10 @@ class _Recorder:
             self.program.linear(dst, weight, column=column, bias=bias)
             column += outputs
 
-    def prepare(self, src: int, *, add: int = NONE, normed: bool = False) -> None:
+    def norm_and_quantize(self, src: int, *, add: int = NONE, normed: bool = False) -> None:
         norm = self.norm_weight(self.shape.hidden) if normed else None
         scale = self.shape.residual_scale
-        self.program.prepare(src, self.shape.form, add=add, scale=scale, norm=norm, eps=EPS)
+        self.program.norm_and_quantize(src, self.shape.activation_format, add=add, scale=scale, norm=norm, eps=EPS)
 
 
 def rotary_of(shape: Shape, positions: int) -> tuple[Tensor, Tensor]:
@@ -101,7 +101,7 @@ def make_program(shape: Shape) -> tuple[Program, int]:
     program.embed(residual, embedding_of(shape), 1.5)
     rotary = rotary_of(shape, shape.positions)
     for layer, window in enumerate(shape.windows):
-        recorder.prepare(residual, add=delta if layer else NONE, normed=before)
+        recorder.norm_and_quantize(residual, add=delta if layer else NONE, normed=before)
         recorder.linear(qkv, shape.hidden, q_size, kv_size, kv_size)
         norms = None
         if shape.qk_norm == "full":
@@ -111,13 +111,13 @@ def make_program(shape: Shape) -> tuple[Program, int]:
             norms = recorder.norm_weight(shape.dim), recorder.norm_weight(shape.dim)
         program.rotate(qkv, layer, shape.sizes, rotary, norms=norms, eps=EPS)
         program.attend(qkv, attended, layer, shape.sizes, scale=shape.dim**-0.5, window=window, softcap=shape.softcap)
-        recorder.prepare(attended)
+        recorder.norm_and_quantize(attended)
         recorder.linear(delta, q_size, shape.hidden)
         if after:
             program.norm(delta, recorder.norm_weight(shape.hidden), EPS)
-        recorder.prepare(residual, add=delta, normed=before)
+        recorder.norm_and_quantize(residual, add=delta, normed=before)
         recorder.linear(gate_up, shape.hidden, shape.inner, shape.inner)
-        program.activate(gate_up, shape.activation, shape.form)
+        program.activate(gate_up, shape.activation, shape.activation_format)
         recorder.linear(delta, shape.inner, shape.hidden)
         if after:
             program.norm(delta, recorder.norm_weight(shape.hidden), EPS)

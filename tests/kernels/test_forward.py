@@ -15,7 +15,7 @@ from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import Forward, Program, choose
 from stentor.kernels.kv_cache import make_kv_cache
-from stentor.kernels.linear_packed import PackedKind, form_of
+from stentor.kernels.linear_packed import PackedKind, activation_format_of
 from stentor.kernels.variants import Variant
 from stentor.tests.examples import examples
 from stentor.tests.kernels.forward_shapes import KINDS, SHAPES
@@ -47,7 +47,7 @@ def same(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def assert_agrees(shape: Shape, actual: Tensor, expected: Tensor) -> None:
     """To float32's rounding; where inputs are rounded to fewer bits, a value next to a boundary may fall to its other
     side, and what follows differs by a little."""
-    if shape.form == "plain" and shape.cache == torch.float32:
+    if shape.activation_format == "f32" and shape.cache == torch.float32:
         return assert_close(actual, expected, 2e-5)
     error = (actual - expected).abs() / expected.std()
     assert float(error.mean()) < 4e-3
@@ -89,7 +89,7 @@ def test_parts_of_several_kinds_stand_beside_each_other(kinds: tuple[tuple[Packe
     shape = Shape(kinds=kinds)
     program = Program()
     src, delta, dst = program.buffer(75), program.buffer(75), program.buffer(70)
-    program.prepare(src, shape.form, add=delta, scale=0.5)
+    program.norm_and_quantize(src, shape.activation_format, add=delta, scale=0.5)
     column = 0
     for number, outputs in enumerate((33, 16, 21)):
         kind, wide = kinds[number % len(kinds)]
@@ -112,8 +112,8 @@ def test_what_was_prepared_before_leaves_no_trace(kinds: tuple[tuple[PackedKind,
     for before in (0.0, torch.nan):
         program = Program()
         first, src, dst = program.buffer(80), program.buffer(33), program.buffer(16)
-        program.prepare(first, shape.form)
-        program.prepare(src, shape.form)
+        program.norm_and_quantize(first, shape.activation_format)
+        program.norm_and_quantize(src, shape.activation_format)
         program.linear(dst, packed_weight(kind, 16, 33, wide=wide))
         inputs = {first: torch.full((5, 80), before), src: normal(5, 33, seed=1)}
         results += in_both_variants(program, inputs, dst)
@@ -126,7 +126,7 @@ def test_what_was_prepared_before_leaves_no_trace(kinds: tuple[tuple[PackedKind,
 def test_activations_of_any_width_are_the_references(activation: ActivationKind, width: int) -> None:
     program = Program()
     gate_up, dst = program.buffer(2 * width), program.buffer(8)
-    program.activate(gate_up, activation, "plain")
+    program.activate(gate_up, activation, "f32")
     program.linear(dst, packed_weight("f32", 8, width))
     actual, expected = in_both_variants(program, {gate_up: 4 * normal(5, 2 * width, seed=3)}, dst)
     assert_close(actual, expected, 4e-6)
@@ -139,12 +139,12 @@ def test_activations_of_any_width_are_the_references(activation: ActivationKind,
 def test_products_that_are_gated_on_their_way_give_the_same_bits(
     activation: ActivationKind, kinds: tuple[tuple[PackedKind, bool], ...], parts: int, rows: int
 ) -> None:
-    width, form = 64, form_of(kinds[0][0])
+    width, activation_format = 64, activation_format_of(kinds[0][0])
 
     def run(apart: bool) -> tuple[Tensor, Tensor]:
         program = Program()
         src, gate_up, dst = program.buffer(40), program.buffer(2 * width), program.buffer(24)
-        program.prepare(src, form)
+        program.norm_and_quantize(src, activation_format)
         outputs = 2 * width // parts
         for part in range(parts):
             kind, wide = kinds[-part]
@@ -152,14 +152,14 @@ def test_products_that_are_gated_on_their_way_give_the_same_bits(
             program.linear(gate_up, weight, column=part * outputs, bias=0.1 * normal(outputs, seed=part + 2))
         if apart:
             program.add(src, src, 0.0)  # changes nothing
-        program.activate(gate_up, activation, form)
+        program.activate(gate_up, activation, activation_format)
         program.linear(dst, packed_weight(kinds[0][0], 24, width, wide=kinds[0][1], seed=5))
-        assert any(i.op == "gate" for i in program.instructions) is not apart
+        assert any(i.op == "gate_up_activate" for i in program.instructions) is not apart
         return in_both_variants(program, {src: normal(rows, 40, seed=3)}, dst)
 
     (gated, gated_reference), (apart, _) = run(apart=False), run(apart=True)
     assert_same_bits(gated, apart)
-    assert_close(gated, gated_reference, 4e-6 if form == "plain" else 1e-2)
+    assert_close(gated, gated_reference, 4e-6 if activation_format == "f32" else 1e-2)
 
 
 @pytest.mark.parametrize(("width", "groups", "column"), [(40, 1, 0), (7, 3, 2), (16, 4, 5), (130, 1, 1)])
@@ -226,7 +226,7 @@ def test_any_decoder_gives_one_result_and_it_is_the_references(
         expected = Sequences(shape, lengths).run(whole(lengths))
     with thread_count(threads):
         same(Sequences(shape, lengths).run(shuffled(lengths, seed, 25)), expected)
-    if shape.form == "plain" and shape.cache == torch.float32:
+    if shape.activation_format == "f32" and shape.cache == torch.float32:
         reference = Sequences(shape, lengths, "reference").run(whole(lengths))
         for mine, theirs in zip(expected, reference, strict=True):
             assert_close(mine, theirs, 5e-5)

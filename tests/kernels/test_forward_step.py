@@ -29,7 +29,9 @@ def step_over(sequences: Sequences) -> tuple[Step, Forward, int, int]:
     """A step with a head of logits behind the decoder; the head, its input and its output."""
     program = Program()
     hidden, logits = program.buffer(sequences.shape.hidden), program.buffer(VOCAB)
-    program.prepare(hidden, sequences.shape.form, norm=1 + 0.1 * normal(sequences.shape.hidden, seed=1), eps=EPS)
+    program.norm_and_quantize(
+        hidden, sequences.shape.activation_format, norm=1 + 0.1 * normal(sequences.shape.hidden, seed=1), eps=EPS
+    )
     program.linear(logits, embedding_of(sequences.shape))
     head = Forward(program)
     tokens, blocks = slots_of(sequences)

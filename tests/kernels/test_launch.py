@@ -3,7 +3,7 @@ import torch
 
 from stentor.kernels import rms_norm
 from stentor.kernels.launch import cdiv, dry_run, interpreted, next_power_of_2
-from stentor.kernels.variants import force_variant, settle
+from stentor.kernels.variants import force_variant, select_variant
 
 
 def test_sizes_are_rounded_up() -> None:
@@ -12,19 +12,19 @@ def test_sizes_are_rounded_up() -> None:
 
 
 def test_auto_takes_the_first_variant_that_can_run() -> None:
-    assert settle("auto", triton=None, native=None) == "triton"
-    assert settle("auto", triton="no", native=None) == "native"
-    assert settle("auto", triton="no", native="no") == "reference"
-    assert settle("auto") == "reference"
+    assert select_variant("auto", triton=None, native=None) == "triton"
+    assert select_variant("auto", triton="no", native=None) == "native"
+    assert select_variant("auto", triton="no", native="no") == "reference"
+    assert select_variant("auto") == "reference"
 
 
 def test_a_variant_asked_for_by_name_runs_or_says_why_it_cannot() -> None:
-    assert settle("native", triton=None, native=None) == "native"
-    assert settle("reference", triton=None, native=None) == "reference"
+    assert select_variant("native", triton=None, native=None) == "native"
+    assert select_variant("reference", triton=None, native=None) == "reference"
     with pytest.raises(ValueError, match="the triton variant cannot run: it runs on CUDA"):
-        settle("triton", triton="it runs on CUDA", native=None)
+        select_variant("triton", triton="it runs on CUDA", native=None)
     with force_variant("native"), pytest.raises(ValueError, match="the native variant cannot run: no compiler"):
-        settle("auto", triton=None, native="no compiler")
+        select_variant("auto", triton=None, native="no compiler")
 
 
 def test_the_cpu_never_takes_the_interpreter_unasked() -> None:

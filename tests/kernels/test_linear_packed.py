@@ -19,11 +19,11 @@ from stentor.kernels.linear_packed import (
     empty_packed,
     kind_of,
     linear_packed,
-    obstacle,
     pack_codes_,
     pack_gguf_,
     pack_plain_,
     unpack_rows,
+    unsupported_reason,
 )
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.kernels.linear_packed.weight import OFFSETS, PARTS
@@ -274,7 +274,7 @@ def test_a_row_of_nan_or_infinity_spoils_no_other(kind: PackedKind, wide: bool) 
 
 
 def test_without_the_library_the_reference_runs() -> None:
-    assert obstacle() is None
+    assert unsupported_reason() is None
     weight, x = packed_weight("q8", 20, 40), normal(3, 40, seed=1)
     with force_variant("reference"):
         assert choose(x) == "reference"

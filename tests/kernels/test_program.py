@@ -16,7 +16,7 @@ def test_a_program_refuses_what_would_lead_outside_its_buffers() -> None:
     x, y = program.buffer(16), program.buffer(16)
     with pytest.raises(ValueError, match="prepared is None"):
         program.linear(y, weight)
-    program.prepare(x, "plain")
+    program.norm_and_quantize(x, "f32")
     with pytest.raises(ValueError, match="32 columns do not fit buffer 1 of 16"):
         program.linear(y, weight)
     with pytest.raises(ValueError, match="takes"):
@@ -30,11 +30,11 @@ def test_a_program_refuses_what_does_not_fit_beside_what_it_reads() -> None:
     wide, narrow = program.buffer(48), program.buffer(16)
     table = torch.ones(4, 8)
     with pytest.raises(ValueError, match="48 columns do not fit buffer 1 of 16"):
-        program.prepare(wide, "plain", add=narrow)
+        program.norm_and_quantize(wide, "f32", add=narrow)
     with pytest.raises(ValueError, match="48 columns do not fit buffer 1 of 16"):
         program.add(wide, narrow)
     with pytest.raises(ValueError, match=r"a norm's weight \(16,\) does not fit 48 columns"):
-        program.prepare(wide, "plain", norm=torch.ones(16))
+        program.norm_and_quantize(wide, "f32", norm=torch.ones(16))
     with pytest.raises(ValueError, match=r"rotary tables \(4, 8\) and \(4, 8\) do not fit heads of 12 dims"):
         program.rotate(wide, 0, (2, 1, 12), (table, table))
     with pytest.raises(ValueError, match=r"a norm's weight \(8,\) does not fit 16 columns"):

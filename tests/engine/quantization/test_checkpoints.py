@@ -150,8 +150,13 @@ def test_quantised_at_load_is_what_a_quantised_checkpoint_gives(
 
 def test_quantising_at_load_is_refused_where_no_kernel_multiplies_the_result(tmp_path: Path) -> None:
     make.tiny_llama().save_pretrained(tmp_path)
-    for packed, obstacle in ((True, "float32 asks for exact inputs, .*"), (False, "there are no CPU kernels")):
-        with pytest.raises(WeightError, match=f"run on CUDA, not on cpu; {obstacle}; plain weights would gain"):
+    for packed, unsupported_reason in (
+        (True, "float32 asks for exact inputs, .*"),
+        (False, "there are no CPU kernels"),
+    ):
+        with pytest.raises(
+            WeightError, match=f"run on CUDA, not on cpu; {unsupported_reason}; plain weights would gain"
+        ):
             PagedDecoder(tmp_path, quantization="fp8", packed=packed)
     with pytest.raises(WeightError, match="they take int8, int4 and GGUF's blocks; plain weights would gain"):
         PagedDecoder(tmp_path, quantization="fp8", dtype=torch.bfloat16)

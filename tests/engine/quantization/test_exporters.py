@@ -19,10 +19,10 @@ from stentor.engine.quantization.formats import (
     Int4Format,
     Int8Format,
     OnlineFormat,
+    QuantizationRule,
     QuantizedCheckpoint,
-    Rule,
 )
-from stentor.engine.quantization.settle import settle
+from stentor.engine.quantization.stored_tensors import correct_by_tensors
 from stentor.engine.worker.setup_cpu import weights_bytes
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.engine.quantization.checkpoints import Made, Pack, Tensors
@@ -140,15 +140,17 @@ def test_a_projection_that_is_stored_plain_is_plain_whatever_the_description_say
 
 def test_only_scales_a_tensor_are_renamed_and_only_where_no_usual_name_is() -> None:
     tensor, int4 = FP8Format("tensor"), Int4Format("gptq", 32, symmetric=False)
-    quantized = QuantizedCheckpoint("fp8", (Rule(("up_proj",), int4), Rule(("Linear",), tensor)))
+    quantized = QuantizedCheckpoint(
+        "fp8", (QuantizationRule(("up_proj",), int4), QuantizationRule(("Linear",), tensor))
+    )
     names = {"a.weight": False, "a.weight_scale_inv": True, "b.weight": True}
-    settled = settle(quantized, names)
+    settled = correct_by_tensors(quantized, names)
     assert settled.format_of("a") == FP8Format(
         "tensor", scale_ending="weight_scale_inv", input_ending="activation_scale"
     )
     assert settled.format_of("a.up_proj") == int4
     assert settled.format_of("b") is None
-    assert settle(quantized, {**names, "c.weight_scale": True}).format_of("a") == tensor
+    assert correct_by_tensors(quantized, {**names, "c.weight_scale": True}).format_of("a") == tensor
 
 
 def test_scales_of_a_float8_cache_are_found_under_every_name(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_a_cache_scale_of_the_wrong_shape_is_refused() -> None:
 def fused(
     stored: Mapping[str, tuple[Format, Tensors]], inputs: int, backend: Backend, sizes: Mapping[str, int]
 ) -> tuple[Linear, list[str]]:
-    rules = tuple(Rule((part,), format) for part, (format, _) in stored.items())
+    rules = tuple(QuantizationRule((part,), format) for part, (format, _) in stored.items())
     weights = WeightMap()
     place = LayerContext(CPU, torch.float32, False, QuantizedCheckpoint("test", rules), backend)
     linear = Linear(weights, dict(sizes), inputs, place)
@@ -293,6 +295,6 @@ def test_weights_are_sized_as_they_will_be_kept(tmp_path: Path) -> None:
 
 def test_the_sizing_of_weights_refuses_for_the_device_that_was_asked_for(tmp_path: Path) -> None:
     make.tiny_llama().save_pretrained(tmp_path)
-    online = QuantizedCheckpoint("online", (Rule(("Linear",), OnlineFormat("int8")),))
+    online = QuantizedCheckpoint("online", (QuantizationRule(("Linear",), OnlineFormat("int8")),))
     with pytest.raises(WeightError, match="run on CUDA, not on cpu"):
         weights_bytes(open_checkpoint(tmp_path).decoder, LayerContext(CPU, torch.float32, False, online))

@@ -23,8 +23,8 @@ from stentor.engine.quantization.formats import (
     Int4Format,
     Int8Format,
     OnlineFormat,
+    QuantizationRule,
     QuantizedCheckpoint,
-    Rule,
 )
 from stentor.engine.quantization.stored import expand
 from stentor.engine.worker.setup_cpu import weights_bytes
@@ -180,7 +180,7 @@ def test_a_packed_model_over_a_cache_of_another_dtype_runs_part_by_part(tmp_path
 def loaded(
     stored: Mapping[str, tuple[Format, Tensors]], sizes: Mapping[str, int], inputs: int, *, bias: bool = False
 ) -> Linear:
-    rules = tuple(Rule((part,), format) for part, (format, _) in stored.items())
+    rules = tuple(QuantizationRule((part,), format) for part, (format, _) in stored.items())
     weights = WeightMap()
     place = LayerContext(CPU, BF16, False, QuantizedCheckpoint("test", rules), packed=True)
     linear = Linear(weights, dict(sizes), inputs, place, bias=bias)
@@ -193,7 +193,7 @@ def loaded(
 def pieces_of(linear: Linear) -> list[tuple[PackedKind, torch.Tensor]]:
     """The kinds that a layer was packed as, and the values that they stand for, along its outputs."""
     program = Program()
-    program.prepare(program.buffer(linear.packed.inputs), linear.packed.form)
+    program.norm_and_quantize(program.buffer(linear.packed.inputs), linear.packed.activation_format)
     linear.packed.record(program, program.buffer(10_000))
     weights = [instruction.weight for instruction in program.instructions]
     return [(weight.kind, dequantize(weight)) for weight in weights if weight is not None]
@@ -364,10 +364,12 @@ def layer(format: Format, **fields: Any) -> Layer:
         (FP8Format("block"), {}, "they take int8, int4 and GGUF's blocks"),
     ],
 )
-def test_what_cannot_be_packed_is_expanded_and_says_why(format: Format, fields: dict[str, Any], obstacle: str) -> None:
+def test_what_cannot_be_packed_is_expanded_and_says_why(
+    format: Format, fields: dict[str, Any], unsupported_reason: str
+) -> None:
     selection = select(layer(format, **fields))
     assert selection.name == "expanded"
-    assert re.search(obstacle, "; ".join(selection.refusals))
+    assert re.search(unsupported_reason, "; ".join(selection.refusals))
 
 
 def test_what_was_asked_for_passes_over_what_is_preferred() -> None:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .formats import Format, FP8Format, QuantizedCheckpoint, Rule
+from .formats import Format, FP8Format, QuantizationRule, QuantizedCheckpoint
 
 _TRANSFORMERS_SCALE, _TRANSFORMERS_INPUT = "weight_scale_inv", "activation_scale"
 _USUAL_SCALE = "weight_scale"
 
 
-def settle(quantized: QuantizedCheckpoint, plain: Mapping[str, bool]) -> QuantizedCheckpoint:
+def correct_by_tensors(quantized: QuantizedCheckpoint, plain: Mapping[str, bool]) -> QuantizedCheckpoint:
     """The description with what the names and types of tensors add to it.
 
     A projection whose weight is stored as floats is not quantised: exporters skip projections that their lists do
@@ -23,7 +23,7 @@ def settle(quantized: QuantizedCheckpoint, plain: Mapping[str, bool]) -> Quantiz
     endings = {name.rpartition(".")[2] for name in plain}
     rules = quantized.rules
     if _TRANSFORMERS_SCALE in endings and _USUAL_SCALE not in endings:
-        rules = tuple(Rule(rule.targets, _as_transformers_names(rule.format)) for rule in rules)
+        rules = tuple(QuantizationRule(rule.targets, _as_transformers_names(rule.format)) for rule in rules)
     return replace(quantized, rules=rules, plain=floats)
 
 
